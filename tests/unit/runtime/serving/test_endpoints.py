@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -178,6 +179,53 @@ def test_the_file_has_the_newest_table(tmp_path: Path) -> None:
     write_table(path, table(1))
     assert json.loads(path.read_text()) == table(1)
     assert one_line(table(1, 2)["rollout"]) == "h:1,h:2"
+
+
+def test_a_file_that_cannot_be_written_for_a_while_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0)
+    written: queue.Queue[Any] = queue.Queue()
+    refusals = iter([False, True, True])
+
+    def write(_path: Path, rows: Any) -> None:
+        if next(refusals, False):
+            raise OSError(28, "No space left on device")
+        written.put(rows)
+
+    monkeypatch.setattr(module, "write_table", write)
+    master = Master(0)
+    feed = EndpointFeed(master, tmp_path / "r-0.json")
+    feed.table()
+    assert written.get(timeout=20) == table(0)
+    master.now(0, 1)
+    assert feed.wait(table(0), 20), "those who wait in this process are told"
+    assert written.get(timeout=20) == table(0, 1)
+    master.now(2)
+    assert written.get(timeout=20) == table(2), "further changes are followed"
+    (warning,) = [one.getMessage() for one in caplog.records if "cannot write" in one.getMessage()]
+    assert warning.startswith(f"cannot write the endpoints to {tmp_path / 'r-0.json'}")
+    assert "No space left on device" in warning
+
+
+def test_an_answer_that_fails_unexpectedly_does_not_end_the_follower(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0)
+    master = Master(0)
+    ask, failures = master.ask, iter([False, True])
+
+    def ask_or_fail(what: str, args: Any, timeout_s: float) -> Future[Any]:
+        if next(failures, False):
+            raise ValueError("a damaged answer")
+        return ask(what, args, timeout_s)
+
+    monkeypatch.setattr(master, "ask", ask_or_fail)
+    own = Endpoints("rollout", EndpointFeed(master))
+    master.now(0, 1)
+    assert own.feed.wait(table(0), 20)
+    assert numbers(own) == [0, 1]
+    assert "cannot follow the endpoints" in caplog.text
 
 
 def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -> None:

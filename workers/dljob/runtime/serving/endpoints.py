@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,8 @@ from typing import Any, Literal, Protocol
 from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError, UsageError
 from dljob.plan.serving import ENDPOINTS
 from dljob.runtime.process.context import current_worker
+
+log = logging.getLogger(__package__)
 
 ANSWER_S = 90.0
 """Seconds for PrimeMaster to answer; it keeps a question for a part of that, until something has changed."""
@@ -78,7 +81,7 @@ class FollowsEndpoints(Protocol):
 class EndpointFeed:
     """The job's endpoints in this process: one long poll of PrimeMaster for all roles.
 
-    With `path`, each change is also written to that file, atomically.
+    With `path`, each change is also written to that file, atomically; what cannot be written now is written later.
     """
 
     def __init__(self, line: AsksMaster, path: Path | None = None) -> None:
@@ -86,6 +89,8 @@ class EndpointFeed:
         self._path = path
         self._changed = threading.Condition()
         self._table: Table | None = None
+        self._unwritten = False
+        """Whether the file is older than the table."""
         self._begun = False
         self._waiting: list[Future[None]] = []
 
@@ -126,10 +131,11 @@ class EndpointFeed:
 
     def _take(self, table: Table) -> None:
         if table == self._table:
+            if self._unwritten:
+                self._write(table)
             return
         self._table = table
-        if self._path is not None:
-            write_table(self._path, table)
+        self._write(table)
         self._changed.notify_all()
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -137,15 +143,36 @@ class EndpointFeed:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
 
+    def _write(self, table: Table) -> None:
+        """Write the file. A full disk does not keep the table from those who wait for it in this process."""
+        if self._path is None:
+            return
+        try:
+            write_table(self._path, table)
+        except OSError as error:
+            if not self._unwritten:
+                log.warning(
+                    "cannot write the endpoints to %s, which stays as it was; tried again: %s", self._path, error
+                )
+            self._unwritten = True
+        else:
+            self._unwritten = False
+
     def _follow(self) -> None:
         while True:
             try:
-                table = self._line.ask("endpoints", (self._table,), ANSWER_S).result()
+                # PrimeMaster answers at once to those who have seen nothing: the file is tried again.
+                seen = None if self._unwritten else self._table
+                table = self._line.ask("endpoints", (seen,), ANSWER_S).result()
+                with self._changed:
+                    self._take(table)
+                if not self._unwritten:
+                    continue
             except UnreachableError:
-                time.sleep(RETRY_S)  # PrimeMaster restarts; what was known stays
-                continue
-            with self._changed:
-                self._take(table)
+                pass  # PrimeMaster restarts; what was known stays
+            except Exception:
+                log.exception("cannot follow the endpoints; tried again")  # nobody would begin this thread again
+            time.sleep(RETRY_S)
 
 
 def _done() -> Future[None]:
