@@ -44,6 +44,32 @@ def test_a_job_is_found_by_the_first_digits_of_its_uid(capsys: pytest.CaptureFix
     assert main.run(["logs", "b0b"]) == 3, "fewer than 4 digits may be a name"
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"environment": []}', '{"environment": null}', "\0"])
+def test_a_damaged_entry_hides_no_other_job(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, damaged = job("train", "1" * 32), job("broken", "2" * 32)
+    (damaged.folder / "job.json").write_text(content)
+    assert registry.records() == [whole]
+    assert main.run(["status"]) == 0
+    assert "train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [{}, {"environment": None}])
+def test_an_entry_without_an_environment_is_a_job(more: dict[str, Any]) -> None:
+    record = job("train", "1" * 32)
+    entry = json.loads((record.folder / "job.json").read_text())
+    del entry["environment"]
+    (record.folder / "job.json").write_text(json.dumps({**entry, **more}))
+    assert registry.records() == [record]
+
+
+@pytest.mark.parametrize("content", ["null", "[1]"])
+def test_a_damaged_status_is_that_of_a_job_that_has_not_ended(content: str) -> None:
+    record = job("train", "1" * 32)
+    (record.folder / "status.json").write_text(content)
+    assert not record.over
+    assert not record.stale
+
+
 def test_an_order_to_an_ended_job_points_to_that_job(capsys: pytest.CaptureFixture[str]) -> None:
     job("train", "1" * 32, started=1.0)
     job("train", "2" * 32, started=2.0)

@@ -54,7 +54,7 @@ class RegistryEntry:
     def status(self) -> dict[str, Any]:
         """Return the status in the folder: the final one, or the last one written."""
         # No status, or a damaged one: the job then counts as one that has not ended.
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError):
             return dict(json.loads((self.folder / "status.json").read_text(encoding="utf-8")))
         return {}
 
@@ -182,9 +182,11 @@ def records() -> list[RegistryEntry]:
     found: list[RegistryEntry] = []
     known = {field.name for field in fields(RegistryEntry)}  # entries of a later dljob may have more fields
     for entry in (home() / "jobs").glob(f"*/{ENTRY}"):
-        with suppress(OSError, ValueError, TypeError):  # a damaged entry must not hide the other jobs
+        # A damaged entry must not hide the other jobs; AttributeError: one that is no object, or has none inside.
+        with suppress(OSError, ValueError, TypeError, AttributeError):
             data: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
-            data["environment"] = tuple(data["environment"].items())
+            environment: dict[str, str] = data.get("environment") or {}
+            data["environment"] = tuple(environment.items())
             found.append(RegistryEntry(**{key: value for key, value in data.items() if key in known}))
     return sorted(found, key=lambda r: r.started)
 
