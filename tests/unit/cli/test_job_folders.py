@@ -116,6 +116,32 @@ def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[
     assert main.run(["prune", "--older-than-days=-1"]) == 2
 
 
+@pytest.mark.parametrize("where", ["other/boot/pid:[1]", "{host}/{boot}/pid:[1]"])
+def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(
+    where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, boot, _ = registry.this_host().split("/")
+    where = where.format(host=host, boot=boot)
+    record = job("far", "1" * 32, phase="Running", runner_started=1, started=1.0, runner_host=where)
+    name = where.split("/")[0]
+    assert main.run(["prune"]) == 0
+    assert f"job far (11111111) stays: it runs on {name}, or was killed there\n0 jobs" in capsys.readouterr().err
+    assert main.run(["delete", "far"]) == 2
+    assert f"where {name} is gone: rm -r {record.dir}" in capsys.readouterr().err
+    assert record.folder.is_dir()
+    (record.folder / "status.json").write_text('{"phase": "Failed"}')
+    assert main.run(["delete", "far"]) == 0, "it has ended, wherever it ran"
+
+
+@pytest.mark.parametrize("where", ["{host}/earlier/{pids}", "renamed/{boot}/{pids}", ""])
+def test_a_job_that_lost_its_runner_on_this_host_is_deleted(where: str) -> None:
+    host, boot, pids = registry.this_host().split("/")
+    where = where.format(host=host, boot=boot, pids=pids)
+    record = job("lost", "1" * 32, phase="Running", runner_started=1, runner_host=where)
+    assert main.run(["delete", "lost"]) == 0
+    assert not record.folder.exists()
+
+
 def test_logs_shows_one_rank_or_one_role(capsys: pytest.CaptureFixture[str]) -> None:
     record = job("train", "1" * 32)
     logs = record.folder / "logs"

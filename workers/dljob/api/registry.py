@@ -17,6 +17,7 @@ from typing import Any
 from dljob.api.values import suggestion
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.runtime.control_socket.location import ENTRY, read, remove, write
+from dljob.runtime.process.guard import boot_id
 from dljob.spec.status import TERMINAL
 
 _UID8 = 8
@@ -39,6 +40,8 @@ class RegistryEntry:
     """Pid of the process that owns the embedded Ray (`dljob run`, a session host); 0 on a Ray that was there before."""
     runner_started: int = 0
     """Start of that process in clock ticks since boot, to tell it from a later process with the same pid."""
+    runner_host: str = ""
+    """Host name, boot and pid namespace of that process, between which a folder of jobs may be shared."""
     started: float = 0.0
     """Unix seconds."""
     socket: str = ""
@@ -67,6 +70,23 @@ class RegistryEntry:
     def stale(self) -> bool:
         """Whether the runner is gone without a final status: nothing of the job can be alive."""
         return not self.over and self.runner != 0 and start_of(self.runner) != self.runner_started
+
+    @property
+    def elsewhere(self) -> str:
+        """Host on which the runner may live, though it cannot be seen from here; empty for one of this host."""
+        if not self.runner or not self.runner_host:
+            return ""
+        (host, *where), (here, *mine) = self.runner_host.split("/"), this_host().split("/")
+        # The same name after another boot: this machine has been restarted since, and nothing of it lives.
+        return "" if where == mine or (host == here and where[:1] != mine[:1]) else host
+
+
+def this_host() -> str:
+    """Return where pids of this process mean the same: its host's name, boot and pid namespace."""
+    pids = ""
+    with suppress(OSError):  # a sandbox may have none
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    return f"{os.uname().nodename}/{boot_id()}/{pids}"
 
 
 def start_of(pid: int) -> int:
@@ -122,7 +142,8 @@ def register(record: RegistryEntry) -> RegistryEntry:
     Raises:
         UnreachableError: the folder cannot be created or written.
     """
-    record = replace(record, started=record.started or time.time())
+    host = record.runner_host or (this_host() if record.runner else "")
+    record = replace(record, started=record.started or time.time(), runner_host=host)
     try:
         record.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(record.folder / ENTRY, {**asdict(record), "environment": dict(record.environment)})
@@ -221,8 +242,13 @@ def refuse_living(record: RegistryEntry) -> None:
     """Refuse to delete a running job.
 
     Raises:
-        UsageError: the job has neither ended nor lost its runner.
+        UsageError: the job has neither ended nor lost its runner, or the latter cannot be seen from here.
     """
+    if not record.over and record.elsewhere:
+        raise UsageError(
+            f"job {record.name} ({record.uid[:_UID8]}) runs on {record.elsewhere}, or was killed there",
+            hint=f"delete it there; where {record.elsewhere} is gone: rm -r {record.dir}",
+        )
     if not record.over and not record.stale:
         phase = record.status().get("phase", "starting")
         raise UsageError(

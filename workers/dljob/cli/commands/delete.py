@@ -46,8 +46,12 @@ def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(ne
     before = time.time() - older_than_days * 86400
     # By the start: a job that lost its runner has no time of its end.
     old = [record for record in registry.records() if record.started <= before and (record.over or record.stale)]
-    for record in old:
+    unseen = [record for record in old if not record.over and record.elsewhere]
+    for record in unseen:
+        output.say(f"job {record.name} ({record.uid[:8]}) stays: it runs on {record.elsewhere}, or was killed there")
+    ended = [record for record in old if record not in unseen]
+    for record in ended:
         if not dry_run:
             registry.delete(record)
         output.data(f"{record.name} {record.uid[:8]} {record.dir}")
-    output.say(f"{counted(len(old), 'job')} {'would be deleted' if dry_run else 'deleted'}")
+    output.say(f"{counted(len(ended), 'job')} {'would be deleted' if dry_run else 'deleted'}")
