@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from dljob.api import registry
 from dljob.api.registry import RegistryEntry
 from dljob.calls.trace_rows import VARIABLE
 from dljob.cli import main
-from dljob.cli.job_file import Overrides, manifest_of
-from dljob.errors import UsageError
+from dljob.cli.job_file import Overrides, manifest_of, unfit_here
+from dljob.errors import SpecError, UsageError
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -215,6 +216,21 @@ def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
     assert (made.spec.roles[0].replicas, made.spec.roles[0].args) == (4, ("--lr", "1e-3"))
     assert made.spec.fault_tolerance.max_restarts == 3
     assert {each.name: each.value for each in made.spec.env} == {"MODE": "fast=1", "EMPTY": ""}
+
+
+def test_the_changed_job_is_checked_and_not_that_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(FILE.replace('command: ["true"]', "module: train.py"))
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").touch()
+    here = partial(unfit_here, file)
+    with pytest.raises(SpecError, match=rf"job.yaml:7:.* there is no file train.py in {tmp_path}"):
+        manifest_of(file, rules=here)
+    assert manifest_of(file, changes=Overrides(set=("code.workingDir=src",)), rules=here).spec.code.working_dir == "src"
+    wrong = Overrides(set=("code.workingDir=src", "roles.w.entrypoint.module=typo.py"))
+    with pytest.raises(SpecError, match=rf"there is no file typo.py in {tmp_path}/src") as refused:
+        manifest_of(file, changes=wrong, rules=here)
+    assert [problem.path for problem in refused.value.problems] == ["spec.roles[0].entrypoint.module"]
 
 
 def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path: Path) -> None:

@@ -65,9 +65,10 @@ def manifest_of(
     from dljob.calls.trace_rows import VARIABLE
     from dljob.spec.loading.load import load_file, parse
 
-    manifest = load_file(file, rules=rules)
     if changes == UNCHANGED and backend is None:
-        return manifest
+        return load_file(file, rules=rules)
+    # Not by the place's rules yet: a flag may mend what they would find.
+    manifest = load_file(file)
     # Flags change the valid document, which is validated once more: an override can break any rule.
     data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
     spec = data["spec"]
@@ -82,7 +83,7 @@ def manifest_of(
         # The last value of a name counts, also over the file's.
         rest = [each for each in spec.get("env", []) if each["name"] != name]
         spec["env"] = [*rest, {"name": name, "value": value}]
-    return parse(data)
+    return parse(data, rules=rules)
 
 
 def cluster_job(

@@ -81,8 +81,12 @@ def load_all(text: str | bytes, *, file: str = "<spec>") -> list[DLJobManifest]:
     return _manifests(_documents(text, file), file)
 
 
-def parse(data: Mapping[str, Any]) -> DLJobManifest:
+def parse(data: Mapping[str, Any], *, rules: Rules | None = None) -> DLJobManifest:
     """Return the DLJob of data made in Python, with YAML's spelling of fields; tuples may stand for lists.
+
+    Args:
+        data: the manifest.
+        rules: as in `load_file`.
 
     Raises:
         SpecError: with every problem.
@@ -94,7 +98,9 @@ def parse(data: Mapping[str, Any]) -> DLJobManifest:
         unread = {finding.loc for finding in odd}
         # These values were replaced by None: findings about them would be consequences.
         found = tuple(finding for finding in found if finding.at_key or finding.loc not in unread)
-        raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in (*odd, *found)))
+        raise SpecError(_unplaced((*odd, *found)))
+    if rules is not None and (found := tuple(rules(manifest))):
+        raise SpecError(_unplaced(found))
     return manifest
 
 
@@ -180,6 +186,11 @@ def _manifest(document: Document, file: str) -> tuple[DLJobManifest | None, list
 
 def _problems(document: Document, file: str, found: Iterable[Finding]) -> list[Problem]:
     return [_problem(file, _place(document, one), path_of(one.loc), one.message, one.hint) for one in found]
+
+
+def _unplaced(found: Iterable[Finding]) -> tuple[Problem, ...]:
+    """Return the problems of data that is in no file."""
+    return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
 
 
 def _hint(fault: tree.TextProblem) -> str:
