@@ -164,7 +164,8 @@ class Pollers:
                 pause = self._missed(key, told, error)
             except Exception as error:  # noqa: BLE001 - an unreadable answer must not end the polling
                 errors.failed(error)
-                pause = LONGEST_BACKOFF
+                # As good as silence: a head that says nothing of use must not hold up its job's stop and deadline.
+                pause = self._missed(key, told, HeadError(0, f"unreadable answer: {type(error).__name__}"))
             await asyncio.sleep(pause)
 
     # -- PrimeMaster

@@ -254,6 +254,31 @@ async def test_the_gateway_serves_commands_events_placement_and_logs(head: StubH
     assert (await gateway.tails(UID, 1000)).master == "why\n"
 
 
+@pytest.mark.parametrize("body", ["", "[]", "[1]"])
+async def test_an_answer_that_is_no_object_misbehaves(head: StubHead, ask: Ask, body: str) -> None:
+    async def odd(_: web.Request) -> web.Response:
+        return web.Response(text=body)
+
+    paths = ("/api/version", "/api/jobs/hello-1", f"/v1/jobs/{UID}/status", f"/v1/jobs/{UID}/placement")
+    head.handlers |= {f"GET {path}": odd for path in (*paths, f"/v1/jobs/{UID}/logs")}
+    gateway, jobs = GatewayClient(ask), JobApi(ask)
+    for question in (jobs.session(), jobs.get("hello-1"), gateway.status(UID), gateway.placement(UID)):
+        with pytest.raises(MisbehavesError, match="no JSON object"):
+            await question
+    with pytest.raises(MisbehavesError, match="no JSON object"):
+        await gateway.tails(UID, 1000)
+
+
+@pytest.mark.parametrize("said", [{}, {"logs": []}, {"logs": {"actor/0": 1}}, {"logs": {}, "cut": [{}]}])
+async def test_logs_that_are_no_texts_misbehave(head: StubHead, ask: Ask, said: dict[str, Any]) -> None:
+    async def odd(_: web.Request) -> web.Response:
+        return web.json_response(said)
+
+    head.handlers[f"GET /v1/jobs/{UID}/logs"] = odd
+    with pytest.raises(MisbehavesError, match="not texts by rank"):
+        await GatewayClient(ask).tails(UID, 1000)
+
+
 async def test_the_gateway_is_reached_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
     seen: list[tuple[str, str, Any]] = []
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard, cast
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, TooOldError, answered
-from dljob.kube.transport import AnyJson, Query
+from dljob.kube.head import Ask, MisbehavesError, TooOldError, answered_object
+from dljob.kube.transport import Query
 
 LONGEST = 30.0
 """Longest long poll at the gateway, in seconds."""
@@ -58,7 +59,7 @@ class GatewayClient:
 
     async def jobs(self) -> list[Json]:
         """Return `uid`, `name` and `phase` of each job."""
-        return await self._get("/v1/jobs")
+        return answered(await self._ask("GET", "/v1/jobs"), "/v1/jobs")
 
     async def status(self, job: str, *, after: int = 0, wait: float = 0.0, ranks: bool = False) -> Json:
         """Return the snapshot of a job once its version is above `after`, or after `wait` seconds.
@@ -98,7 +99,11 @@ class GatewayClient:
     async def tails(self, job: str, limit: int) -> Tails:
         """Return the ends of all logs, within `limit` bytes in total."""
         got = await self._get(f"/v1/jobs/{job}/logs", {"bytes": limit}, 25.0, large=True)
-        return Tails(got["logs"], tuple(got.get("cut", ())), str(got.get("master") or ""))
+        logs, cut = got.get("logs"), got.get("cut", [])
+        # The operator writes them into a ConfigMap, which holds nothing but texts.
+        if not isinstance(logs, dict) or not _are_texts(list(cast("Json", logs).values())) or not _are_texts(cut):
+            raise MisbehavesError(200, f"logs of {job}: not texts by rank")
+        return Tails(cast("dict[str, str]", logs), tuple(cut), str(got.get("master") or ""))
 
     async def tail(self, job: str, role: str, rank: int, limit: int) -> Piece:
         """Return the end of one log, at most `limit` bytes."""
@@ -130,9 +135,13 @@ class GatewayClient:
             raise TooOldError(200, words)
         return Piece(got["text"], got["offset"], got["end"], bool(got.get("timed")), got.get("size", sys.maxsize))
 
-    async def _get(self, path: str, query: Query | None = None, wait: float = 0.0, *, large: bool = False) -> AnyJson:
+    async def _get(self, path: str, query: Query | None = None, wait: float = 0.0, *, large: bool = False) -> Json:
         limit = min(wait, LONGEST) + 5.0  # the gateway answers after `wait`; the rest is for the way
-        return answered(await self._ask("GET", path, query=query, limit=limit, large=large), path)
+        return answered_object(await self._ask("GET", path, query=query, limit=limit, large=large), path)
+
+
+def _are_texts(values: object) -> TypeGuard[list[str]]:
+    return isinstance(values, list) and all(isinstance(value, str) for value in cast("list[object]", values))
 
 
 def _whose(role: str, rank: int) -> dict[str, str | int]:

@@ -13,7 +13,7 @@ import aiohttp
 
 from dljob.errors import ExitCode, NotFoundError, UnreachableError, UsageError
 from dljob.kube import answers
-from dljob.kube.api import Kube
+from dljob.kube.api import Json, Kube
 from dljob.kube.transport import AnyJson, Query, Response
 
 HEADER = "x-ray-authorization"
@@ -45,7 +45,7 @@ class UnknownError(NotFoundError, HeadError):
 
 
 class MisbehavesError(HeadError):
-    """An answer that no head of dljob gives: too large, too slow, not JSON, or a redirect."""
+    """An answer that no head of dljob gives: too large, too slow, not JSON, of another form, or a redirect."""
 
 
 class UnavailableError(HeadError):
@@ -223,6 +223,14 @@ def answered(reply: Response, what: str) -> AnyJson:
     if found is not None and not isinstance(found, dict | list):
         raise MisbehavesError(reply.status, f"{what}: no JSON but {reply.body[:200].decode(errors='replace')!r}")
     return cast("AnyJson", found)
+
+
+def answered_object(reply: Response, what: str) -> Json:
+    """Parse the JSON object of a good answer. Raises as `answered` does, and MisbehavesError for anything else."""
+    found = answered(reply, what)
+    if not isinstance(found, dict):
+        raise MisbehavesError(reply.status, f"{what}: no JSON object but {reply.body[:200].decode(errors='replace')!r}")
+    return cast("Json", found)
 
 
 def refused(reply: Response, what: str) -> HeadError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, HeadError, MisbehavesError, UnknownError, answered, refused
+from dljob.kube.head import Ask, HeadError, MisbehavesError, UnknownError, answered_object, refused
 
 PORT = 8265
 TAIL_LINES = 40
@@ -61,20 +61,21 @@ class JobApi:
 
     async def get(self, submission: str) -> Json:
         """Return a submission: `status`, `message`, `driver_exit_code`, ... Raises UnknownError when there is none."""
-        return answered(await self._ask("GET", f"/api/jobs/{submission}"), f"submission {submission}")
+        return answered_object(await self._ask("GET", f"/api/jobs/{submission}"), f"submission {submission}")
 
     async def tail(self, submission: str, lines: int = TAIL_LINES) -> str:
         """Return the last lines that the driver printed; empty when Ray has none."""
         try:
             reply = await self._ask("GET", f"/api/jobs/{submission}/logs", limit=10.0, large=True)
-            got = answered(reply, f"log of {submission}")
+            got = answered_object(reply, f"log of {submission}")
         except (UnknownError, MisbehavesError):  # also a log larger than the bounds of an answer
             return ""
         return "\n".join(str(got.get("logs") or "").splitlines()[-lines:])
 
     async def session(self) -> str:
         """Return the name of Ray's session; a new name means that the head lost its state."""
-        return str(answered(await self._ask("GET", "/api/version"), "version of Ray").get("session_name") or "")
+        found = answered_object(await self._ask("GET", "/api/version"), "version of Ray")
+        return str(found.get("session_name") or "")
 
 
 def refusal(tail: str) -> dict[str, str]:

@@ -257,6 +257,31 @@ async def test_an_answer_without_sense_does_not_end_the_asking(it: Shell, monkey
     assert master.error == ""
 
 
+@pytest.mark.parametrize("body", [b"", b"[]"])
+async def test_an_answer_of_another_form_is_an_error(it: Shell, body: bytes) -> None:
+    """Without an error the policies would wait for ever for such a head: before a stop, a deadline or a deletion."""
+
+    async def odd(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    it.head.handlers[f"GET /v1/jobs/{JOB_ID}/status"] = odd
+    it.pollers.follow(JOB, UID, WATCH)
+    master, ray = await until(it, lambda master, ray: master and ray)
+    assert (master.snapshot, ray.status) == ({}, "MISSING")
+    assert "no JSON object" in master.error
+
+
+async def test_an_answer_that_cannot_be_read_counts_as_silence(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(snapshot: object) -> dict[str, object]:
+        raise TypeError(snapshot)
+
+    monkeypatch.setattr(poller, "digest", unreadable)
+    it.head.say(JOB_ID, phase="Starting")
+    it.pollers.follow(JOB, UID, WATCH)
+    master, _ = await until(it, lambda master, _: master)
+    assert (master.snapshot, master.error) == ({}, "unreadable answer: TypeError")
+
+
 MANY = b'{"version":1,"x":[' + b"{}," * 30_000 + b"{}]}"
 
 
