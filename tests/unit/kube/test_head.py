@@ -269,7 +269,10 @@ async def test_an_answer_that_is_no_object_misbehaves(head: StubHead, ask: Ask, 
         await gateway.tails(UID, 1000)
 
 
-@pytest.mark.parametrize("said", [{}, {"logs": []}, {"logs": {"actor/0": 1}}, {"logs": {}, "cut": [{}]}])
+NO_TEXTS: tuple[Any, ...] = ({}, {"logs": []}, {"logs": {"actor/0": 1}}, {"logs": {}, "cut": [{}]})
+
+
+@pytest.mark.parametrize("said", NO_TEXTS)
 async def test_logs_that_are_no_texts_misbehave(head: StubHead, ask: Ask, said: dict[str, Any]) -> None:
     async def odd(_: web.Request) -> web.Response:
         return web.json_response(said)

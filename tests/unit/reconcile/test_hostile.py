@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import json
+import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reconcile_kit import World, dljob
+from reconcile_kit import World, dljob, snapshot
 
 from dljob.errors import SpecError
+from dljob.reconcile.state.context import stamp
 from dljob.reconcile.state.model import Annotate, Create, Submit
+from dljob.reconcile.state.snapshot import digest
 from dljob.spec.loading.load import parse
+from dljob.spec.status import status_schema
 
 ODD = (
     *(
@@ -197,3 +204,72 @@ def test_the_status_of_ten_thousand_ranks_has_its_size() -> None:
     size = len(json.dumps(world.status, ensure_ascii=False).encode())
     print(f"{size} bytes of status")
     assert size < 256 * 1024
+
+
+AT = "2027-01-15T08:00:00Z"
+TOLD = snapshot(
+    "Running",
+    reason="Restarting",
+    completionTime=AT,
+    restarts=dict.fromkeys(("process", "role", "master"), 1),
+    recentFaults=[{"level": "Role", "reason": "r", "target": "t", "detectedAt": AT, "recoveredAt": AT, "lostSteps": 1}],
+    nodes={"replaced": 1, "wanted": {"cpu": 2}, "excluded": [{"name": "n", "reason": "r", "since": AT, "until": AT}]},
+    carry={"v": 1},
+    progress={"step": 4, "stepTime": AT, "lastCheckpointStep": 3, "lastCheckpointTime": AT, "secondsPerStep": 1.0}
+    | {"metrics": {"loss": 0.5}, "goodputPermille": 900},
+    placement={"units": 2, "ready": 1, "pending": 1, "notReady": [{"name": "worker/0", "node": "n", "why": "w"}]},
+    cuts={"committed": 2, "givenUp": 0, "why": "w", "last": 2, "lastTime": AT, "restored": 1, "restoredCut": 1},
+    endpoints=[{"role": "worker", "ready": 1, "desired": 2, "addresses": [{"http": "10.0.0.1:80"}]}],
+    resourceUse=[{"name": "worker", "peakMiB": 1, "measurements": 3, "outOfMemory": 0, "cpuMillis": 1}],
+)
+ODD_VALUES: tuple[Any, ...] = (
+    *("x", "x" * 4000, "Requested", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59Z", "2027-01-15", ""),
+    *(True, None, 2**53 + 1, 10**400, -(10**400), float("nan"), float("inf"), [], {}, [{}], {"a": {"b": []}}),
+)
+CHECKER = jsonschema.FormatChecker(formats=())
+CHECKER.checks("int64")(lambda value: not isinstance(value, int) or -(2**63) <= value < 2**63)
+CHECKER.checks("date-time")(
+    lambda value: not isinstance(value, str) or bool(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", value))
+)
+SCHEMA = jsonschema.Draft7Validator(status_schema(), format_checker=CHECKER)
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every value of a snapshot, and of the objects and lists around it."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*path, key)
+        yield from leaves(inner, (*path, key))
+
+
+def with_value(said: dict[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
+    made: Any = copy.deepcopy(said)
+    found = made
+    for key in path[:-1]:
+        found = found[key]
+    found[path[-1]] = value
+    return made
+
+
+@pytest.mark.parametrize("value", ODD_VALUES, ids=lambda value: repr(value)[:20])
+def test_the_api_server_takes_the_status_whatever_a_head_says(value: object) -> None:
+    """A status that it refused would be refused in each pass, and with it the end of the job that is written there."""
+    running = World().running()
+    for path, phase in itertools.product(leaves(TOLD), ("Running", "Failed")):
+        world = copy.deepcopy(running)
+        said = digest(with_value({**TOLD, "phase": phase}, path, value))
+        assert world.view is not None
+        world.view = dataclasses.replace(world.view, snapshot=said)
+        world.settle()
+        json.dumps(world.status, allow_nan=False)
+        refused = [error.message for error in SCHEMA.iter_errors(world.status)]
+        assert not refused, (path, refused)
+
+
+def test_a_job_ends_no_later_than_now_whatever_a_head_says() -> None:
+    """Its DLJob's time to live counts from then."""
+    world = World().running()
+    said = digest({**TOLD, "phase": "Succeeded", "completionTime": "9999-12-31T23:59:59Z"})
+    assert world.view is not None
+    world.view = dataclasses.replace(world.view, snapshot=said)
+    assert world.settle().status["completionTime"] <= stamp(world.now)

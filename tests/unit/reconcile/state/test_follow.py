@@ -17,7 +17,7 @@ FAULT = {
     "reason": "NodeLost",
     "target": "worker",
     "firstCause": "n" * 900,
-    "detectedAt": "t",
+    "detectedAt": "2027-01-15T08:00:00Z",
     "lostSteps": 0,
     "rank": "worker/1",
     "incarnation": 2,
@@ -205,6 +205,7 @@ def test_poller_and_status_hold_back_the_same_changes(before: list[dict], change
         assert outcome.requeue in (None, 10.0)
 
 
+AT = "2027-01-15T08:00:01.25Z"
 RICH = snapshot(
     "Recovering",
     reason="Restarting",
@@ -214,11 +215,11 @@ RICH = snapshot(
     lastFault={**FAULT, "evidence": ["e" * 10], "followed": ["f"]},
     recentFaults=[FAULT] * 12,
     roles=[{**snapshot()["roles"][0], "wanted": 3}],
-    nodes={"replaced": 1, "wanted": {"cpu": 2}, "excluded": [{"name": "n", "reason": "r", "since": "s", "until": "u"}]},
+    nodes={"replaced": 1, "wanted": {"cpu": 2}, "excluded": [{"name": "n", "reason": "r", "since": AT, "until": AT}]},
     carry={"v": 1, "count": 3},
-    progress={"step": 4, "lastCheckpointStep": 3, "lastCheckpointTime": "t", "metrics": {"loss": 0.5, "no": "number"}},
+    progress={"step": 4, "lastCheckpointStep": 3, "lastCheckpointTime": AT, "metrics": {"loss": 0.5, "no": "number"}},
     placement={"units": 2, "ready": 1, "pending": 1, "notReady": [{"name": "worker/0", "node": "n", "why": "w"}]},
-    cuts={"committed": 2, "givenUp": 0, "why": "", "last": 2, "lastTime": "t", "restored": 1, "restoredCut": 1, "x": 7},
+    cuts={"committed": 2, "givenUp": 0, "why": "", "last": 2, "lastTime": AT, "restored": 1, "restoredCut": 1, "x": 7},
     ledger={"Useful": 1.0},
     result={"any": "thing"},
 )
@@ -239,7 +240,7 @@ def test_the_digest_of_a_snapshot_gives_the_same_status():
 
 
 def test_the_cuts_in_the_status_are_counts_whatever_a_head_says():
-    told = {"committed": 2, "givenUp": 0, "last": 2, "lastTime": "t", "restored": 1, "restoredCut": 1}
+    told = {"committed": 2, "givenUp": 0, "last": 2, "lastTime": AT, "restored": 1, "restoredCut": 1}
     assert pieces(RICH, clusters=0, at="")["cuts"] == told
     odd = snapshot(cuts={"committed": "many", "why": "w" * 9999, "last": None})
     assert [*digest(odd)["cuts"]] == ["why"]

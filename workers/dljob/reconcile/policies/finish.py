@@ -36,7 +36,8 @@ def _masters(case: ReconcileContext) -> JobEnd | None:
     if phase not in TERMINAL and not (phase == "Suspended" and stopping is not None):
         return None
     success = phase == "Succeeded"
-    at = seconds(text(case.snapshot, "completionTime")) or case.now
+    # Not later than now, whatever the head says: the DLJob's time to live counts from then.
+    at = min(seconds(text(case.snapshot, "completionTime")) or case.now, case.now)
     # The reason of an ordered stop is the user's or the deadline's. A job that succeeded meanwhile is Complete anyway.
     if stopping is not None and not success:
         condition, ordered = stopping

@@ -127,7 +127,9 @@ def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[
     # After the submission nothing is deleted before the gateway was polled: only its placement tells which Ray node a
     # pod is, and PrimeMaster must learn why that one goes.
     asked = case.observed.master is not None or not case.submitted
-    barred = {one["kubernetesNode"] for one in entries if asked and one["reason"] == exclusions.REQUESTED}
+    users = (one for one in entries if asked and one["reason"] == exclusions.REQUESTED)
+    # A head may report that reason, too, but not where the operator puts the node's name.
+    barred = {one["kubernetesNode"] for one in users if "kubernetesNode" in one}
     allowed = patches.avoided_nodes(case.cluster)
     for pod in case.observed.pods:
         if pod.leaving:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from dljob.reconcile.state.model import Object
 
 _MAPPINGS: tuple[type[Any], ...] = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
+
+MOST = 2**53
+"""The largest whole number that every reader of JSON takes exactly."""
 
 
 def field(value: object, *path: str) -> object:
@@ -51,7 +54,12 @@ def text(value: object, *path: str) -> str:
 def number(value: object, *path: str) -> int:
     """Return the whole number at `path`; 0 where there is none."""
     found = field(value, *path)
-    return found if isinstance(found, int) else 0
+    return found if is_whole(found) else 0
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number that the API server takes as one, also in a sum: no boolean, nothing huge."""
+    return isinstance(value, int) and not isinstance(value, bool) and -MOST <= value <= MOST
 
 
 def bounded(words: str, size: int = 1024) -> str:

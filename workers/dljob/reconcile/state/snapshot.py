@@ -6,11 +6,13 @@ Users run code on the head, so a head may send anything: everything that the ope
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, TypeAlias, TypeGuard
 
-from dljob.reconcile.state.fields import bounded, items, number, part, text, texts
+from dljob.reconcile.state.context import seconds
+from dljob.reconcile.state.fields import bounded, is_whole, items, number, part, text, texts
 from dljob.reconcile.state.model import Object
 from dljob.spec.chosen_resources import ResourceUse
 from dljob.spec.status import LEVELS as ALL_LEVELS
@@ -22,11 +24,13 @@ LEVELS = tuple(level for level in ALL_LEVELS if level != "cluster")
 TIMES = ("stepTime", "lastCheckpointTime")
 STEPS = ("step", "lastCheckpointStep", "goodputPermille")
 MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
-FAULT = ("level", "reason", "target", "firstCause", "rank", "detectedAt", "recoveredAt")
+FAULT = ("level", "reason", "target", "firstCause", "rank")
+FAULT_TIMES = ("detectedAt", "recoveredAt")
 FAULT_COUNTS = ("incarnation", "lostSteps")
-EXCLUSION = ("name", "reason", "since", "until")
+EXCLUSION, EXCLUSION_TIMES = ("name", "reason"), ("since", "until")
 CUT_COUNTS = ("committed", "givenUp", "last", "restored", "restoredCut")
-TEXTS = ("phase", "reason", "message", "completionTime")
+TEXTS = {"phase": 64, "reason": 128, "message": 4096}
+"""Texts of a job, with the characters that are kept of each; Kubernetes takes 128 of an Event's reason."""
 MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
 """Bounds of a stored snapshot: roles or node groups, characters of a text, bytes of `carry` as JSON."""
 MAX_SERVERS, MAX_PORTS = 5000, 16
@@ -34,6 +38,8 @@ MAX_SERVERS, MAX_PORTS = 5000, 16
 SHOWN_SERVERS, SHOWN_PORTS, MAX_ADDRESS = 8, 4, 64
 """Addresses of a role in the status, ports of one, and characters of one."""
 MAX_SECONDS = 1e9
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+"""Times as PrimeMaster writes them."""
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 LAG = "servedLagSeconds"
 
@@ -42,15 +48,16 @@ def digest(snapshot: Object) -> Object:
     """Return the bounded part of a snapshot that the operator keeps: a head may send anything."""
     if not snapshot:
         return {}
-    carry, last = part(snapshot, "carry"), part(snapshot, "lastFault")
+    last = part(snapshot, "lastFault")
     found: Pieces = {
-        **{key: bounded(text(snapshot, key), MAX_TEXT) for key in TEXTS if text(snapshot, key)},
+        **{key: bounded(text(snapshot, key), size) for key, size in TEXTS.items() if text(snapshot, key)},
+        **_times(snapshot, "completionTime"),
         **{key: number(snapshot, key) for key in ("epoch", "version") if key in snapshot},
         "roles": [_bounded_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
         "restarts": {level: number(snapshot, "restarts", level) for level in LEVELS},
         "recentFaults": [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]],
         "lastFault": _fault(last) if last else None,
-        "carry": carry if len(json.dumps(carry)) <= MAX_CARRY else {},
+        "carry": _carry(snapshot),
     }
     if "progress" in snapshot:
         found["progress"] = _bounded_progress(part(snapshot, "progress"))
@@ -60,7 +67,7 @@ def digest(snapshot: Object) -> Object:
         found["placement"] = _placement(part(snapshot, "placement"))
     if part(snapshot, "services"):
         marks = list(part(snapshot, "services").items())[:MAX_ROLES]
-        found["services"] = {bounded(role, 63): mark for role, mark in marks if isinstance(mark, int)}
+        found["services"] = {bounded(role, 63): mark for role, mark in marks if is_whole(mark)}
     if items(snapshot, "endpoints"):
         found["endpoints"] = endpoints(snapshot)
     if part(snapshot, "cuts"):
@@ -70,17 +77,43 @@ def digest(snapshot: Object) -> Object:
     return found
 
 
+def _carry(snapshot: Object) -> Object:
+    """Return the state for a next attempt; empty where it is too large, or holds numbers that no status can have."""
+    carry = part(snapshot, "carry")
+    try:
+        # NaN and infinity are no JSON, and the API server reads a huge number as infinity.
+        told = json.dumps(carry, allow_nan=False)
+        json.loads(told, parse_int=_whole)
+    except ValueError:
+        return {}
+    return carry if len(told) <= MAX_CARRY else {}
+
+
+def _whole(digits: str) -> int:
+    if not is_whole(found := int(digits)):
+        raise ValueError(f"{digits} is too large")
+    return found
+
+
+def _times(told: Object, *keys: str) -> Pieces:
+    """Return those of some times that the API server accepts: one that it refuses would void the whole status."""
+    said = {key: text(told, key) for key in keys}
+    return {key: time for key, time in said.items() if TIME.fullmatch(time) and (seconds(time) or -1) >= 0}
+
+
 def resource_use(told: Object) -> list[Pieces]:
     """Return what the ranks of roles used whose resources were chosen."""
     rows = [row for row in items(told, "resourceUse")[:MAX_ROLES] if text(row, "name")]
-    return [ResourceUse.of_row(row).row(bounded(text(row, "name"), 63)) for row in rows]
+    uses = [ResourceUse.of_row({key: number(row, key) for key in row}) for row in rows]
+    return [use.row(bounded(text(row, "name"), 63)) for use, row in zip(uses, rows, strict=True)]
 
 
 def _cuts(told: Object) -> Pieces:
     """Return the counts of a job's cuts; those that there are not are left out."""
     return {
-        **{key: told[key] for key in CUT_COUNTS if isinstance(told.get(key), int)},
-        **{key: bounded(text(told, key)) for key in ("why", "lastTime") if text(told, key)},
+        **{key: told[key] for key in CUT_COUNTS if is_whole(told.get(key))},
+        **{key: bounded(text(told, key)) for key in ("why",) if text(told, key)},
+        **_times(told, "lastTime"),
     }
 
 
@@ -143,21 +176,21 @@ def places(told: object) -> tuple[Object, ...]:
 def _bounded_progress(progress: Object) -> Pieces:
     metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     return {
-        **{key: progress[key] for key in ("step", *STEPS) if isinstance(progress.get(key), int)},
-        **_times(progress),
+        **{key: progress[key] for key in ("step", *STEPS) if is_whole(progress.get(key))},
+        **_step_times(progress),
         **({"metrics": {bounded(name, MAX_TEXT): value for name, value in metrics[:MAX_METRICS]}} if metrics else {}),
     }
 
 
-def _times(progress: Object) -> Pieces:
+def _step_times(progress: Object) -> Pieces:
     """Return the times of the last step and of the last complete checkpoint, and the seconds per step, where known."""
-    found: Pieces = {key: bounded(text(progress, key), 64) for key in TIMES if text(progress, key)}
+    found = _times(progress, *TIMES)
     usual = progress.get("secondsPerStep")
     return {**found, "secondsPerStep": usual} if _is_json_number(usual) else found
 
 
 def _bounded_nodes(nodes: Object) -> Pieces:
-    wanted = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if isinstance(count, int)}
+    wanted = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if is_whole(count)}
     few = dict(list(wanted.items())[:MOST_ROLES])
     return {**_nodes(nodes), **({"wanted": few} if "wanted" in nodes else {})}
 
@@ -254,21 +287,25 @@ def placement_state(placement: Object) -> object:
 def exclusions(snapshot: Object) -> list[Pieces]:
     """Return the nodes that PrimeMaster avoids for now, the newest last."""
     return [
-        {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
+        {
+            **{key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)},
+            **_times(node, *EXCLUSION_TIMES),
+        }
         for node in items(snapshot, "nodes", "excluded")[-MAX_EXCLUDED:]
-        if text(node, "name")
+        if text(node, "name") and text(node, "reason")
     ]
 
 
 def _fault(fault: Object) -> Pieces:
     words: Pieces = {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
-    return words | {key: fault[key] for key in FAULT_COUNTS if isinstance(fault.get(key), int)}
+    counts = {key: fault[key] for key in FAULT_COUNTS if is_whole(fault.get(key))}
+    return {**words, **_times(fault, *FAULT_TIMES), **counts}
 
 
 def _progress(progress: Object, at: str) -> Pieces:
     found: Pieces = {"time": at}
-    found |= {key: number(progress, key) for key in STEPS if isinstance(progress.get(key), int)}
-    found |= _times(progress)
+    found |= {key: number(progress, key) for key in STEPS if is_whole(progress.get(key))}
+    found |= _step_times(progress)
     metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     if metrics:
         found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
@@ -281,12 +318,12 @@ def _nodes(nodes: Object) -> Pieces:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float)
+    return isinstance(value, float) or is_whole(value)
 
 
 def _is_json_number(value: object) -> TypeGuard[int | float]:
-    """Whether a status can have such seconds: a head may send NaN or infinity, which JSON lacks, or True."""
-    return _is_number(value) and not isinstance(value, bool) and 0 <= value < MAX_SECONDS
+    """Whether a status can have such seconds: a head may send NaN or infinity, which JSON lacks."""
+    return _is_number(value) and 0 <= value < MAX_SECONDS
 
 
 def _placement(placement: Object) -> Pieces:
