@@ -124,6 +124,14 @@ def test_a_lease_that_is_given_up_is_left_to_the_replicas_of_its_release() -> No
     assert known.alive(106.0) == ()
 
 
+def test_a_lease_that_claims_to_last_for_years_is_gone_when_nobody_renews_it() -> None:
+    forged = lease(A)
+    forged["spec"]["leaseDurationSeconds"] = 2**31 - 1
+    known = LeaseObservations(4.0).observe([forged], 100.0)
+    assert known.alive(163.9) == (A,)
+    assert known.observe([forged], 150.0).alive(164.0) == ()
+
+
 def test_releases_are_ordered_by_age() -> None:
     assert LeaseObservations(4.0).observe([lease(B), lease(A)], 0.0).alive(1.0) == (A, B)
 

@@ -22,6 +22,8 @@ SERVES = "dljob.io/serves"
 ACTS = "dljob.io/acts"
 STANDS_BY = "dljob.io/stands-by-for"
 EVERYWHERE = "*"
+LONGEST = 60
+"""Most seconds that another release's Lease counts without a renewal, whatever duration it tells."""
 
 Key: TypeAlias = tuple[str, str]
 """Namespace and name of a Lease."""
@@ -103,7 +105,8 @@ class LeaseObservations:
         return tuple(sorted((one for one in there if one), key=lambda one: one.age))
 
     def _is_valid(self, lease: Object, changed: float, now: float) -> bool:
-        return now < changed + number(lease, "spec", "leaseDurationSeconds") + self.grace
+        # Bounded: whoever may write a Lease in some namespace could write one there that lasts for years.
+        return now < changed + min(number(lease, "spec", "leaseDurationSeconds"), LONGEST) + self.grace
 
 
 def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
