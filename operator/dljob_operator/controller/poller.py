@@ -184,9 +184,11 @@ class Pollers:
         weighty = back or significant(told.snapshot, snapshot)
         news = snapshot != told.snapshot
         told.snapshot, told.answered_at = snapshot, self._now()
-        told.error, told.failures, told.misbehaved = "", 0, 0
+        told.error, told.failures = "", 0
         asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
         found = asked and await self._places(key, told, gateway)
+        # Only now: a good snapshot before a bad placement must not begin the row of pauses anew each time.
+        told.misbehaved = 0
         if weighty or found:
             self._queue.add(key)
         elif news:

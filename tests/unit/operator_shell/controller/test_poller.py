@@ -285,18 +285,23 @@ async def test_an_answer_that_cannot_be_read_counts_as_silence(it: Shell, monkey
 MANY = b'{"version":1,"x":[' + b"{}," * 30_000 + b"{}]}"
 
 
-async def test_a_head_that_misbehaves_is_left_alone(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, pauses = [], asyncio.Queue[float]()
-    sleep = asyncio.sleep
+async def many(_: web.Request) -> web.Response:
+    return web.Response(body=MANY, content_type="application/json")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
+    """The pauses for heads that misbehave, none of which takes any time."""
+    found, sleep = asyncio.Queue[float](), asyncio.sleep
 
     async def pause(seconds: float) -> None:
-        await (pauses.put(seconds) if seconds >= poller.LEFT_ALONE else sleep(seconds))
-
-    async def many(_: web.Request) -> web.Response:
-        asked.append(1)
-        return web.Response(body=MANY, content_type="application/json")
+        await (found.put(seconds) if seconds >= poller.LEFT_ALONE else sleep(seconds))
 
     monkeypatch.setattr(poller.asyncio, "sleep", pause)
+    return found
+
+
+async def test_a_head_that_misbehaves_is_left_alone(it: Shell, pauses: asyncio.Queue[float]) -> None:
     it.head.handlers[f"GET /v1/jobs/{JOB_ID}/status"] = many
     it.pollers.follow(JOB, UID, WATCH)
     async with asyncio.timeout(5):
@@ -313,10 +318,24 @@ async def test_a_head_that_misbehaves_is_left_alone(it: Shell, monkeypatch: pyte
     assert (master.misbehaves, master.error) == (False, "")
 
 
-async def test_a_job_api_that_misbehaves_is_left_alone_too(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def many(_: web.Request) -> web.Response:
-        return web.Response(body=MANY, content_type="application/json")
+async def test_a_bad_placement_is_asked_for_less_and_less_often(it: Shell, pauses: asyncio.Queue[float]) -> None:
+    """The good snapshots before it do not count: each takes one of few slots that all heads share."""
+    path = f"GET /v1/jobs/{JOB_ID}/placement"
 
+    async def more(_: web.Request) -> web.Response:
+        return web.Response(body=MANY.replace(b"{},", b"{}," * 4), content_type="application/json")
+
+    it.head.handlers[path] = more
+    it.head.say(JOB_ID, phase="Running", **PLACED)
+    it.pollers.follow(JOB, UID, WATCH)
+    async with asyncio.timeout(5):
+        assert [await pauses.get() for _ in range(3)] == [60.0, 120.0, 240.0]
+    del it.head.handlers[path]
+    master, _ = await until(it, lambda master, _: not master.error)
+    assert not master.misbehaves
+
+
+async def test_a_job_api_that_misbehaves_is_left_alone_too(it: Shell) -> None:
     it.head.handlers["GET /api/version"] = many
     it.pollers.follow(JOB, UID, WATCH)
     master, _ = await until(it, lambda master, _: master and master.misbehaves)
