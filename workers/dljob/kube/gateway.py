@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeGuard, cast
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, MisbehavesError, TooOldError, answered_object
+from dljob.kube.head import Ask, MisbehavesError, TooOldError, answered, answered_object
 from dljob.kube.transport import Query
 
 LONGEST = 30.0
