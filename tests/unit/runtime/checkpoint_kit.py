@@ -9,7 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,15 @@ def place(saver: Saver, folder: Path, **changes: Any) -> CheckpointLocation:
 def client(where: CheckpointLocation, log: list[str] | None = None) -> CheckpointClient:
     said = [] if log is None else log
     return CheckpointClient(lambda: asdict(where), said.append)
+
+
+def copies(name: str) -> int:
+    """How many descriptors of a rank's memory this process has."""
+    found = 0
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # a thread closed it meanwhile
+            found += f"dljob-checkpoint-{name}" in str(link.readlink())
+    return found
 
 
 class Rank:

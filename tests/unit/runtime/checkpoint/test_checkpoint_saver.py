@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from checkpoint_kit import Rank, a_saver, client, place
+from checkpoint_kit import Rank, a_saver, client, copies, place
 
 from dljob.errors import CheckpointError, UsageError
 from dljob.runtime.checkpoint import disk
@@ -278,15 +278,6 @@ def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
         assert copies("gone/0") == 0
         again.close()
         other.close()
-
-
-def copies(name: str) -> int:
-    """How many descriptors of a rank's memory this process has."""
-    found = 0
-    for link in list(Path("/proc/self/fd").iterdir()):
-        with suppress(FileNotFoundError):  # a thread closed it meanwhile
-            found += f"dljob-checkpoint-{name}" in str(link.readlink())
-    return found
 
 
 def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):

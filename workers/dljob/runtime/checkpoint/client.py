@@ -242,14 +242,23 @@ class CheckpointClient:
         self._slots = []
         # Whole pages, and a little more: a state that grows must not need new memory at once.
         capacity = -(-(size + size // SLACK) // PAGE) * PAGE
-        try:
-            check_room(place.name, capacity)
-        except UsageError:
-            # Copies that this node keeps for others have to go before a rank of its own fails.
-            self._request({"op": "room"})  # what this node keeps for others goes first
-            check_room(place.name, capacity)
+        self._check_room(place, capacity)
         self._slots = [Slot.make(capacity, place.name) for _ in range(2)]
         self._offer_slots()
+
+    def _check_room(self, place: CheckpointLocation, capacity: int) -> None:
+        """Check that both copies fit, after what can be spared has gone: first what this rank has on disk as well.
+
+        Copies that this node keeps for others go only then, since it takes no more of them for the rest of the job.
+        """
+        for others in (False, True):
+            try:
+                check_room(place.name, capacity)
+            except UsageError:
+                self._request({"op": "room", "others": others})
+            else:
+                return
+        check_room(place.name, capacity)
 
     def _offer_slots(self) -> None:
         self._request({"op": "slots", "shards": self._done}, [slot.fd for slot in self._slots])

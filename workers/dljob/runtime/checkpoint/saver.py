@@ -9,7 +9,8 @@ persists it, and hands it to the rank's next process. It needs neither ray nor t
     -> free {}                   <- {failed, busy}      at most one copy waits for the disk, or it hangs; busy slots
     -> wait {all, timeout_s}     <- {failed, busy}      no copy waits (all: also those saved with persist=False)
     -> choose {memory, at}       <- {source, ...}       what this rank's life restores; memory comes as a descriptor
-    -> room {}                   <- {}                  a rank needs memory: keep no copies for other nodes
+    -> room {others}             <- {}                  a rank needs memory: drop its earlier copies that are on disk,
+                                                        or (others) keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
     -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`data.shards`)
     -> flush|last {timeout_s}    <- {failed, steps}     sent by the code that ends a node, without a hello (`parting`)
@@ -242,7 +243,7 @@ class Saver:
                 for fd in handed:
                     os.close(fd)
             case "room":
-                self.keeper.give_up()
+                self._make_room(holding, others=message["others"])
                 wire.send({})
             case _:
                 newest = newest_on_disk(Folder.of(holding.place))
@@ -259,6 +260,23 @@ class Saver:
                 self._enqueue(aside, all_of_it=aside.place.save_on_exit)
             holding.replace(fds)
             self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
+            self._tidy()
+
+    def _make_room(self, holding: Holding, *, others: bool) -> None:
+        """Release a rank's earlier copies once they are on disk, or (`others`) the copies of other nodes."""
+        if others:
+            self.keeper.give_up()
+            return
+        place = holding.place
+        with self._changed:
+            mine = [h for h in self._holdings.get((place.folder, place.rank), ()) if h is holding or not h.alive]
+            for one in mine:
+                self._enqueue(one, all_of_it=one.place.save_on_exit)
+            self._changed.wait_for(lambda: not any(h.busy for h in mine), place.grace_s)
+            for one in mine:
+                left = one.unsaved(all_of_it=True) if one is holding else self._needed(one, holding)
+                if not left and not one.busy:
+                    one.drop()
             self._tidy()
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
