@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -23,8 +24,11 @@ from checkpoint_kit import Rank, client, place
 
 from dljob.errors import CheckpointError
 from dljob.runtime.checkpoint import client as client_module
+from dljob.runtime.checkpoint import process as process_module
 from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.process import SaverProcess
 from dljob.runtime.checkpoint.saver_agent import SaverAgent
+from dljob.runtime.checkpoint.wire import Wire
 
 
 class Journal:
@@ -260,3 +264,36 @@ def test_an_agent_starts_the_saver_in_a_process_that_imports_what_it_can() -> No
     assert up[0]["op"] == "up"
     os.kill(up[0]["pid"], signal.SIGKILL)
     wire.close()
+
+
+def test_an_order_that_is_answered_too_late_leaves_nothing_behind() -> None:
+    agent: Any = SaverAgent.__new__(SaverAgent)
+    ours, theirs = map(Wire, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    agent._wire, agent._ids, agent._lock, agent._open_questions = ours, itertools.count(1), threading.Lock(), {}
+    assert agent._order({"op": "flush"}, 0.0) is None
+    assert agent._open_questions == {}
+    late = os.memfd_create("late")
+    agent._answered({"op": "done", "id": 1}, [late])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(late)
+
+    def answers() -> None:
+        for _ in range(2):
+            message, fds = theirs.receive() or ({}, [])
+            agent._answered(message, fds)
+
+    threading.Thread(target=answers).start()
+    assert agent._order({"op": "flush", "failed": ""}, 20.0) == ({"op": "flush", "failed": "", "id": 2}, [])
+    for wire in (ours, theirs):
+        wire.close()
+
+
+def test_a_question_that_is_given_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process: Any = SaverProcess(theirs, f"@dljob-test-{secrets.token_hex(6)}", 20.0)
+    monkeypatch.setattr(process_module, "OTHERS_S", 0.0)
+    process._others("folder")
+    assert process._open_questions == {}
+    process._saver.close()
+    for one in (ours, theirs):
+        one.close()

@@ -148,6 +148,8 @@ class SaverProcess:
         while not asked.heard.wait(min(LOOK_S, max(0.0, end - time.monotonic()))):
             if time.monotonic() >= end or given_up():
                 break
+        with self._lock:  # a late answer finds nobody who waits
+            self._open_questions.pop(number, None)
         return asked.answer
 
     def _say(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:

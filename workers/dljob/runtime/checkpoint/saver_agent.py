@@ -163,10 +163,7 @@ class SaverAgent:
                         target=self._copy, args=(message["id"], message["offer"], fds), daemon=True
                     ).start()
                 case _:
-                    with self._lock:
-                        event, said = self._open_questions.pop(message["id"])
-                    said.append((message, fds))
-                    event.set()
+                    self._answered(message, fds)
         # An agent without a saver would hold the node's name; the next rank that saves makes a new pair.
         end(EndCode.HELPER_GONE, "the saver is gone")
 
@@ -176,7 +173,21 @@ class SaverAgent:
         with self._lock:
             self._open_questions[number] = asked
         self._say({**order, "id": number})
-        return asked[1][0] if asked[0].wait(timeout_s) else None
+        asked[0].wait(timeout_s)
+        with self._lock:
+            self._open_questions.pop(number, None)
+        # Of an answer that came meanwhile nothing is lost: `_answered` fills it in under the lock.
+        return asked[1][0] if asked[1] else None
+
+    def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Hand an answer to the thread that waits for it; a late one finds nobody, and its descriptors are closed."""
+        with self._lock:
+            asked = self._open_questions.pop(message["id"], None)
+            if asked is not None:
+                asked[1].append((message, fds))
+                asked[0].set()
+        for fd in fds if asked is None else ():
+            os.close(fd)
 
     def _ordered(self, order: dict[str, Any], timeout_s: float) -> str:
         said = self._order(order, timeout_s + 1.0)
