@@ -136,6 +136,30 @@ def test_the_primemaster_of_others_ray_is_seldom_asked_for_the_end_of_logs(
     assert time.monotonic() - begun >= 0.6
 
 
+def test_logs_of_a_ray_that_is_gone_end_after_a_second_look(there: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([False, True, False, False])
+    asked: list[float] = []
+
+    def status(_: Reached, *, reach_s: float) -> dict[str, Any]:
+        asked.append(reach_s)
+        assert len(asked) <= 4, "two looks in a row found no Ray"
+        raise UnreachableError("no Ray answers")
+
+    def listens(_: str) -> bool:
+        return next(looks)
+
+    monkeypatch.setattr(Reached, "status", status)
+    monkeypatch.setattr("dljob.api.handle.SILENT_S", 0.0)
+    monkeypatch.setattr("dljob.runtime.backend.connect.listens", listens)
+    (there.dir / "logs").mkdir()
+    (there.dir / "logs" / "w-0.log").write_text("a\nunfinished")
+    out, said = io.StringIO(), list[str]()
+    there.say = said.append
+    there.logs(follow=True, out=out)
+    assert (out.getvalue(), len(asked)) == ("[w/0] a\n[w/0] unfinished\n", 4)
+    assert said == ["nothing listens at 10.0.0.1:6379 any more: the job's Ray is gone"]
+
+
 async def test_a_block_within_a_loop_asks_by_a_connection_each(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 

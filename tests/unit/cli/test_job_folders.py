@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from functools import partial
@@ -86,6 +87,18 @@ def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys: py
     assert main.run(["delete", "old", "1111"]) == 0
     assert not ended.folder.exists()
     assert runs.folder.is_dir()
+
+
+def test_a_job_on_a_ray_that_is_gone_is_deleted_by_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ray:
+        address = f"127.0.0.1:{ray.getsockname()[1]}"
+        lost = job("lost", "1" * 32, phase="Running", runner=0, runner_started=0, address=address, started=1.0)
+        assert main.run(["delete", "lost"]) == 2
+        assert "has not ended: Running" in capsys.readouterr().err
+    assert main.run(["prune"]) == 0
+    assert lost.folder.is_dir(), "the network may be what is broken"
+    assert main.run(["delete", "lost"]) == 0
+    assert not lost.folder.exists()
 
 
 def test_a_folder_outside_the_home_named_by_an_entry_is_not_deleted(

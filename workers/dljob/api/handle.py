@@ -41,6 +41,7 @@ class JobHandle(ShownJob):
         self.record = record
         self.connection = connection
         self._ask_at = 0.0
+        self._silent = False
 
     @property
     def name(self) -> str:
@@ -273,11 +274,17 @@ class JobHandle(ShownJob):
             return self.connection.status().get("phase") in TERMINAL
         try:
             with self.connection.reached() as job:
-                return job.status(reach_s=views.ANSWER_S).get("phase") in TERMINAL
+                phase = job.status(reach_s=views.ANSWER_S).get("phase")
         except UnreachableError:
             # PrimeMaster may be restarting while its ranks write on, and their output is to be shown.
             self._ask_at = time.monotonic() + SILENT_S
-            return False
+            # Not even its Ray listens, twice in a row: it is gone, and nothing will ever write a final status.
+            before, self._silent = self._silent, not may_run(self.record)
+            if before and self._silent:
+                self._remark(f"nothing listens at {self.record.address} any more: the job's Ray is gone")
+            return before and self._silent
+        self._silent = False
+        return phase in TERMINAL
 
 
 def _write(to: TextIO, lines: Iterable[object], *, flush: bool) -> None:

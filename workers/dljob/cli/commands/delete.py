@@ -17,16 +17,21 @@ from dljob.telemetry.wording import counted
 def delete(job: str, /, *more: str) -> None:
     """Delete the folders of ended jobs: journal, logs and files of their ranks.
 
-    If one of the jobs is running, none is deleted. Checkpoints on a volume stay.
+    If one of the jobs is running, none is deleted. A job on a Ray that was there before counts as ended, too, when
+    nothing listens at that Ray's address any more, as seen from this machine. Checkpoints on a volume stay.
 
     Args:
         job: name, uid, or first digits of a uid; of several with one name, the running one, else the latest.
         more: further jobs.
     """
+    from dljob.api.handle import may_run
+
     chosen = [local("delete", name).record for name in (job, *more)]
     # All are checked before the first is deleted: a refusal must not leave half of the work done.
     for record in chosen:
-        registry.refuse_living(record)
+        # A job whose Ray is gone has no final status, and never gets one.
+        if not record.over and may_run(record):
+            registry.refuse_living(record)
     # By uid: one job may have been named twice.
     for record in {record.uid: record for record in chosen}.values():
         registry.delete(record)
@@ -35,6 +40,8 @@ def delete(job: str, /, *more: str) -> None:
 
 def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Delete the folders of all jobs that ended some time ago.
+
+    A job on a Ray that does not answer stays, since the network may be the reason; `dljob delete JOB` deletes it.
 
     Args:
         older_than_days: only jobs that started at least so many days ago; 0: all that have ended.
