@@ -21,6 +21,8 @@ SAME_SECONDS = 1800.0
 """Longest time, in seconds, between equal events of one series; the server keeps an Event for an hour."""
 COUNT_SECONDS = 60.0
 """Shortest interval, in seconds, between two writes of a count."""
+MOST_SERIES = 64
+"""Most series of a job that are remembered: a head chooses some of the words in them."""
 _NOTE = 1024
 """Longest note in bytes of UTF-8: the API's limit, though its message speaks of characters (1.36)."""
 
@@ -58,6 +60,9 @@ class Recorder:
             told.pop(which, None)
             made = await self._kube.create(EVENTS, self._body(key, job, event, now), key.namespace)
             told[which] = _Series(made["metadata"]["name"], 1, now, now)
+            if len(told) > MOST_SERIES:
+                # If it comes again, it becomes another Event.
+                del told[min(told, key=lambda each: told[each].last)]
         except ApiError as error:
             log.warning("%s: cannot write the Event %s: %s", key, event.reason, error.message)
 

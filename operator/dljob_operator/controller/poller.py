@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ WAIT = 25.0
 """Long-poll timeout of the gateway, in seconds."""
 PAUSE = 0.25
 """Pause between two unimportant answers, in seconds: progress comes in bursts."""
+BURST, EVERY = 10, 1.0
+"""Important answers of a head that are followed by the next question at once, and the seconds per answer after them."""
 REMIND = 15.0
 """Shortest interval, in seconds, between two passes for mere progress."""
 LEFT_ALONE, LEFT_ALONE_LONGEST = 60.0, 3600.0
@@ -64,6 +67,8 @@ class HeadReport:
     failures: int = 0
     misbehaved: int = 0
     """Consecutive answers that no head of dljob gives."""
+    spent: float = -math.inf
+    """Monotonic time at which all its important answers so far would have come at their slowest pace."""
     places_due: bool = False
     """Whether a question for the placement is unanswered."""
 
@@ -157,7 +162,7 @@ class Pollers:
                     await self._hear_ray(key, told, ray)
                 weighty = await self._hear_master(key, told, gateway)
                 errors.worked()
-                pause = 0.0 if weighty else PAUSE
+                pause = self._pace(told) if weighty else PAUSE
             except MisbehavesError as error:
                 pause = self._leave_alone(key, told, error)
             except HeadError as error:
@@ -167,6 +172,15 @@ class Pollers:
                 # As good as silence: a head that says nothing of use must not hold up its job's stop and deadline.
                 pause = self._missed(key, told, HeadError(0, f"unreadable answer: {type(error).__name__}"))
             await asyncio.sleep(pause)
+
+    def _pace(self, told: HeadReport) -> float:
+        """Return the pause after an important answer: each costs a pass and a write, and a head could give one always.
+
+        What changes during the pause is in the next answer.
+        """
+        now = self._now()
+        told.spent = max(told.spent, now - BURST * EVERY) + EVERY
+        return max(0.0, told.spent - now)
 
     # -- PrimeMaster
 

@@ -18,11 +18,11 @@ from shell_kit import JOB, dljob, shell
 from dljob.kube.api import DLJOBS, PODS
 from dljob.kube.connection import ApiConnection
 from dljob.kube.objects import Objects
-from dljob.reconcile.state.model import Create, ReconcileResult, Submit
+from dljob.reconcile.state.model import Create, Event, ReconcileResult, Submit
 from dljob.spec.crd import crd
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
 from dljob_operator.app import App
-from dljob_operator.controller.events import shortened
+from dljob_operator.controller.events import MOST_SERIES, Recorder, shortened
 from dljob_operator.controller.metrics import Metrics
 from dljob_operator.controller.startup import Startup
 from dljob_operator.watch.cache import Cache
@@ -277,3 +277,16 @@ async def test_kopf_that_ends_by_itself_leaves_no_waiting_task_behind() -> None:
     app.over = asyncio.Event()
     await app._ended_or_hangs(asyncio.create_task(asyncio.sleep(0)))
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_of_events_that_all_differ_few_are_remembered() -> None:
+    """A head chooses words of them: the operator's memory must not grow with what it says."""
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        job, recorder = it.fake.one("dljobs", "hello"), Recorder(it.kube)
+        first, *others = [Event("Warning", "RankFailed", f"worker/{n}", "Restart") for n in range(MOST_SERIES + 1)]
+        for event in (first, *others, others[0], first):
+            await recorder.tell(JOB, job, event)
+        notes = [body["note"] for (plural, _, _), body in it.fake.objects.items() if plural == "events"]
+        assert len(notes) == MOST_SERIES + 2, "the last but one is a repetition, and the first was forgotten"
+        assert notes.count(first.message) == 2

@@ -291,7 +291,7 @@ async def many(_: web.Request) -> web.Response:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
-    """The pauses for heads that misbehave, none of which takes any time."""
+    """The long pauses for heads that harm, none of which takes any time."""
     found, sleep = asyncio.Queue[float](), asyncio.sleep
 
     async def pause(seconds: float) -> None:
@@ -316,6 +316,25 @@ async def test_a_head_that_misbehaves_is_left_alone(it: Shell, pauses: asyncio.Q
     it.head.say(JOB_ID, phase="Running")
     master, _ = await until(it, lambda master, _: master.snapshot)
     assert (master.misbehaves, master.error) == (False, "")
+
+
+async def test_a_head_that_always_has_important_news_is_asked_once_a_second(
+    it: Shell, pauses: asyncio.Queue[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these answers costs a pass, a write of the status, and Events."""
+    asked: list[str] = []
+
+    async def toggled(_: web.Request) -> web.Response:
+        asked.append(("Running", "Recovering")[len(asked) % 2])
+        return web.json_response({"version": len(asked), "phase": asked[-1]})
+
+    monkeypatch.setattr(poller, "EVERY", 1000.0)
+    it.head.handlers[f"GET /v1/jobs/{JOB_ID}/status"] = toggled
+    it.pollers.follow(JOB, UID, WATCH)
+    async with asyncio.timeout(5):
+        pause = await pauses.get()
+    assert len(asked) == poller.BURST + 1
+    assert 900 < pause <= 1000
 
 
 async def test_a_bad_placement_is_asked_for_less_and_less_often(it: Shell, pauses: asyncio.Queue[float]) -> None:
