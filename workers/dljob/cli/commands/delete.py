@@ -29,8 +29,8 @@ def delete(job: str, /, *more: str) -> None:
     chosen = [local("delete", name).record for name in (job, *more)]
     # All are checked before the first is deleted: a refusal must not leave half of the work done.
     for record in chosen:
-        # A job whose Ray is gone has no final status, and never gets one.
-        if not record.over and may_run(record):
+        # A job whose Ray is gone has no final status, and never gets one; from here not every Ray can be seen.
+        if not record.over and (record.elsewhere or may_run(record)):
             registry.refuse_living(record)
     # By uid: one job may have been named twice.
     for record in {record.uid: record for record in chosen}.values():
