@@ -61,8 +61,8 @@ def place(tmp_path: Path) -> Place:
 
 def test_the_listing_of_the_readme_runs_as_it_is_pasted(place: Place) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    (listing,) = [block for block in blocks if "hello.Trainer" in block]
-    script = place.folder / "hello.py"
+    (listing,) = [block for block in blocks if "hello_rl.Trainer" in block]
+    script = place.folder / "hello_rl.py"
     script.write_text(listing)
     done = subprocess.run(
         [sys.executable, os.fspath(script)],
