@@ -32,6 +32,8 @@ SHARE = 0.8
 LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
 """Until a run counts as one that does not come back; for the command to end; for its other processes after it."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+PASSING = re.compile(r"^\[[^\]]*\] \S+:\d+: | for job peer-\d+|\.\s*(GCS may have been killed.*)?$")
+"""What differs from run to run, or says nothing: the head of a line of Ray's log, and the number of a job."""
 MIB = 1 << 20
 
 
@@ -340,7 +342,7 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
 def said(log: Path) -> str:
     """Return the last line of what a command said, short enough for a table; lines of Ray's workers are left out."""
     lines = [line for line in tail(log) if " pid=" not in line]
-    return f": {COLOURS.sub('', lines[-1]).strip().replace('|', '/')[:100]}" if lines else ""
+    return f": {PASSING.sub('', COLOURS.sub('', lines[-1])).strip().replace('|', '/')[:100]}" if lines else ""
 
 
 def tail(log: Path) -> list[str]:

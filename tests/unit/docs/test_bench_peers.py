@@ -177,6 +177,17 @@ def test_peer_that_fails_says_its_last_line(fake: Any) -> None:
     assert fake("fails").why == "the command ended with 1: this peer / is broken"
 
 
+def test_reason_has_nothing_that_differs_from_run_to_run(fake: Any, tmp_path: Path) -> None:
+    del fake  # it has loaded the module
+    log = tmp_path / "log"
+    for line, reason in (
+        ("[2026-11-28 06:13:25,418 E 11872 11893] rpc_client.h:204: No GCS. GCS may have been killed.", "No GCS"),
+        ("RuntimeError: no placement group for job peer-2.", "RuntimeError: no placement group"),
+    ):
+        log.write_text(f"{line}\n")
+        assert sys.modules["peer_run"].said(log) == f": {reason}"
+
+
 def test_processes_that_a_peer_leaves_are_counted_and_ended(
     bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
