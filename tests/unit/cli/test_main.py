@@ -287,6 +287,8 @@ def test_the_words_of_a_script_are_not_ours(
 def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before: list[str]) -> None:
     said = [*before, "torchrun", "--nnodes", "2", "x.py"]
     assert main.on_kubernetes(said) == [*before, "torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
+    launch = ["accelerate", "launch"]
+    assert main.on_kubernetes([*before, *launch, "x.py"]) == [*before, *launch, "--to", "kubernetes", "x.py"]
 
 
 def test_a_torchrun_line_is_shown_as_a_job(

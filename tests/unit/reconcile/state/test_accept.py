@@ -308,3 +308,17 @@ def test_choice_of_resources_is_no_edit_of_the_spec():
     assert after.manifest.spec.roles[0].resources.cpu == "2"
     assert after.manifest.spec.roles[0].resources.auto is None
     assert before.plan.units != after.plan.units
+
+
+def test_plan_of_a_very_large_spec_is_not_kept():
+    text = accept.source(dljob())
+    large = accept.source(dljob(config={"a": "x" * accept.USUAL}))
+    assert accept.blueprint(text, SETTINGS) is accept.blueprint(text, SETTINGS)
+    assert accept.blueprint(large, SETTINGS) is not accept.blueprint(large, SETTINGS)
+
+
+def test_refusal_of_a_spec_that_is_wrong_in_thousands_of_places_is_cut():
+    refused = terms(**{f"wrong{number}": 1 for number in range(2000)})
+    assert isinstance(refused, Refused)
+    assert len(refused.message) == accept.LONGEST
+    assert refused.message.endswith(" ...")

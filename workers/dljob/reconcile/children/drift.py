@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import islice
 from typing import cast
 
@@ -14,6 +13,7 @@ from dljob.reconcile.state.accept import Refused
 from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import number, text
 from dljob.reconcile.state.model import Object, Observed, Settings
+from dljob.reconcile.state.text_cache import cached_by_digest
 from dljob.telemetry.wording import counted
 
 SHOWN = 3
@@ -40,7 +40,7 @@ def edits(case: ReconcileContext) -> str:
     return "; ".join(islice(_differences(ours, cluster["spec"], "spec"), SHOWN))
 
 
-@lru_cache(maxsize=1024)
+@cached_by_digest(1024)
 def _spec_of_attempt(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
     """Return digest and text of the spec that the RayCluster of an attempt is created with.
 

@@ -24,6 +24,7 @@ from dljob.reconcile.state import reasons
 from dljob.reconcile.state.fields import field, part
 from dljob.reconcile.state.model import Object, Settings
 from dljob.reconcile.state.placement import placement_plan
+from dljob.reconcile.state.text_cache import cached_by_digest
 from dljob.spec import standing
 from dljob.spec.chosen_resources import ChosenResource, with_chosen
 from dljob.spec.loading.load import parse
@@ -41,6 +42,10 @@ LIVE_FIELDS = (
 )
 """Fields that the operator itself applies at once: a change of them does not wait for the next attempt."""
 
+LONGEST = 4096
+"""Characters of a refusal."""
+USUAL = 1 << 16
+"""Characters of a spec whose plan is kept; larger ones are worked out anew, as 64 of them could fill the memory."""
 _RESTARTS = FaultTolerance().max_cluster_restarts
 GRACE_SECONDS = 120
 """The default of checkpoint.gracePeriodSeconds for a spec without `checkpoint`."""
@@ -121,7 +126,7 @@ def source(job: Object, chosen: Sequence[ChosenResource] = ()) -> str:
     return json.dumps(made, separators=(",", ":"))
 
 
-@lru_cache(maxsize=4096)
+@cached_by_digest(4096)
 def terms(text: str, settings: Settings) -> Terms | Refused:
     """Return the terms of a job, or why its spec is refused. `text` is the job's `source`."""
     try:
@@ -153,7 +158,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     )
 
 
-@lru_cache(maxsize=4096)
+@cached_by_digest(4096)
 def live(text: str) -> Live:
     """Return the fields that are applied at once, whether or not the spec is valid. `text` is the job's `source`."""
     spec: Object = json.loads(text)["spec"]
@@ -171,7 +176,7 @@ def _integer(found: object) -> int | None:
     return found if isinstance(found, int) else None
 
 
-@lru_cache(maxsize=4096)
+@cached_by_digest(4096)
 def forbidden(text: str, settings: Settings) -> Refused | None:
     """Return the pod policy's refusal of an accepted spec; None: it allows the spec. `text` is the job's `source`.
 
@@ -183,16 +188,20 @@ def forbidden(text: str, settings: Settings) -> Refused | None:
     return Refused(reasons.FORBIDDEN_POD, _describe_findings(found)) if found else None
 
 
-@lru_cache(maxsize=64)
 def blueprint(text: str, settings: Settings) -> Blueprint:
     """Return a spec with its plan.
 
-    `text` is the job's `source`. The cache spans the passes until the RayCluster is made.
+    `text` is the job's `source`. The cache spans the passes until the RayCluster is made, but for a very large spec.
 
     Raises:
         SpecError: The spec is wrong.
         PlacementError: The roles fit on no machines.
     """
+    return _kept(text, settings) if len(text) <= USUAL else read(text, settings)
+
+
+@lru_cache(maxsize=64)
+def _kept(text: str, settings: Settings) -> Blueprint:
     return read(text, settings)
 
 
@@ -225,12 +234,17 @@ def _without_count(one: Object) -> Object:
 
 
 def _describe_findings(found: Iterable[Finding]) -> str:
-    return "; ".join(str(Problem(path_of(one.loc), one.message, hint=one.hint)) for one in found)
+    return _cut("; ".join(str(Problem(path_of(one.loc), one.message, hint=one.hint)) for one in found))
 
 
 def _in_a_line(error: Exception) -> str:
     """Return an error on one line: `kubectl describe` does not indent further lines of a message."""
-    return "; ".join(line.strip() for line in str(error).splitlines())
+    return _cut("; ".join(line.strip() for line in str(error).splitlines()))
+
+
+def _cut(message: str) -> str:
+    """Return a message as a condition has room for it: a spec may be wrong in thousands of places."""
+    return message if len(message) <= LONGEST else f"{message[: LONGEST - 4]} ..."
 
 
 def _accelerators(plan: JobPlan) -> str:
