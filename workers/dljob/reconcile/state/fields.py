@@ -54,12 +54,12 @@ def text(value: object, *path: str) -> str:
 def number(value: object, *path: str) -> int:
     """Return the whole number at `path`; 0 where there is none."""
     found = field(value, *path)
-    return found if is_whole(found) else 0
+    return found if found is not None and is_whole(found) else 0  # most that a pass asks for is not there
 
 
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether a value is a whole number that the API server takes as one, also in a sum: no boolean, nothing huge."""
-    return isinstance(value, int) and not isinstance(value, bool) and -MOST <= value <= MOST
+    return type(value) is int and -MOST <= value <= MOST
 
 
 def bounded(words: str, size: int = 1024) -> str:
