@@ -280,9 +280,10 @@ class Trainers:
             self.did[rank].append((self.step[rank], run))
 
     def reload(self, rank, which):
-        """Load again in the same life: any checkpoint of it that is left, else the one with which it began."""
+        """Load again in the same life: its newest checkpoint that is not damaged, else the one with which it began."""
         own = sorted(mark for mark in self.saved[rank] if mark[0] == self.life[rank])
         chosen = own[-1 - which % len(own)] if own else self.began[rank]
+        self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if not own or mark <= chosen}
         mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])
         undone = [
             run

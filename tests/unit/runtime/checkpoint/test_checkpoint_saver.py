@@ -306,6 +306,40 @@ def test_a_load_in_a_life_that_has_saved_leaves_what_follows_outside_of_its_save
         mine.close()
 
 
+def test_a_later_load_goes_back_to_the_last_save_though_it_was_in_memory_alone(tmp_path: Path):
+    """Else it would undo work that the next life finds in a newer checkpoint."""
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        assert mine.load() is None
+        mine.save(1, state(1), persist=True)
+        mine.wait(20)
+        mine.save(2, state(2), persist=False)
+        step, found = mine.load() or (None, None)
+        assert (step, same(found, state(2))) == (2, True)
+        mine.close()
+
+
+def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_missing(tmp_path: Path):
+    with a_saver() as (saver, _):
+        one, other = (client(place(saver, tmp_path, rank=rank, world=2, grace_s=1.0)) for rank in (0, 1))
+        one.save(3, state(3), persist=True)
+        with pytest.raises(CheckpointError, match=r"cannot go back to step 3 .*, its newest one: it is not whole: 1 p"):
+            one.load()
+        other.save(3, state(3), persist=True)
+        assert [(mine.load() or (None,))[0] for mine in (one, other)] == [3, 3]
+        for mine in (one, other):
+            mine.close()
+
+
+def test_a_later_load_of_an_older_step_waits_for_no_checkpoint_that_newer_ones_have_replaced(tmp_path: Path):
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        for step in (10, 11, 5, 6):
+            mine.save(step, state(step), persist=True)
+        assert (mine.load() or (None,))[0] == 11
+        mine.close()
+
+
 def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path: Path):
     back: list[Any] = []
     feed = SimpleNamespace(told=dict, close=lambda: None, went_back=lambda mine: back.append(mine.loaded))

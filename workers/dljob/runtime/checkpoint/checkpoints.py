@@ -91,7 +91,8 @@ class Checkpoints:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
 
         All ranks of an Elastic role get the same step. Tensors are on the CPU. A later load in the same process goes
-        back: what its shards and sources gave this process since that checkpoint is handed out again.
+        back to the newest step that its life has saved, once that is on disk: what its shards and sources gave this
+        process since is handed out again.
 
         Args:
             into: A state of the same shape whose tensors are filled in place, on their own devices. DTensors need it;

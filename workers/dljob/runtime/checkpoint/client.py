@@ -33,13 +33,12 @@ SLACK = 16
 
 
 class SaveCount:
-    """Counts the saves and loads of a process, per life."""
+    """Counts the saves of a process, per life."""
 
     def __init__(self) -> None:
         self._life: RunId | None = None
         self._order = 0
         self._highest = -1
-        self._loads = 0
 
     def made(self, life: RunId) -> int:
         """Return the number of saves of a life."""
@@ -55,24 +54,12 @@ class SaveCount:
         A step that its life has saved before, or may have, gets the order as its revision. All ranks of a world make
         the same saves, so their revisions are equal, and parts of two saves of a step never make a checkpoint together.
         """
-        self._turn_to(life)
+        if life != self._life:
+            self._life, self._order, self._highest = life, 0, -1
         self._order += 1
         revision = 0 if step > self._highest else self._order
         self._highest = max(self._highest, step)
         return self._order, revision
-
-    def loads(self, life: RunId) -> int:
-        """Return the number of loads of a life."""
-        return self._loads if life == self._life else 0
-
-    def loaded(self, life: RunId) -> None:
-        """Count a load that ended."""
-        self._turn_to(life)
-        self._loads += 1
-
-    def _turn_to(self, life: RunId) -> None:
-        if life != self._life:
-            self._life, self._order, self._highest, self._loads = life, 0, -1, 0
 
 
 class CheckpointClient:
@@ -154,25 +141,25 @@ class CheckpointClient:
         """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
 
         Raises:
-            CheckpointError: The decided checkpoint is gone or damaged, or PrimeMaster cannot decide.
+            CheckpointError: The decided checkpoint is gone or damaged, PrimeMaster cannot decide, or what this life
+                saved cannot be written to disk.
         """
         with self._lock:
             self._renewed()
             life = self._connected().life
             self.saved = self._count.highest(life)
-            # Equal for all ranks of a life at the same place of their program: they are to restore the same step.
-            at = self._count.made(life), self._count.loads(life)
+            if self._count.made(life):  # to the last save, also where it is in memory alone or still on its way
+                self.wait(self._connected().grace_s, everything=True)
             # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other
             # ranks.
             for memory in (True, False):
-                said, fds = self._request({"op": "choose", "memory": memory, "at": at})
+                said, fds = self._request({"op": "choose", "memory": memory})
                 if "error" in said:
                     raise CheckpointError(said["error"])
                 for word in said["skipped"]:
                     self._say(f"checkpoint: {word}")
                 if not said["source"]:
                     self.loaded = None
-                    self._count.loaded(life)
                     return None
                 mark = CheckpointId.of(said["mark"])
                 if said["source"] == "lost":
@@ -185,7 +172,6 @@ class CheckpointClient:
                 state = self._read(mark, said.get("world", 0), fds, into)
                 if state is not None:
                     self.loaded = mark
-                    self._count.loaded(life)
                     self._say(f"checkpoint: restored step {mark.step} from {said['source']}{self._resized(said)}")
                     return mark.step, state[0]
             raise CheckpointError(f"step {mark.step} cannot be read", hint="does the rank's old process still write?")

@@ -4,7 +4,6 @@
                                    manifest.json       names the world and every part: now it counts; sealed
     <folder>/step-000000000040.1-3.r7/...              the same step, saved once more by the same life
     <folder>/restore-1-4.json                          the checkpoint that life 1.4 restored: a fence, made once; sealed
-    <folder>/restore-1-4.at-6-1.json                   what its ranks restored again after 6 saves and 1 load: no fence
 
 Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a life writes the
 manifest; two writers write the same bytes. Every read is verified: metadata whose checksum fails is skipped, with the
@@ -51,7 +50,6 @@ _END = b"DLJCRC32"
 _STEP = re.compile(r"step-([0-9]{12,19})\.([0-9]{1,10})-([0-9]{1,10})(?:\.r([0-9]{1,19}))?")
 _PART = re.compile(r"rank-[0-9]{5,10}\.part")
 _RESTORE = re.compile(r"restore-([0-9]{1,10})-([0-9]{1,10})\.json")
-_AGREED = re.compile(r"restore-([0-9]{1,10})-([0-9]{1,10})\.at-[0-9]{1,19}-[0-9]{1,19}\.json")
 _UNSEALED_MANIFEST = frozenset({"version", "step", "life", "world", "parts"})
 _UNSEALED_DECISION = frozenset({"restored"})
 
@@ -201,13 +199,13 @@ class Folder:
             disk.write_all(file, seal({**body, "parts": parts}))
         return "committed"
 
-    def decide(self, decision: RestoreDecision, at: tuple[int, int] = (0, 0)) -> RestoreDecision:
+    def decide(self, decision: RestoreDecision) -> RestoreDecision:
         """Record the checkpoint that a life restores. The first record counts and is returned.
 
-        A damaged one is replaced. `at`: the saves and loads that each rank of the life made before.
+        A damaged one is replaced.
         """
         life, chosen = decision.life, decision.chosen
-        path = self.path / _decision_name(life, at)
+        path = self.path / _decision_name(life)
         disk.make_folder(path.parent)
         own = {"attempt": life.attempt, "number": life.number}
         text = seal({"version": VERSION, "life": own, "restored": chosen and chosen.json()})
@@ -225,13 +223,6 @@ class Folder:
                 with disk.replacing(path) as file:
                     disk.write_all(file, text)
         return decision
-
-    def agreed(self, life: RunId, at: tuple[int, int]) -> RestoreDecision | None:
-        """Return what `decide` recorded; None if nobody has decided, or if it cannot be read."""
-        try:
-            return _read_decision(self.path / _decision_name(life, at), life)[0]
-        except (OSError, DamagedError):
-            return None
 
     def retain(self, keep: int, needed: Sequence[CheckpointId] = ()) -> list[CheckpointId]:
         """Delete checkpoints that no life will restore.
@@ -255,13 +246,7 @@ class Folder:
 
     def forget(self) -> list[RestoreDecision]:
         """Delete unneeded decisions: each crash of a restart loop leaves one, and every save reads all of them."""
-        checked = self.records().checked
-        gone = needless(checked, LIVES)
-        newest = max((one.life for one in checked), default=RunId(0, 0))
-        for name in disk.names_in(self.path):
-            if (m := _AGREED.fullmatch(name)) and RunId(int(m[1]), int(m[2])) < newest:
-                with suppress(OSError):
-                    (self.path / name).unlink()
+        gone = needless(self.records().checked, LIVES)
         for one in gone:
             with suppress(OSError):  # it is read as ever, and the next decision tries again
                 (self.path / _decision_name(one.life)).unlink()
@@ -414,9 +399,8 @@ def _name(mark: CheckpointId) -> str:
     return f"step-{mark.step:012d}.{mark.life.attempt}-{mark.life.number}{again}"
 
 
-def _decision_name(life: RunId, at: tuple[int, int] = (0, 0)) -> str:
-    later = f".at-{at[0]}-{at[1]}" if at != (0, 0) else ""
-    return f"restore-{life.attempt}-{life.number}{later}.json"
+def _decision_name(life: RunId) -> str:
+    return f"restore-{life.attempt}-{life.number}.json"
 
 
 def _forgotten(mark: CheckpointId, decisions: Sequence[RestoreDecision]) -> str:

@@ -56,12 +56,8 @@ class Restorer:
         self._told = told
         self._deciding = threading.Lock()
 
-    def choose(
-        self, place: CheckpointLocation, at: tuple[int, int], *, memory: bool
-    ) -> tuple[dict[str, Any], list[int]]:
+    def choose(self, place: CheckpointLocation, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
         """Return the checkpoint that a rank's life restores, and a descriptor of it if it is in memory here.
-
-        `at`: the saves and loads that the rank has made in this life.
 
         Raises:
             CheckpointError: It is damaged, or PrimeMaster cannot be asked.
@@ -76,7 +72,8 @@ class Restorer:
                 made, skipped = self._decided(place, folder)
             else:  # a load that goes back undoes work, which PrimeMaster must know first
                 self._tell_all(place)
-        newest, words = _agreed(place, folder, made.chosen, at)
+        self._await_last(place, folder)
+        newest, words = _newest(place, folder, made.chosen)
         for text in words:
             self._told("Damaged", f"{place.of}: {text}")
         words = _few((*skipped, *words))
@@ -85,6 +82,24 @@ class Restorer:
         said = {"mark": newest.json(), "skipped": words}
         handed = self._from_memory(place, newest) if memory else []
         return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
+
+    def _await_last(self, place: CheckpointLocation, folder: Folder) -> None:
+        """Wait until the newest step that a process holds is whole on disk, or a newer one is.
+
+        A load that went back to before it would leave a newer checkpoint for the next life, with work that this load
+        has handed out again.
+
+        Raises:
+            CheckpointError: The parts of other ranks have not come.
+        """
+        with self._changed:
+            mine = [h for h in self._held(place.folder) if (h.place.rank, h.place.life) == (place.rank, place.life)]
+            last = max((head.mark for holding in mine for _, head in holding.whole()), default=None)
+        end = time.monotonic() + place.grace_s
+        while last and folder.torn(last) and not ((there := newest_on_disk(folder)) and there > last):
+            if time.monotonic() > end:
+                raise CheckpointError(f"{place.name} cannot go back to {last}, its newest one: {folder.check(last)}")
+            time.sleep(LOOK_S)
 
     def _decided(self, place: CheckpointLocation, folder: Folder) -> tuple[RestoreDecision, tuple[str, ...]]:
         """Decide for all ranks of a life, then delete files of its predecessors that no life can restore."""
@@ -180,27 +195,12 @@ class Restorer:
         return {"source": "disk", "world": manifest.world, "checked": manifest.checked}
 
 
-def _agreed(
-    place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, at: tuple[int, int]
-) -> tuple[CheckpointId | None, list[str]]:
-    """Return the checkpoint that a process restores, and a message per skipped one.
-
-    When a life loads again, its savers may still write: what the first of its ranks found counts for all of them.
-    """
-    if at == (0, 0) or place.world == 1:
-        return _newest(place, folder, chosen)
-    if (said := folder.agreed(place.life, at)) is not None:
-        return said.chosen, []
-    newest, words = _newest(place, folder, chosen)
-    return folder.decide(RestoreDecision(place.life, newest), at).chosen, words
-
-
 def _newest(
     place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None
 ) -> tuple[CheckpointId | None, list[str]]:
     """Return the checkpoint that a process restores, and a message per skipped one.
 
-    A process that loads once more restores the newest checkpoint of its own life, else the decided one. Only a world of
+    A process that loads again restores the newest checkpoint of its own life, else the decided one. Only a world of
     one rank may skip a checkpoint that fails its checksum: ranks of a larger world would restore different steps.
     """
     passed = list[str]()

@@ -8,7 +8,7 @@ persists it, and hands it to the rank's next process. It needs neither ray nor t
     -> commit {shards}                                  a copy is whole (its header says which); data done before it
     -> free {}                   <- {failed, busy}      at most one copy waits for the disk, or it hangs; busy slots
     -> wait {all, timeout_s}     <- {failed, busy}      no copy waits (all: also those saved with persist=False)
-    -> choose {memory, at}       <- {source, ...}       what this rank's life restores; memory comes as a descriptor
+    -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
     -> room {others}             <- {}                  a rank needs memory: drop its earlier copies that are on disk,
                                                         or (others) keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
@@ -234,8 +234,7 @@ class Saver:
                 wire.send(self._wait(holding, message))
             case "choose":
                 try:
-                    at = tuple(message["at"])
-                    said, handed = self._restorer.choose(holding.place, at, memory=message["memory"])
+                    said, handed = self._restorer.choose(holding.place, memory=message["memory"])
                     holding.restored = CheckpointId.of(said["mark"]) if "mark" in said else None
                 except (CheckpointError, OSError) as error:
                     said, handed = {"error": _reason(holding.place, error)}, []
