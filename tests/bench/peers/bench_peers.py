@@ -85,7 +85,7 @@ PEERS = {
         Peer(
             "DLRover",
             "dlrover_peer.py",
-            "0.6.1, the unified API: roles of 1 CPU, failover by the job, its default",
+            "0.6.1, the unified API: roles and masters of 1 CPU, failover by the job, its default",
             environment="dlrover",
             master=("ray::PrimeMaster", "ray::wait"),  # the title of the task under way
         ),

@@ -14,4 +14,4 @@ if __name__ == "__main__":
         role = job.train(f"workload_{workload.lower()}.work").nnodes(1).nproc_per_node(n)
     else:
         role = job.role("worker").run("dlrover_role.Role").total(n).per_group(1)
-    role.resource(cpu=1).end().build().submit(os.environ.get("PEER_JOB", "peer"))
+    role.resource(cpu=1).end().build().submit(os.environ.get("PEER_JOB", "peer"), master_cpu=1)
