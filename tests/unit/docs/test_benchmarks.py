@@ -45,6 +45,16 @@ def test_page_is_what_the_kept_figures_make(bench: Any) -> None:
     assert bench.rendered(page, bench.known()) == page, "run: python tests/bench/figures.py"
 
 
+def test_table_of_readme_has_the_kept_figures(bench: Any) -> None:
+    import readme_table
+
+    page = readme_table.PAGE.read_text()
+    assert page.count(readme_table.BEGIN) == page.count(readme_table.END) == 1
+    assert readme_table.rendered(page, bench.known()) == page, "run: python tests/bench/readme_table.py"
+    with pytest.raises(LookupError, match=r"submit: no row begins with 'no such'"):
+        readme_table.Ref("submit", "no such").value(bench.known())
+
+
 def test_kept_figures_are_in_the_order_of_scripts_that_exist(bench: Any, scripts: tuple[str, ...]) -> None:
     kept = list(bench.known())
     assert kept == [name for name in scripts if name in kept]
