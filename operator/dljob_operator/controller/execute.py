@@ -115,7 +115,7 @@ class ActionExecutor:
             case Submit():
                 await self._submit(key, memory, action)
             case Command():
-                gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+                gateway = self._heads.gateway(key.namespace, memory.uid, action.cluster, action.address)
                 job = names.job_uid(memory.uid)
                 # A silent head may hold this call for seconds, and other jobs need the turn meanwhile (ADR 65).
                 async with self._turns.lent():
@@ -284,7 +284,7 @@ class ActionExecutor:
             await self._same_head(key, pod, container)
         # 2. the environment of the spec that the attempt was made of, which may since have been edited
         env = await self._runtime_env_of(key, action.spec_map) if action.spec_map else action.runtime_env
-        ray = self._heads.ray(memory.uid, action.cluster, action.address)
+        ray = self._heads.ray(key.namespace, memory.uid, action.cluster, action.address)
         async with self._turns.lent():
             # 3. a new session is a head that restarted and lost its jobs: it would accept a known id once more
             if action.session and (session := await ray.session()) != action.session:
@@ -329,7 +329,7 @@ class ActionExecutor:
     async def _save_logs(self, key: Key, memory: OperatorMemory, action: SaveLogs) -> None:
         # Server-side apply below, so that a repeated save overwrites the first one.
         await self._not_of_others(key, action.name)
-        gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+        gateway = self._heads.gateway(key.namespace, memory.uid, action.cluster, action.address)
         async with self._turns.lent():
             tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
             last = await _last_status(gateway, memory.uid)

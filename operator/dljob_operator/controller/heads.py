@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import aiohttp
 
 from dljob.kube import ray_jobs
 from dljob.kube.gateway import GatewayClient
-from dljob.kube.head import LARGE_AT_ONCE, Ask, address, directly
+from dljob.kube.head import Ask, LargeAnswerSlots, address, directly
 from dljob.kube.ray_jobs import JobApi
 from dljob.kube.token_key import TokenKey
 from dljob.kube.transport import Query, Response
@@ -22,7 +21,7 @@ _KEEP_SECONDS = 75.0
 class Heads:
     """One connection pool for all heads; `url` makes an address from host and port.
 
-    `way` makes a client from a URL and a token, in place of a client on the connection pool.
+    `way` makes a client from a URL, a token and the head's namespace, in place of a client on the connection pool.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class Heads:
         key: TokenKey,
         *,
         url: Callable[[str, int], str] = address,
-        way: Callable[[str, str], Ask] | None = None,
+        way: Callable[[str, str, str], Ask] | None = None,
     ) -> None:
         self._key = key
         self._url = url
@@ -47,13 +46,13 @@ class Heads:
         if self._session:
             await self._session.close()
 
-    def _directly(self) -> Callable[[str, str], Ask]:
+    def _directly(self) -> Callable[[str, str, str], Ask]:
         """Open the connection pool, and return the way over it."""
-        slots = asyncio.Semaphore(LARGE_AT_ONCE)
+        slots = LargeAnswerSlots()
         # No limit per pool: each followed job holds a connection for its long poll.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS)
         self._session = session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
-        return lambda url, token: directly(session, url, token, self.on_call, slots)
+        return lambda url, token, namespace: directly(session, url, token, self.on_call, slots.of(namespace))
 
     def token(self, uid: str, cluster: str) -> str:
         """Return the token of a RayCluster of the DLJob with this uid (36 characters)."""
@@ -68,17 +67,15 @@ class Heads:
         for known in [known for known in self._lent if known[0] == uid]:
             del self._lent[known]
 
-    def gateway(self, uid: str, cluster: str, host: str) -> GatewayClient:
+    def gateway(self, namespace: str, uid: str, cluster: str, host: str) -> GatewayClient:
         """Return the gateway client of a head."""
-        return GatewayClient(self._ask(uid, cluster, host, GATEWAY_PORT))
+        return GatewayClient(self._ask(namespace, uid, cluster, self._url(host, GATEWAY_PORT)))
 
-    def ray(self, uid: str, cluster: str, host: str) -> JobApi:
+    def ray(self, namespace: str, uid: str, cluster: str, host: str) -> JobApi:
         """Return the client of Ray's Job API on a head."""
-        return JobApi(self._ask(uid, cluster, host, ray_jobs.PORT))
+        return JobApi(self._ask(namespace, uid, cluster, self._url(host, ray_jobs.PORT)))
 
-    def _ask(self, uid: str, cluster: str, host: str, port: int) -> Ask:
-        url = self._url(host, port)
-
+    def _ask(self, namespace: str, uid: str, cluster: str, url: str) -> Ask:
         async def ask(
             method: str,
             path: str,
@@ -90,7 +87,7 @@ class Heads:
         ) -> Response:
             lent = self._lent.get((uid, cluster))  # at each call: the token may change
             token = self.token(uid, cluster) if lent is None else lent
-            way = self._way(url, token)
+            way = self._way(url, token, namespace)
             # Right before the call: a token and a connection may have taken time to get.
             self.fence(method)
             return await way(method, path, query=query, body=body, limit=limit, large=large)

@@ -66,15 +66,20 @@ class HeadReport:
     """Monotonic time when its key was last queued for something that could wait."""
     failures: int = 0
     misbehaved: int = 0
-    """Consecutive answers that no head of dljob gives."""
+    """Answers that no head of dljob gives, since the last time that all it answered was accepted."""
     spent: float = -math.inf
     """Monotonic time at which all its important answers so far would have come at their slowest pace."""
     places_due: bool = False
     """Whether a question for the placement is unanswered."""
 
+    @property
+    def misbehaves(self) -> bool:
+        """Whether the last answer was one that no head of dljob gives."""
+        return self.misbehaved > 0 and bool(self.error)
+
 
 def _view(told: HeadReport, age: float) -> MasterView:
-    return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0, told.endpoints)
+    return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaves, told.endpoints)
 
 
 class Pollers:
@@ -152,7 +157,7 @@ class Pollers:
         self._queue.add_after(key, LONGEST_BACKOFF)
 
     async def _ask(self, key: Key, told: HeadReport) -> None:
-        where = (told.uid, told.watch.cluster, told.watch.address)
+        where = (key.namespace, told.uid, told.watch.cluster, told.watch.address)
         gateway, ray = self._heads.gateway(*where), self._heads.ray(*where)
         errors = ErrorLog(f"{key}: the reading of what its head answers", log)
         while True:
@@ -201,8 +206,9 @@ class Pollers:
         told.error, told.failures = "", 0
         asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
         found = asked and await self._places(key, told, gateway)
-        # Only now: a good snapshot before a bad placement must not begin the row of pauses anew each time.
-        told.misbehaved = 0
+        # Not while the placement is owed: a good snapshot before each bad one must not begin the row of pauses anew.
+        if not told.places_due:
+            told.misbehaved = 0
         if weighty or found:
             self._queue.add(key)
         elif news:
@@ -234,7 +240,7 @@ class Pollers:
         """Record an answer that no head of dljob gives; return the pause before the next question."""
         log.warning("%s: its head misbehaves: %s", key, error.message)
         # At once for the condition HeadMisbehaves; further answers of the kind change nothing.
-        if not told.misbehaved:
+        if not told.misbehaves:
             self._queue.add(key)
         told.error = error.message
         told.misbehaved += 1

@@ -66,7 +66,9 @@ class SimulatedOperator(SimulatedProcess):
         kinds = sources(self._kube, self._cache, kuberay=True)
         relist = Relist(self._queue, (None,), lambda _kind, _count: None, self._clock)
         await relist.fill(kinds)
-        heads = Heads(KEY, url=lambda host, _port: host, way=lambda host, _token: HeadClient(self, self.world, host))
+        heads = Heads(
+            KEY, url=lambda host, _port: host, way=lambda host, _token, _of: HeadClient(self, self.world, host)
+        )
         known = (self._kube, heads, self._cache)
         acting = LeaderTasks(
             *known,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +22,7 @@ from dljob.kube.gateway import MASTER_LOG_SINCE, GatewayClient
 from dljob.kube.head import (
     Ask,
     HeadError,
+    LargeAnswerSlots,
     MisbehavesError,
     TooOldError,
     UnavailableError,
@@ -175,6 +177,27 @@ async def test_a_large_answer_that_comes_slowly_does_not_keep_others_waiting(
     with pytest.raises(MisbehavesError, match=r"takes over 0\.02 s for an answer"):
         await GatewayClient(ask).version()
     over.set()
+
+
+async def test_a_namespace_reads_one_large_answer_at_a_time_and_all_together_four() -> None:
+    slots, held = LargeAnswerSlots(), contextlib.AsyncExitStack()
+    async with held:
+        first = await held.enter_async_context(contextlib.AsyncExitStack())
+        await first.enter_async_context(slots.of("a")())
+        await _waits(slots, "a")
+        for namespace in ("b", "c", "d"):
+            await held.enter_async_context(slots.of(namespace)())
+        await _waits(slots, "e")
+        await first.aclose()
+        for namespace in ("a", "e"):
+            async with asyncio.timeout(1), slots.of(namespace)():
+                pass
+
+
+async def _waits(slots: LargeAnswerSlots, namespace: str) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), slots.of(namespace)():
+            pass
 
 
 @pytest.mark.parametrize("body", [b'"a text"', b"3", b"[" * 5000, b"no json"])

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import io
 import ipaddress
-from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Protocol, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -27,6 +30,9 @@ SMALL = 64 * 1024
 LARGE_AT_ONCE = 4
 LARGE_SECONDS = 5.0
 """Time, in seconds, for the rest of a larger answer, which holds one of the few slots."""
+
+Slot: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""Waits for the right to read a large answer, which ends with the block."""
 
 
 class HeadError(UnreachableError):
@@ -75,6 +81,28 @@ class Ask(Protocol):
         ...
 
 
+class LargeAnswerSlots:
+    """Limits on the large answers that are read concurrently: LARGE_AT_ONCE in all, and one of each namespace.
+
+    Without the second limit, four slow heads of one namespace would hold up the answers of all others.
+    """
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(LARGE_AT_ONCE)
+        # Weak: a lock lives as long as somebody holds it or waits for it.
+        self._single: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, namespace: str) -> Slot:
+        """Return the slot of a namespace's heads."""
+        return partial(self._slot, namespace)
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, namespace: str) -> AsyncGenerator[None]:
+        # In this order: while a head waits for others of its namespace, it holds no slot that all share.
+        async with self._single.setdefault(namespace, asyncio.Lock()), self._all:
+            yield
+
+
 def address(host: str, port: int) -> str:
     """Return the URL of a pod's port."""
     try:
@@ -90,7 +118,7 @@ def directly(
     url: str,
     token: str,
     told: Callable[[int], None] = lambda _status: None,
-    slots: asyncio.Semaphore | None = None,
+    slot: Slot | None = None,
 ) -> Ask:
     """Return a client over the pod network. Redirects are not followed, and answers are bounded before they are parsed.
 
@@ -99,11 +127,11 @@ def directly(
         url: address of the port.
         token: token of the RayCluster.
         told: called with every HTTP status, 0 for no answer.
-        slots: limits how many large answers are read concurrently.
+        slot: limits how many large answers are read concurrently; None: one.
     """
     # Without compression: a small compressed body could expand to any size.
     headers = {HEADER: f"Bearer {token}", "Authorization": f"Bearer {token}", "Accept-Encoding": "identity"}
-    slots = slots or asyncio.Semaphore(LARGE_AT_ONCE)
+    slot = slot or LargeAnswerSlots().of("")
 
     async def ask(
         method: str,
@@ -137,7 +165,7 @@ def directly(
                         answer.status, f"{url} sends elsewhere (HTTP {answer.status}), which is not followed"
                     )
                 return Response(
-                    answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slots)
+                    answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slot)
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             told(0)  # no answer is the only case without a status
@@ -147,7 +175,7 @@ def directly(
     return ask
 
 
-async def _body(answer: aiohttp.ClientResponse, url: str, bounds: answers.Bounds, slots: asyncio.Semaphore) -> bytes:
+async def _body(answer: aiohttp.ClientResponse, url: str, bounds: answers.Bounds, slot: Slot) -> bytes:
     """Read the body within its bounds. Raises MisbehavesError."""
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise MisbehavesError(answer.status, f"{url} compresses its answer, which was not asked for")
@@ -155,7 +183,7 @@ async def _body(answer: aiohttp.ClientResponse, url: str, bounds: answers.Bounds
     body = bytearray()
     # Small answers are read at once and by all; the slots are for large ones, each up to 4 MiB in memory.
     if await _more(answer, body, SMALL):
-        async with slots:
+        async with slot():
             try:
                 async with asyncio.timeout(LARGE_SECONDS):
                     await _more(answer, body, bounds.size)

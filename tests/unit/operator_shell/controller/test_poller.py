@@ -354,6 +354,30 @@ async def test_a_bad_placement_is_asked_for_less_and_less_often(it: Shell, pause
     assert not master.misbehaves
 
 
+@pytest.mark.parametrize("between", ["an error", "too many pods"])
+async def test_a_placement_that_is_refused_otherwise_forgives_no_bad_one(
+    it: Shell, pauses: asyncio.Queue[float], between: str
+) -> None:
+    """A head that answers badly each second time would never be left alone for longer than the first pause."""
+    it.pollers._pods = lambda _cluster: 1
+    asked: list[int] = []
+
+    async def alternate(request: web.Request) -> web.Response:
+        it.head.say(JOB_ID, phase=("Running", "Recovering")[len(asked) % 2])
+        asked.append(1)
+        if len(asked) % 2:
+            return web.Response(body=MANY.replace(b"{},", b"{}," * 4), content_type="application/json")
+        if between == "an error":
+            return web.json_response({"error": "PrimeMaster does not answer now"}, status=503)
+        return web.json_response({"version": 1, "nodes": [{**NODES[0], "pod": f"p{n}"} for n in range(17)]})
+
+    it.head.handlers[f"GET /v1/jobs/{JOB_ID}/placement"] = alternate
+    it.head.say(JOB_ID, phase="Running", **PLACED)
+    it.pollers.follow(JOB, UID, WATCH)
+    async with asyncio.timeout(5):
+        assert [await pauses.get() for _ in range(3)] == [60.0, 120.0, 240.0]
+
+
 async def test_a_job_api_that_misbehaves_is_left_alone_too(it: Shell) -> None:
     it.head.handlers["GET /api/version"] = many
     it.pollers.follow(JOB, UID, WATCH)

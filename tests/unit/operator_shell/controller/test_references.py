@@ -198,7 +198,7 @@ async def test_an_api_server_that_does_not_answer_is_no_lost_cluster() -> None:
 async def test_a_file_that_ray_keeps_already_is_not_sent_again() -> None:
     async with shell() as it:
         it.head.token = ""
-        ray = it.heads.ray("u", "c", "10.0.0.1")
+        ray = it.heads.ray("default", "u", "c", "10.0.0.1")
         for content in (b"one", b"two"):
             await ray.keep("a.json", content)
         assert it.head.kept == {"a.json": b"one"}
