@@ -51,7 +51,7 @@ log = logging.getLogger(__package__)
 
 PATCHES = 3
 """Attempts at a JSON patch whose tests fail."""
-_LEFT = ("ConfigMap",)
+_LEFT = ("ConfigMap", "NetworkPolicy")
 """Kinds that may stay: the RBAC role of another version may not allow to delete them, and they go with the DLJob."""
 LOG_BYTES = 600 * 1024
 """Size of all tails together: a ConfigMap holds 1 MiB, and JSON escapes make the text longer."""

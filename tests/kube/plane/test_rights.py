@@ -200,6 +200,7 @@ def live(life: Life) -> None:
     plane.apply({**policy, "metadata": left})
     plane.kubectl("delete", "raycluster", cluster, "-n", namespace)
     life.begin("one", uid, 2)
+    assert not found(plane, "networkpolicy", names.network_policy(cluster), namespace), "the second attempt deletes it"
     life.end("one", uid)
     until(lambda: not found(plane, "dljob", "one", namespace), "its days are over")
     until(lambda: not children(plane, uid, namespace), "nothing of it is left")

@@ -180,7 +180,7 @@ RIGHTS = {
     "events.events.k8s.io": "create patch",
     "services": "create delete patch",
     "endpointslices.discovery.k8s.io": "create delete patch",
-    "networkpolicies.networking.k8s.io": "create get",
+    "networkpolicies.networking.k8s.io": "create delete get",
     "leases.coordination.k8s.io": "create get list update",
 }
 """Least rights: a new one is a change of this table, and has its reason in files/rights.yaml."""

@@ -55,7 +55,7 @@ from dljob_operator.watch.cache import cluster_digest
 __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot", "spec"]
 
 IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
-MANY = ("cause", "Pod", "ConfigMap", "Secret")
+MANY = ("cause", "Pod", "ConfigMap", "NetworkPolicy", "Secret")
 """Kinds of commands and deletions that may occur many times in a pass."""
 
 
@@ -268,7 +268,7 @@ class World:
             self.job = None
         elif action.kind == "Pod":
             self._delete_pod(action)
-        elif action.kind == "ConfigMap":
+        elif action.kind in ("ConfigMap", "NetworkPolicy"):
             self.maps.pop(action.name, None)
             self.secrets = {name: owner for name, owner in self.secrets.items() if owner != action.name}
         else:

@@ -447,17 +447,18 @@ def test_the_patch_turns_one_status_into_the_other(old: dict[str, Any], new: dic
     assert (patch == {}) == (old == new)
 
 
-async def test_children_of_an_attempt_stay_where_deletion_is_forbidden() -> None:
+@pytest.mark.parametrize(("kind", "plural"), [("ConfigMap", "configmaps"), ("NetworkPolicy", "networkpolicies")])
+async def test_children_of_an_attempt_stay_where_deletion_is_forbidden(kind: Any, plural: str) -> None:
     async with shell() as it:
         it.fake.put("dljobs", dljob())
         it.sync()
-        it.fake.put("configmaps", {"metadata": {"name": "c-spec"}})
-        it.fake.fail("DELETE", "configmaps", 403)
-        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
-        assert it.fake.names("configmaps") == ["c-spec"]
-        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
-        assert it.fake.names("configmaps") == []
-        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
+        it.fake.put(plural, {"metadata": {"name": "c-child"}})
+        it.fake.fail("DELETE", plural, 403)
+        await it.executor.perform(JOB, it.memory(), Delete(kind, "c-child", ""))
+        assert it.fake.names(plural) == ["c-child"]
+        await it.executor.perform(JOB, it.memory(), Delete(kind, "c-child", ""))
+        assert it.fake.names(plural) == []
+        await it.executor.perform(JOB, it.memory(), Delete(kind, "c-child", ""))
 
 
 async def test_use_of_resources_is_kept_beside_that_of_other_names(it: Shell) -> None:

@@ -94,6 +94,23 @@ def test_ports_of_a_service_are_open_to_the_namespace(ports: Any, service: bool,
     assert any(low <= port <= high for low, high in spans) == passes
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_next_attempt_deletes_the_networkpolicy_of_the_last(enabled: bool) -> None:
+    """Else each attempt would leave one until the DLJob goes, and it may run for months."""
+    world = World(dljob(networkPolicy={"enabled": True})).running()
+    world.edit(networkPolicy={"enabled": enabled})
+    assert names.network_policy(CLUSTER) in world.maps
+    world.delete_cluster().settle()
+    left = {name for name in world.maps if name.endswith("-network")}
+    assert left == ({names.network_policy(names.cluster_name("hello", UID, 2))} if enabled else set())
+
+
+def test_the_networkpolicy_stays_while_pods_of_an_ended_job_end() -> None:
+    world = World(dljob(networkPolicy={"enabled": True})).running().master("Succeeded", reason="Completed").settle()
+    assert world.clusters == {}
+    assert names.network_policy(CLUSTER) in world.maps
+
+
 def test_without_being_asked_for_there_is_no_networkpolicy() -> None:
     assert not any(is_one(action) for action in World().look().actions)
 

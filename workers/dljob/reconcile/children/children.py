@@ -48,6 +48,7 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
             _token(case),
             *network_policies(case, made),
             *delete_spec_map(case, case.attempt - 1),
+            *_delete_network_policy(case, case.attempt - 1),
             Create("RayCluster", cluster),
         ),
         events=exclusions.unlisted(case),
@@ -68,6 +69,18 @@ def delete_spec_map(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
         return ()
     name = names.cluster_name(case.name, case.uid, attempt)
     return (Delete("ConfigMap", names.spec_map(name), ""),)
+
+
+def _delete_network_policy(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
+    """Delete the NetworkPolicy of an ended attempt, whose spec may have asked for one that the present spec does not.
+
+    Only the next attempt does so, which begins once the last one's ranks are dead: it closes their ports until then.
+    The last attempt's goes with the DLJob.
+    """
+    if attempt < 1:
+        return ()
+    name = names.cluster_name(case.name, case.uid, attempt)
+    return (Delete("NetworkPolicy", names.network_policy(name), ""),)
 
 
 def labels(case: ReconcileContext) -> dict[str, str]:

@@ -227,7 +227,7 @@ class CreateToken:
 class Delete:
     """DELETE a child, or the DLJob, by name and uid, in the background; one that is gone already counts as deleted."""
 
-    kind: Literal["RayCluster", "DLJob", "Pod", "ConfigMap"]
+    kind: Literal["RayCluster", "DLJob", "Pod", "ConfigMap", "NetworkPolicy"]
     name: str
     uid: str
     """The uid that must match. Empty: any, which is safe for objects whose name contains the job's uid."""
