@@ -12,7 +12,9 @@ from typing import Any
 Object = Mapping[str, Any]
 
 _ENDPOINTS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
-_ENDPOINT = {"port", "path", "interval", "honorLabels"}
+_ENDPOINT = {"port", "path", "interval", "honorLabels", "metricRelabelings"}
+_RELABELING = {"action": "action", "sourceLabels": "source_labels", "regex": "regex"}
+"""Fields of a relabeling -> their names in Prometheus' configuration."""
 
 
 def scrape_config(monitor: Object, targets_file: str) -> dict[str, Any]:
@@ -30,7 +32,14 @@ def scrape_config(monitor: Object, targets_file: str) -> dict[str, Any]:
     }
     if "interval" in endpoint:
         config["scrape_interval"] = endpoint["interval"]
+    if relabelings := endpoint.get("metricRelabelings"):
+        config["metric_relabel_configs"] = [_relabeling(one) for one in relabelings]
     return config
+
+
+def _relabeling(one: Object) -> dict[str, Any]:
+    _refuse(one, set(_RELABELING), "metricRelabelings")
+    return {_RELABELING[key]: value for key, value in one.items()}
 
 
 def targets(monitor: Object, objects: Sequence[Object]) -> list[dict[str, Any]]:

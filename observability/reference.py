@@ -18,8 +18,9 @@ def metrics_page() -> str:
         "",
         "Names, types and labels are an interface: they are added, not renamed. No label names a rank, a pod or a",
         "node, so a job of 10,000 ranks has as many series as one of 10; `dljob status` shows single ranks. No label",
-        "is called `job`, which Prometheus keeps for itself. Scrape with `honorLabels: true`, as the chart's monitors",
-        "do, so that `namespace` is the DLJob's. A series goes with its DLJob.",
+        "is called `job`, which Prometheus keeps for itself. Scrape as the chart's monitors do: the operator with",
+        "`honorLabels: true`, so that `namespace` is the DLJob's; heads without it, since user code runs there and may",
+        "serve anything: `namespace` is the pod's then, which is the DLJob's too. A series goes with its DLJob.",
         "",
         *_section("Operator", "Served on the port `metrics` of the operator's pod, for all DLJobs.", OPERATOR),
         *_section(

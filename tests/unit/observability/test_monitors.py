@@ -24,7 +24,14 @@ POD = {
             "matchLabels": {"ray.io/node-type": "head"},
             "matchExpressions": [{"key": "dljob.io/name", "operator": "Exists"}],
         },
-        "podMetricsEndpoints": [{"port": "dljob", "path": "/metrics", "interval": "15s"}],
+        "podMetricsEndpoints": [
+            {
+                "port": "dljob",
+                "path": "/metrics",
+                "interval": "15s",
+                "metricRelabelings": [{"action": "keep", "sourceLabels": ["__name__"], "regex": "dljob_step"}],
+            }
+        ],
     },
 }
 
@@ -117,6 +124,8 @@ def test_prometheus_accepts_the_configuration(promtool, tmp_path):
     configs = [scrape_config(SERVICE, "s.json"), scrape_config(POD, "t.json")]
     assert [c["honor_labels"] for c in configs] == [True, False]
     assert [c["scrape_interval"] for c in configs] == ["30s", "15s"]
+    kept = {"action": "keep", "source_labels": ["__name__"], "regex": "dljob_step"}
+    assert [c.get("metric_relabel_configs") for c in configs] == [None, [kept]]
     path.write_text(json.dumps({"scrape_configs": configs}))
     done = promtool("check", "config", path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -140,3 +149,10 @@ def test_an_unsupported_field_of_a_monitor_is_refused(path, error):
     place[path[-1]] = "In"
     with pytest.raises(ValueError, match=error):
         targets(monitor, [pod(**HEAD)])
+
+
+def test_an_unsupported_field_of_a_relabeling_is_refused():
+    monitor = json.loads(json.dumps(POD))
+    monitor["spec"]["podMetricsEndpoints"][0]["metricRelabelings"][0]["modulus"] = 2
+    with pytest.raises(ValueError, match="metricRelabelings: modulus is not known"):
+        scrape_config(monitor, "t.json")
