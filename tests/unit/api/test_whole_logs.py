@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dljob.api import logs
 from dljob.api.kubernetes import whole_logs
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -26,8 +29,8 @@ def test_the_place_of_the_whole_logs_is_named() -> None:
 
 def test_whole_logs_are_read_in_order_where_the_volume_is_mounted(tmp_path: Path) -> None:
     made = job(str(tmp_path))
-    assert whole_logs.read(made, [("a", 0)]) == {}
-    assert whole_logs.read(job(None), [("a", 0)]) == {}
+    assert whole_logs.files(made, [("a", 0)]) == {}
+    assert whole_logs.files(job(None), [("a", 0)]) == {}
     folder = tmp_path / "j-01234567" / "logs"
     files = {
         "attempt-1/a-b-0.1.log": "1\n",
@@ -42,4 +45,15 @@ def test_whole_logs_are_read_in_order_where_the_volume_is_mounted(tmp_path: Path
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert whole_logs.read(made, [("a-b", 0), ("a-b", 7)]) == {("a-b", 0): "1\n2\n10\nagain\n"}
+    found = whole_logs.files(made, [("a-b", 0), ("a-b", 7)])
+    assert {key: "".join(whole_logs.pieces(paths)) for key, paths in found.items()} == {("a-b", 0): "1\n2\n10\nagain\n"}
+
+
+def test_a_whole_log_is_read_in_pieces_that_break_no_character(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PIECE", 3)
+    (tmp_path / "a-0.1.log").write_text("aß→b\n")
+    (tmp_path / "a-0.2.log").write_text("")
+    pieces = list(whole_logs.pieces([tmp_path / "a-0.1.log", tmp_path / "a-0.2.log"]))
+    assert "".join(pieces) == "aß→b\n"
+    assert max(map(len, pieces)) <= 3
+    assert pieces[-1] == "", "also an empty log is there"

@@ -118,9 +118,10 @@ class GatewayClient:
         """Return the stacks by rank (`role/rank`) as text; targets are those of commands."""
         return (await self._get(f"/v1/jobs/{job}/stacks", {"target": target}, 25.0))["stacks"]
 
-    async def follow(self, job: str, role: str, rank: int, start: int) -> Piece:
-        """Return a piece of one log from the byte `start` on; the gateway waits a while for news."""
-        return await self._piece(job, {**_whose(role, rank), "follow": 1, "from": start})
+    async def follow(self, job: str, role: str, rank: int, start: int, *, limit: int | None = None) -> Piece:
+        """Return a piece of one log from the byte `start` on, at most `limit` bytes; the gateway waits for news."""
+        size = {} if limit is None else {"bytes": limit}
+        return await self._piece(job, {**_whose(role, rank), "follow": 1, "from": start, **size})
 
     async def since(self, job: str, role: str, rank: int, moment: float) -> Piece:
         """Return a piece of one log since a moment in unix seconds; earlier releases ignore the moment."""

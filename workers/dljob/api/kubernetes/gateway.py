@@ -97,9 +97,9 @@ class JobGateway:
         """Return the files of the job's record, and new parts. Raises NotFoundError where it has no records."""
         return await self._await_answer(self.gateway.record(self.job, have))
 
-    async def piece(self, role: str, rank: int, start: int) -> Piece:
+    async def piece(self, role: str, rank: int, start: int, limit: int | None = None) -> Piece:
         """Return a piece of a rank's log from byte `start` on. Raises NotFoundError when there is no log."""
-        return await self._await_answer(self.gateway.follow(self.job, role, rank, start))
+        return await self._await_answer(self.gateway.follow(self.job, role, rank, start, limit=limit))
 
     async def since(self, role: str, rank: int, moment: float) -> Piece:
         """Return the first piece of a rank's output since a moment. Raises NotFoundError when there is no log."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -289,7 +290,10 @@ class KubernetesJob(ShownJob):
             if follow:
                 await _follow(to, logs.follow(kube, job, **which))
                 return
-            to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
+            async with aclosing(logs.read(kube, job, **which)) as pieces:
+                async for lines in pieces:
+                    # In a thread: a pager stops the writing while its user reads, and requests must not time out.
+                    await asyncio.to_thread(to.writelines, [f"{line}\n" for line in lines])
             # The ConfigMap keeps only the ends of an ended job's logs.
             if (whole := whole_logs.whereabouts(job)) and jobs.ended(job):
                 self._remark(whole)

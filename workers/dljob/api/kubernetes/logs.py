@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,15 @@ from dljob.errors import NotFoundError, UsageError
 from dljob.reconcile.state import names
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dljob.kube.api import Kube
     from dljob.kube.gateway import Piece
 
 Json = dict[str, Any]
 Rank = tuple[str, int]
+Pieces = AsyncGenerator[tuple[Rank, str]]
+"""The text of logs, rank after rank, each rank's in order: a log is read in pieces, never into memory as a whole."""
 
 MASTER: Rank = ("", 0)
 """PrimeMaster's own log, among those of ranks: no role is without a name."""
@@ -40,6 +46,9 @@ POLL_S = 1.0
 TOLD_AT = 2
 """Consecutive failures before one is shown: a single one is usual when a node joins or a reader ends."""
 GAP = "[dljob] lines are missing here"
+READ_BYTES = 1 << 20
+"""Bytes of a piece of a log that is read whole: with the gateway's own 64 KiB the way there would take most time. An
+unfinished line that is longer is broken."""
 _LINE_BYTES = 200
 MOST_BYTES = 8 << 20
 """Most bytes of a log's end: the gateway refuses to send more in one answer."""
@@ -128,58 +137,103 @@ async def read(
     rank: int | None = None,
     tail: int | None = None,
     since: Since | None = None,
-) -> list[LogLine]:
-    """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
+) -> AsyncGenerator[list[LogLine]]:
+    """Yield the lines so far, rank by rank, as pieces of the logs arrive; with `tail`, the last lines of each rank.
 
     Raises:
         NotFoundError: no such role or rank, or nothing was kept.
         SilentError: the job runs, and its head does not answer.
     """
     ranks = selected_ranks(job, role, rank)
-    texts = await texts_of(kube, job, ranks, tail, since)
-    lines = [LogLine(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
-    if not any(key in texts for key in ranks):
-        there = ", ".join(sorted({name for name, _ in texts if name}))
+    reader: Follower | None = None
+    async with contextlib.aclosing(await source(kube, job, ranks, tail, since)) as pieces:
+        async for key, text in pieces:
+            if reader is not None and reader.key != key:
+                yield reader.close(tail)
+            if reader is None or reader.key != key:
+                reader = Follower(key)
+            reader.fresh += reader.take(text)
+            if tail is None:
+                yield reader.drain()
+            else:
+                reader.keep_last(tail)
+    if reader is None:
+        there = ", ".join(sorted({name for name, _ in await saved(kube, job) or {} if name}))
         raise NotFoundError("no output of these ranks is kept", hint=f"there is output of: {there}" if there else "")
-    return lines
+    yield reader.close(tail)
 
 
 async def texts_of(
     kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
 ) -> dict[Rank, str]:
     """Return the logs of those ranks that have one; with `tail`, at least the last `tail` lines of each."""
-    # The sources, the freshest first. While the job runs, only its head has the latest lines.
+    texts: dict[Rank, str] = {}
+    async with contextlib.aclosing(await source(kube, job, ranks, tail, since)) as pieces:
+        async for key, text in pieces:
+            texts[key] = texts.get(key, "") + text
+    return texts
+
+
+async def source(kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None) -> Pieces:
+    """Return the pieces of the logs of those ranks that have one, rank after rank, from the freshest source.
+
+    With `tail` they are at least the last `tail` lines of each.
+    """
+    # While the job runs, only its head has the latest lines.
     kept = await saved(kube, job)
     if kept is None and not jobs.ended(job):
-        return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
+        return _from_gateway(await gate.reach(kube, job), ranks, tail, since)
     # Then whole logs on a volume, which is read in a thread: it may be slow, and the event loop must go on.
-    if whole := await asyncio.to_thread(whole_logs.read, job, ranks):
-        return _untimed(whole, job, since)
+    if whole := await asyncio.to_thread(whole_logs.files, job, ranks):
+        _say_untimed(job, since)
+        return _from_volume(whole, ranks)
     # The ConfigMap keeps only the ends. Right after the end it is not there yet, but the head may still answer.
-    return await _before_the_end(kube, job, ranks, tail, since) if kept is None else _untimed(kept, job, since)
+    if kept is None:
+        return _before_the_end(kube, job, ranks, tail, since)
+    _say_untimed(job, since)
+    return _from_kept(kept, ranks)
 
 
-def _untimed(texts: dict[Rank, str], job: Json, since: Since | None) -> dict[Rank, str]:
+def _say_untimed(job: Json, since: Since | None) -> None:
     """Tell the user that `since` has no effect: kept logs carry no times."""
     if since is not None:
         since.say(UNTIMED.format(f"job {job['metadata']['name']}"))
-    return texts
+
+
+async def _from_kept(kept: Mapping[Rank, str], ranks: Sequence[Rank]) -> Pieces:
+    for key in ranks:
+        if key in kept:
+            yield key, kept[key]
+
+
+async def _from_volume(files: Mapping[Rank, Sequence[Path]], ranks: Sequence[Rank]) -> Pieces:
+    for key in ranks:
+        pieces = whole_logs.pieces(files.get(key, ()))
+        while (text := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield key, text
 
 
 async def _before_the_end(
     kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
-) -> dict[Rank, str]:
+) -> Pieces:
     """Read an ended job's logs from its head, since they are not saved yet or never were.
 
     Raises:
         NotFoundError: the head is gone too.
     """
+    begun = False
     try:
-        return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
+        head = await gate.reach(kube, job)
+        async with contextlib.aclosing(_from_gateway(head, ranks, tail, since)) as pieces:
+            async for piece in pieces:
+                begun = True
+                yield piece
     # It answers, and may have the logs a moment later: they are not lost.
     except gate.AwayError:
         raise
     except gate.SilentError as error:
+        if begun:  # it went while it was read, and what it kept may come
+            raise
         meta = job["metadata"]
         raise NotFoundError(
             f"no logs of job {jobs.place_of(job)} are kept: its head is gone, and there is no ConfigMap "
@@ -188,57 +242,88 @@ async def _before_the_end(
         ) from error
 
 
-async def _from_gateway(
-    head: gate.JobGateway, ranks: Sequence[Rank], tail: int | None, since: Since | None
-) -> dict[Rank, str]:
-    """Return the logs by rank; one line of explanation stands for a log that cannot be read.
+async def _from_gateway(head: gate.JobGateway, ranks: Sequence[Rank], tail: int | None, since: Since | None) -> Pieces:
+    """Yield the logs by rank; one line of explanation stands for what cannot be read.
 
     Raises:
         AwayError: no log at all can be read.
     """
-    turn = asyncio.Semaphore(AT_ONCE)
-    texts: dict[Rank, str] = {}
-    away: dict[Rank, gate.AwayError] = {}
+    # A tail by time needs the log from that moment on; only a plain tail is read from the end.
+    end = tail if since is None else None
 
-    async def one(key: Rank) -> None:
-        async with turn:
-            try:
-                # A tail by time needs the log from that moment on; only a plain tail is read from the end.
-                if tail is None or since is not None:
-                    texts[key] = await _whole_log(head, key, since)
-                else:
-                    texts[key] = (await _tail(head, key, tail)).text
-            except NotFoundError:
-                pass  # it has not written anything yet
-            except gate.AwayError as error:
-                away[key] = error
+    async def first(key: Rank) -> Piece:
+        return await (_piece(head, key, 0, since, READ_BYTES) if end is None else _tail(head, key, end))
 
-    await asyncio.gather(*(one(key) for key in ranks))
-    if away and not texts:
-        # Some logs are better than none: the error is raised only when every rank failed.
-        raise next(iter(away.values()))
-    return texts | {key: f"[dljob] {error.said}\n" for key, error in away.items()}
-
-
-async def _whole_log(head: gate.JobGateway, key: Rank, since: Since | None) -> str:
-    """Return a log as far as it was written when the reading began."""
-    parts: list[str] = []
-    # A gateway answers at most one piece; an offset that does not advance ends the loop even without an `end`.
-    at, stop = 0, sys.maxsize
-    while True:
-        piece = await _piece(head, key, at, since)
-        parts.append(piece.text)
-        # The size at the first piece: a rank that writes steadily has a new byte for each piece, for ever.
-        stop = min(stop, piece.size)
-        if piece.end or piece.offset <= at or piece.offset >= stop:
-            return "".join(parts)
-        at = piece.offset
+    unread: dict[Rank, gate.AwayError] = {}
+    begun = False
+    async with contextlib.aclosing(_read_ahead(ranks, first)) as readings:
+        async for key, reading in readings:
+            async with contextlib.aclosing(_one_log(head, key, reading, whole=end is None)) as parts:
+                async for part in parts:
+                    if isinstance(part, gate.AwayError):
+                        unread[key] = part
+                    else:
+                        begun = True
+                    # Some logs are better than none: the error is raised only when every rank failed.
+                    if begun:
+                        for each, error in unread.items():
+                            yield each, f"[dljob] {error.said}\n"
+                        unread.clear()
+                    if not isinstance(part, gate.AwayError):
+                        yield key, part
+    if unread:
+        raise next(iter(unread.values()))
 
 
-async def _piece(head: gate.JobGateway, key: Rank, at: int, since: Since | None) -> Piece:
+async def _read_ahead(
+    ranks: Iterable[Rank], first: Callable[[Rank], Coroutine[Any, Any, Piece]]
+) -> AsyncGenerator[tuple[Rank, asyncio.Task[Piece]]]:
+    """Yield each rank with the reading of its first piece; that of the next ranks is under way."""
+    waiting = iter(ranks)
+    ahead: deque[tuple[Rank, asyncio.Task[Piece]]] = deque()
+    try:
+        while True:
+            more = itertools.islice(waiting, AT_ONCE - len(ahead))
+            ahead.extend((key, asyncio.create_task(first(key))) for key in more)
+            if not ahead:
+                return
+            yield ahead[0]
+            ahead.popleft()
+    finally:
+        readings = [reading for _, reading in ahead]
+        for reading in readings:
+            reading.cancel()
+        # Awaited, so that no error of a reading that nobody wants any more is reported as lost.
+        await asyncio.gather(*readings, return_exceptions=True)
+
+
+async def _one_log(
+    head: gate.JobGateway, key: Rank, reading: asyncio.Task[Piece], *, whole: bool
+) -> AsyncGenerator[str | gate.AwayError]:
+    """Yield a log's first piece; with `whole`, all of it. In place of what cannot be read, yield the error."""
+    text = ""
+    try:
+        piece = await reading
+        yield (text := piece.text)
+        # As far as it was written then: a rank that writes steadily has a new byte for each piece, for ever. An offset
+        # that does not advance ends the log even without an `end`.
+        at, stop = 0, piece.size
+        while whole and not piece.end and at < piece.offset < stop:
+            at = piece.offset
+            piece = await head.piece(*key, at, READ_BYTES)
+            yield (text := piece.text)
+    except NotFoundError:
+        pass  # it has not written anything yet
+    except gate.AwayError as error:
+        if text and not text.endswith("\n"):
+            yield "\n"
+        yield error
+
+
+async def _piece(head: gate.JobGateway, key: Rank, at: int, since: Since | None, limit: int | None = None) -> Piece:
     """Read a log from byte `at` on; at first, when `since` is given, from that moment."""
     if at or since is None:
-        return await head.piece(*key, at)
+        return await head.piece(*key, at, limit)
     # Times are noted on the node, so only the gateway can find the byte at a moment.
     piece = await head.since(*key, since.moment)
     if not piece.timed:
@@ -285,6 +370,10 @@ class Follower:
         # As long as a unique end of a log needs to be, and no longer: there may be 256 followers.
         self.seen = (self.seen + text)[-_SEEN_BYTES:]
         *whole, self.rest = (self.rest + text).split("\n")
+        # A progress bar without line ends must not grow in memory.
+        while len(self.rest) > READ_BYTES:
+            whole.append(self.rest[:READ_BYTES])
+            self.rest = self.rest[READ_BYTES:]
         return [LogLine(*self.key, line) for line in whole]
 
     def last(self) -> list[LogLine]:
@@ -296,6 +385,17 @@ class Follower:
         """Return the fresh lines and forget them."""
         lines, self.fresh = self.fresh, []
         return lines
+
+    def keep_last(self, tail: int) -> None:
+        """Forget the fresh lines but for the last `tail`."""
+        del self.fresh[: max(0, len(self.fresh) - tail)]
+
+    def close(self, tail: int | None) -> list[LogLine]:
+        """Return the fresh lines and the unfinished one, or the last `tail` of them."""
+        self.fresh += self.last()
+        if tail is not None:
+            self.keep_last(tail)
+        return self.drain()
 
     def begin_anew(self) -> None:
         """Start over at byte 0, because the log is a new one; an unfinished line ends here."""
@@ -320,7 +420,7 @@ class Follower:
             read = piece.offset > self.at
             self.at = piece.offset
             self.fresh += self.take(piece.text)
-            stop = min(stop, piece.size)  # as in `_whole_log`
+            stop = min(stop, piece.size)  # as in `_one_log`
             if piece.end or not read or piece.offset >= stop or time.monotonic() >= until:
                 return
 
@@ -393,7 +493,7 @@ class Followed:
         follower.away, follower.missed = away, follower.missed + 1 if away else 0
         # The first poll reads more than the last lines, which alone are wanted.
         if first and self._tail is not None:
-            follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
+            follower.keep_last(self._tail)
         # Back off by one turn per quiet poll: hundreds of idle ranks would keep the gateway busy every second.
         follower.quiet = 0 if follower.fresh else min(follower.quiet + 1, SLOWEST)
         follower.pause = follower.quiet

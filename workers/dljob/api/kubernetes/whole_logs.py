@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def whereabouts(job: Mapping[str, Any]) -> str:
     return f"each process's whole log is {where}: {folder}/attempt-<n>/<role>-<rank>.<incarnation>.log"
 
 
-def read(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Return the whole output of ranks, in order of attempts; empty when this machine does not have the volume."""
+def files(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Path]]:
+    """Return the logs of ranks, in order of attempts; empty when this machine does not have the volume."""
     folder = place(job)
     found: list[tuple[int, str, int, int, Path]] = []
     for path in folder.glob("attempt-*/*.log") if folder else ():
@@ -43,14 +44,18 @@ def read(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple
         if attempt and name:
             found.append((int(attempt[1]), name[1], int(name[2]), int(name[3]), path))
     wanted = set(ranks)
-    texts: dict[tuple[str, int], str] = {}
+    made: dict[tuple[str, int], list[Path]] = {}
     # By attempt and incarnation, as they were written.
     for _, role, rank, _, path in sorted(found):
         if (role, rank) in wanted:
-            texts[role, rank] = texts.get((role, rank), "") + _text(path)
-    return texts
+            made.setdefault((role, rank), []).append(path)
+    return made
 
 
-def _text(path: Path) -> str:
-    """Return all data of a log; parts cut out of its middle are skipped."""
-    return b"".join(LogTail("", 0, path).pieces()).decode("utf-8", "replace")
+def pieces(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield all data of logs, at least one text for each; parts cut out of their middle are skipped."""
+    for path in paths:
+        # A character may lie across the end of a piece.
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        yield from map(decoder.decode, LogTail("", 0, path).pieces())
+        yield decoder.decode(b"", final=True)
