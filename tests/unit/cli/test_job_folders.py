@@ -15,11 +15,13 @@ import pytest
 
 import dljob
 from dljob.api import registry
+from dljob.api.local.connection import RecordConnection
 from dljob.api.registry import RegistryEntry
 from dljob.calls.trace_rows import VARIABLE
 from dljob.cli import main
 from dljob.cli.job_file import Overrides, manifest_of, unfit_here
-from dljob.errors import SpecError, UsageError
+from dljob.cli.machine.facts import leftovers
+from dljob.errors import SpecError, UnreachableError, UsageError
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -145,6 +147,67 @@ def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(
     assert record.folder.is_dir()
     (record.folder / "status.json").write_text('{"phase": "Failed"}')
     assert main.run(["delete", "far"]) == 0, "it has ended, wherever it ran"
+
+
+@pytest.fixture
+def far() -> RegistryEntry:
+    """A job whose runner lives on another host, which has the same home folder."""
+    record = job("far", "1" * 32, phase="Running", runner_started=1, runner_host="other/boot/pid:[1]")
+    (record.folder / "events.jsonl").write_text("")
+    return record
+
+
+def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(
+    far: RegistryEntry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["status"]) == 0
+    assert "  Running on other  " in capsys.readouterr().out
+    assert main.run(["status", "-o", "json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["phase"], listed["host"]) == ("Running", "other")
+    for command in ("status", "describe"):
+        assert main.run([command, "far"]) == 0
+        out, err = capsys.readouterr()
+        assert out.startswith("far (11111111): Running on other\n")
+        assert "it runs on other, or was killed there; this was written 0" in err
+    assert "Ray: one of its own on other, which ends with process" in out
+    assert main.run(["top"]) == 0
+    assert "Running on other" in capsys.readouterr().out
+    (far.folder / "status.json").unlink()
+    assert main.run(["status", "far"]) == 0
+    assert "no status has been written yet" in capsys.readouterr().err
+    (far.folder / "status.json").write_text('{"phase": "Failed"}')
+    assert main.run(["status", "far"]) == 0
+    assert capsys.readouterr().out.startswith("far (11111111): Failed\n"), "it has ended, wherever it ran"
+
+
+@pytest.mark.parametrize("order", [["stop"], ["restart"], ["scale", "w=2"], ["stack"]])
+def test_a_job_of_another_host_takes_no_orders_here(
+    order: list[str], far: RegistryEntry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([order[0], far.name, *order[1:]]) == 4
+    err = capsys.readouterr().err
+    assert "job far runs on other, or was killed there: no command reaches it from this host" in err
+
+
+def test_a_job_of_another_host_neither_holds_its_name_here_nor_counts_as_a_leftover(far: RegistryEntry) -> None:
+    assert registry.living(far.name) is None, "a container that was killed would hold it for ever"
+    assert leftovers().jobs == ()
+    here = job(far.name, "2" * 32, phase="Running", started=1.0)
+    assert registry.find(far.name) == here, "it is older, but commands reach it"
+    assert registry.living(far.name) == here
+
+
+def test_a_follower_of_a_job_of_another_host_waits_for_what_is_written_there(
+    far: RegistryEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    way = RecordConnection(far)
+    assert (way.notes(), waits) == ([], [])
+    assert (way.notes(0, 5.0), waits) == ([], [1.0])
+    with pytest.raises(UnreachableError, match="runs on other, or was killed there"):
+        way.wait(5.0)
 
 
 @pytest.mark.parametrize("where", ["{host}/earlier/{pids}", "renamed/{boot}/{pids}", ""])

@@ -36,7 +36,7 @@ def reach(record: RegistryEntry) -> Generator[LocalConnection]:
     # on a home folder shared by machines (ADR 56).
     why = "" if record.runner else _silence(record, line)
     if not why:
-        yield LocalConnection(record.name, record.uid, record.folder, line, gone=lambda: _why_dead(record))
+        yield LocalConnection(record.name, record.uid, record.folder, line, gone=lambda: why_unreached(record))
         return
     if os.geteuid() != owner:  # root may use the socket, which carries only JSON; joining a Ray would run its pickles
         raise _foreign(record, owner)
@@ -62,8 +62,10 @@ def _foreign(record: RegistryEntry, owner: int) -> UnreachableError:
     )
 
 
-def _why_dead(record: RegistryEntry) -> str:
-    """Return why nothing of the job can be alive; empty while it may be."""
+def why_unreached(record: RegistryEntry) -> str:
+    """Return why nothing of the job will ever answer here; empty while it may."""
+    if host := record.elsewhere:
+        return f"job {record.name} runs on {host}, or was killed there: no command reaches it from this host"
     if not record.stale:
         return ""
     return f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status"

@@ -69,16 +69,22 @@ class RegistryEntry:
     @property
     def stale(self) -> bool:
         """Whether the runner is gone without a final status: nothing of the job can be alive."""
-        return not self.over and self.runner != 0 and start_of(self.runner) != self.runner_started
+        gone = self.runner != 0 and start_of(self.runner) != self.runner_started
+        return gone and not self.over and not self.elsewhere
 
     @property
     def elsewhere(self) -> str:
-        """Host on which the runner may live, though it cannot be seen from here; empty for one of this host."""
+        """Host on which the job may run, though nothing of it can be seen from here; empty for one of this host."""
         if not self.runner or not self.runner_host:
             return ""
         (host, *where), (here, *mine) = self.runner_host.split("/"), this_host().split("/")
         # The same name after another boot: this machine has been restarted since, and nothing of it lives.
-        return "" if where == mine or (host == here and where[:1] != mine[:1]) else host
+        return "" if where == mine or (host == here and where[:1] != mine[:1]) or self.over else host
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job has neither ended nor lost its runner; one that cannot be seen from here does not count."""
+        return not (self.over or self.stale or self.elsewhere)
 
 
 def this_host() -> str:
@@ -175,8 +181,9 @@ def claimed(name: str) -> Generator[RegistryEntry | None]:
 
 
 def living(name: str) -> RegistryEntry | None:
-    """Return the newest job of a name that has neither ended nor lost its runner; None when there is none."""
-    found = [one for one in records() if one.name == name and not one.over and not one.stale]
+    """Return the newest job of a name that lives, as far as can be seen from here; None when there is none."""
+    # A container that was killed beside a home folder that stays would else hold the name for ever.
+    found = [one for one in records() if one.name == name and one.alive]
     return found[-1] if found else None
 
 
@@ -234,7 +241,7 @@ def find(job: str) -> RegistryEntry:
         hint = suggestion(job, names) if names else f"there is no job in {home()}; is DLJOB_HOME another one?"
         raise NotFoundError(f"no job {job!r}", hint=hint)
     # `records` is sorted by start, so the last is the newest.
-    living = [r for r in named if not r.over and not r.stale]
+    living = [r for r in named if r.alive]
     return (living or named)[-1]
 
 
@@ -244,7 +251,7 @@ def refuse_living(record: RegistryEntry) -> None:
     Raises:
         UsageError: the job has neither ended nor lost its runner, or the latter cannot be seen from here.
     """
-    if not record.over and record.elsewhere:
+    if record.elsewhere:
         raise UsageError(
             f"job {record.name} ({record.uid[:_UID8]}) runs on {record.elsewhere}, or was killed there",
             hint=f"delete it there; where {record.elsewhere} is gone: rm -r {record.dir}",

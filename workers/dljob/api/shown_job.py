@@ -41,6 +41,13 @@ class JobSummary:
     """The fields of the job in a list of all jobs, for programs."""
     namespace: str = ""
     """Empty for a job with a folder here."""
+    host: str = ""
+    """The host on which it may run, which cannot be seen from here; else empty."""
+
+    @property
+    def shown_phase(self) -> str:
+        """The phase for people, with the host where that is another one."""
+        return _on_host(self.phase, self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,17 @@ class Overview:
     folder: str = ""
     unseen: str = ""
     """Why there is no status at all; empty when there is one."""
+    host: str = ""
+    """The host on which it may run, which cannot be seen from here; else empty."""
+
+    @property
+    def shown_phase(self) -> str:
+        """The phase for people, with the host where that is another one."""
+        return _on_host(self.phase, self.host)
+
+
+def _on_host(phase: str, host: str) -> str:
+    return f"{phase} on {host}" if host else phase
 
 
 @dataclass(frozen=True, slots=True)

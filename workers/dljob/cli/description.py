@@ -32,7 +32,7 @@ _NODE = 24
 
 def detail(job: Overview, now: float) -> list[str]:
     """Describe a job in detail; a status has only some of the fields, by the place of the job."""
-    lines, status = [f"{job.title}: {job.phase}"], job.status
+    lines, status = [f"{job.title}: {job.shown_phase}"], job.status
     if job.unseen:
         return [*lines, f"  {job.unseen}"]
     if status.get("message"):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import registry
-from dljob.api.reach import reach
-from dljob.errors import NotFoundError
+from dljob.api.reach import reach, why_unreached
+from dljob.errors import NotFoundError, UnreachableError
 from dljob.runtime.control_socket.client import LocalConnection, SocketLine
 
 if TYPE_CHECKING:
     from dljob.master.state.views import Clue
+
+
+AGAIN_S = 1.0
+"""Interval, in seconds, at which the journal of a job on another host is read; its status is written as often."""
 
 
 class RecordConnection:
@@ -47,18 +52,24 @@ class RecordConnection:
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
-        # A job whose runner is gone never answers: the question would only wait for its time limit.
-        if self._record.stale:
-            return lost_status(self._record)
+        # Neither a job whose runner is gone nor one of another host answers: the question would only wait for its
+        # time limit.
+        if self._record.stale or self._record.elsewhere:
+            return filed(self._record)
         with self.reached() as job:
             return job.status(after_version, timeout_s)
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the notes with a greater number; with a timeout, wait for some."""
-        if self._record.stale:
+        if self._record.stale or self._record.elsewhere:
             from dljob.runtime.journal.job_record import read_notes
 
             # Nothing will answer for a job whose runner is gone, but its journal is complete.
+            found = read_notes(self._record.folder, after_seq)
+            if found or not timeout_s or self._record.stale:
+                return found
+            # Another host writes it, and tells nobody here.
+            time.sleep(min(timeout_s, AGAIN_S))
             return read_notes(self._record.folder, after_seq)
         with self.reached() as job:
             return job.notes(after_seq, timeout_s)
@@ -119,6 +130,7 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
 
     Raises:
         NotFoundError: the job has ended, or its runner is gone.
+        UnreachableError: the job is on another host.
     """
     if record.over:
         phase = record.status().get("phase")
@@ -128,6 +140,16 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
             f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status",
             hint=f"its journal and logs are in {record.dir}",
         )
+    if record.elsewhere:
+        raise UnreachableError(why_unreached(record), hint=f"give the command on {record.elsewhere}")
+
+
+def filed(record: registry.RegistryEntry) -> dict[str, Any]:
+    """Return the status in a job's folder; its phase is Lost when the runner is gone. `host` is another host's name."""
+    # No process is left to correct the last status, which may say Running for ever.
+    if record.stale:
+        return lost_status(record)
+    return {**record.status(), "host": record.elsewhere} if record.elsewhere else record.status()
 
 
 def lost_status(record: registry.RegistryEntry) -> dict[str, Any]:

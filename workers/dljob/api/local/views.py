@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.api import registry
-from dljob.api.local.connection import RecordConnection, lost_status
+from dljob.api.local.connection import RecordConnection, filed
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
 from dljob.errors import NotFoundError, UnreachableError
@@ -30,7 +30,8 @@ def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
     """Return a job as a row of a list."""
     roles: list[dict[str, Any]] = status.get("roles", [])
     progress: dict[str, Any] = status.get("progress") or {}
-    known = {"name": record.name, "uid": record.uid, "dir": record.dir}
+    host = str(status.get("host", ""))
+    known = {"name": record.name, "uid": record.uid, "dir": record.dir} | ({"host": host} if host else {})
     brief = {"started": moment(record.started)} | {k: status.get(k) for k in ("phase", "reason", "message", "seconds")}
     return JobSummary(
         name=record.name,
@@ -42,13 +43,8 @@ def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
         started=moment(record.started),
         data={**status, **known},
         listed={**known, **brief},
+        host=host,
     )
-
-
-def filed(record: RegistryEntry) -> dict[str, Any]:
-    """Return the status in a job's folder; its phase is Lost when the runner is gone."""
-    # No process is left to correct the last status, which may say Running for ever.
-    return lost_status(record) if record.stale else record.status()
 
 
 class LocalListing(JobListing):
@@ -100,6 +96,9 @@ def current(record: RegistryEntry, connection: RecordConnection, remark: Callabl
     """
     if record.over or record.stale:
         return filed(record)
+    if record.elsewhere:
+        remark(f"it runs on {record.elsewhere}, or was killed there; {_written(record)}")
+        return filed(record)
     with connection.reached() as job:
         try:
             # A person waits for this: better an old status with its age than none for 10 s.
@@ -109,16 +108,26 @@ def current(record: RegistryEntry, connection: RecordConnection, remark: Callabl
             found = record.status() if record.runner else {}
             if not found:
                 raise
-            age = max(0.0, time.time() - (record.folder / "status.json").stat().st_mtime)
-            remark(f"PrimeMaster does not answer; this was written {seconds(age)} ago ({error.message})")
+            remark(f"PrimeMaster does not answer; {_written(record)} ({error.message})")
             return found
+
+
+def _written(record: RegistryEntry) -> str:
+    """Return when the status in a job's folder was written, for a remark."""
+    try:
+        at = (record.folder / "status.json").stat().st_mtime
+    except OSError:
+        return "no status has been written yet"
+    # Never below 0: the clock of another machine may be ahead.
+    return f"this was written {seconds(max(0.0, time.time() - at))} ago"
 
 
 def overview(record: RegistryEntry, status: dict[str, Any]) -> Overview:
     """Return a job in detail."""
     phase = str(status.get("phase", "Pending"))
     data = {**status, "dir": record.dir}
-    return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=record.dir)
+    host = str(status.get("host", ""))
+    return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=record.dir, host=host)
 
 
 def in_folder(folder: Path) -> Overview:
@@ -151,6 +160,8 @@ def _ray(record: RegistryEntry) -> str:
         return record.address or "one that was there before"
     if record.over or record.stale:
         return "one of its own, which ended with it"
+    if record.elsewhere:
+        return f"one of its own on {record.elsewhere}, which ends with process {record.runner} there"
     return f"one of its own at {record.address}, which ends with process {record.runner}; it has no dashboard"
 
 

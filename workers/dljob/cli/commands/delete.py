@@ -29,8 +29,8 @@ def delete(job: str, /, *more: str) -> None:
     chosen = [local("delete", name).record for name in (job, *more)]
     # All are checked before the first is deleted: a refusal must not leave half of the work done.
     for record in chosen:
-        # A job whose Ray is gone has no final status, and never gets one; from here not every Ray can be seen.
-        if not record.over and (record.elsewhere or may_run(record)):
+        # A job whose Ray is gone has no final status, and never gets one.
+        if not record.over and may_run(record):
             registry.refuse_living(record)
     # By uid: one job may have been named twice.
     for record in {record.uid: record for record in chosen}.values():
@@ -52,11 +52,11 @@ def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(ne
         raise UsageError(f"--older-than-days {older_than_days}", hint="write 0 days or more")
     before = time.time() - older_than_days * 86400
     # By the start: a job that lost its runner has no time of its end.
-    old = [record for record in registry.records() if record.started <= before and (record.over or record.stale)]
-    unseen = [record for record in old if not record.over and record.elsewhere]
-    for record in unseen:
-        output.say(f"job {record.name} ({record.uid[:8]}) stays: it runs on {record.elsewhere}, or was killed there")
-    ended = [record for record in old if record not in unseen]
+    old = [record for record in registry.records() if record.started <= before]
+    for record in old:
+        if host := record.elsewhere:
+            output.say(f"job {record.name} ({record.uid[:8]}) stays: it runs on {host}, or was killed there")
+    ended = [record for record in old if record.over or record.stale]
     for record in ended:
         if not dry_run:
             registry.delete(record)

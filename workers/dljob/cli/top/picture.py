@@ -94,6 +94,7 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
             "namespace": job.namespace,
             "name": job.name,
             "phase": job.phase,
+            "shown_phase": job.shown_phase,
             "ready": job.ready,
             "step": job.progress.get("step"),
             "stands": "" if job.phase in STILL else standing(job.progress, now),
@@ -109,7 +110,7 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
     columns = [
         *space,
         _text("NAME", "name", 9),
-        _text("PHASE", "phase", 8),
+        _text("PHASE", "shown_phase", 8),
         _text("READY", "ready", 6),
         TopColumn("STEP", lambda row: TopCell(f"{_number(row['step'])}{row['stands']}", row["step"]), 7, falls=True),
         TopColumn("RESTARTS", lambda row: TopCell(str(row["restarts"]), row["restarts"]), 4, falls=True),
@@ -139,7 +140,7 @@ def of_job(job: Overview, now: float) -> TopTable:
     goodput = progress.get("goodputPermille")
     parts += [] if goodput is None else [f"goodput {goodput / 10:.1f}%"]
     parts.append(f"restarts {sum(int(count) for count in nested(status, 'restarts').values())}")
-    head = [plain(f"{job.title}: {job.phase}"), "  ".join(parts)]
+    head = [plain(f"{job.title}: {job.shown_phase}"), "  ".join(parts)]
     if status.get("message"):
         head.insert(1, plain(f"{status.get('reason') or ''}: {status['message']}".removeprefix(": ")))
     if faults := items(status, "recentFaults"):

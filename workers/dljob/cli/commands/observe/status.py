@@ -92,7 +92,7 @@ def row(job: JobSummary, now: float, *, namespaced: bool = False) -> Row:
     cells = (
         job.name,
         job.uid[:8],
-        job.phase,
+        job.shown_phase,
         job.ready,
         str(job.restarts),
         "-" if step is None else f"{step}{_stands(job, now)}",
