@@ -287,8 +287,9 @@ def test_the_words_of_a_script_are_not_ours(
 def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before: list[str]) -> None:
     said = [*before, "torchrun", "--nnodes", "2", "x.py"]
     assert main.on_kubernetes(said) == [*before, "torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
-    launch = ["accelerate", "launch"]
-    assert main.on_kubernetes([*before, *launch, "x.py"]) == [*before, *launch, "--to", "kubernetes", "x.py"]
+    launch = ["launch", "x.py"]
+    there = [*before, "accelerate", "--to", "kubernetes", *launch]
+    assert main.on_kubernetes([*before, "accelerate", *launch]) == there
 
 
 def test_a_torchrun_line_is_shown_as_a_job(

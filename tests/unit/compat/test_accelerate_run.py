@@ -135,6 +135,47 @@ def test_the_default_configuration_is_taken_over_and_told(folder: Path, place: s
     assert "ACCELERATE_USE_FSDP" not in job(folder, "--multi_gpu", "train.py", **environ)[1]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--to kubernetes launch --num_processes 2 train.py launch",
+        "--to kubernetes --num_processes 2 launch train.py launch",
+        "launch --to kubernetes --num_processes 2 train.py launch",
+        "launch --to kubernetes --num_processes 2 -- train.py launch",
+        "--to kubernetes --num_processes 2 train.py launch",
+    ],
+)
+def test_options_stand_before_or_behind_the_subcommand(folder: Path, words: str) -> None:
+    line = accelerate_run.read_line(words.split(), {})
+    assert (line.training_script, line.training_script_args, line.to) == ("train.py", ["launch"], "kubernetes")
+    assert job(folder, *words.split())[0]["replicas"] == 2
+
+
+def test_a_value_or_a_script_may_be_called_launch(folder: Path) -> None:
+    (folder / "launch").touch()
+    line = accelerate_run.read_line(["--name", "launch", "launch", "--no_python", "launch", "x"], {})
+    assert (line.name, line.training_script, line.training_script_args) == ("launch", "launch", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        ("--to kubernetes launch --cpu train.py", 5),
+        ("--name launch launch train.py --debug launch", 4),
+        ("train.py launch --debug", 1),
+        ("--cpu", 1),
+        ("launch", 1),
+    ],
+)
+def test_words_before_the_script_s_arguments_are_counted(words: str, own: int) -> None:
+    assert accelerate_run.own(words.split()) == own
+
+
+def test_another_subcommand_is_refused_behind_options_too(folder: Path) -> None:
+    with pytest.raises(UsageError, match="dljob accelerate env: only `launch` is taken over"):
+        job(folder, "--to", "kubernetes", "env")
+
+
 def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder
     words = ["accelerate", "launch", "--debug", "--dry-run", "--num_processes=1", "train.py", "--debug"]

@@ -201,8 +201,7 @@ def on_kubernetes(words: Sequence[str]) -> list[str]:
         UsageError: the command only knows jobs of this machine.
     """
     if begin := _line(words):
-        # Right behind the command: later words may belong to the script. `accelerate launch` is one command.
-        begin += words[begin - 1 : begin + 1] == ["accelerate", "launch"]
+        # Right behind the command: later words may belong to the script.
         return [*words[:begin], "--to", "kubernetes", *words[begin:]]
     command = next((word for word in words if not word.startswith("-")), "")
     # A user of `kubectl dljob delete hello` means the cluster's job, and must not lose one of this machine.

@@ -19,6 +19,8 @@ from dljob.errors import UsageError
 from dljob.spec.text.tree import read as read_yaml
 
 COMMAND = "dljob accelerate"
+OTHERS = ("config", "env", "test", "estimate-memory", "merge-weights", "tpu-config", "to-fsdp2")
+"""Subcommands of accelerate beside `launch`."""
 LARGEST = 64 * 1024
 """Largest configuration file, in bytes; accelerate writes some 30 lines."""
 MIXED = ("no", "fp16", "bf16", "fp8")
@@ -125,11 +127,28 @@ INNER = {
 
 def own(words: Sequence[str]) -> int:
     """Return how many words belong to dljob and accelerate rather than to the script."""
+    given, _ = _without_subcommand(words)
+    at = _first_at(given)
+    return len(words) if at is None else at + 1 + (len(words) - len(given))
+
+
+def _without_subcommand(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return the words without the subcommand, and that; empty where it was left out."""
+    at = _first_at(words)
+    if at is None or words[at] not in ("launch", *OTHERS):
+        return list(words), ""
+    return [*words[:at], *words[at + 1 :]], words[at]
+
+
+def _first_at(words: Sequence[str]) -> int | None:
+    """Return the place of the first word that is neither an option nor its value; None where there is none."""
     try:
-        line, _ = parser(add_help=False).parse_known_args([word for word in words if word != "launch"])
+        line, _ = parser(add_help=False).parse_known_args(words)
     except UsageError:
-        return len(words)
-    return len(words) - len(line.training_script_args)
+        return None
+    # All behind it are the script's arguments, or those of the subcommand. A `--` may stand between.
+    before = list(words[: len(words) - len(line.training_script_args)])
+    return len(before) - 1 - before[::-1].index(line.training_script)
 
 
 def parser(*, add_help: bool = True) -> Parser:
@@ -157,11 +176,11 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     Raises:
         UsageError: an argument or a key is unknown or refused, or the configuration cannot be read.
     """
-    given = list(words)
-    if given[:1] == ["launch"]:
-        del given[0]
-    if given and given[0] in ("config", "env", "test", "estimate-memory", "merge-weights", "tpu-config", "to-fsdp2"):
-        raise UsageError(f"{COMMAND} {given[0]}: only `launch` is taken over", hint=f"accelerate {given[0]} as before")
+    given, subcommand = _without_subcommand(words)
+    if subcommand in OTHERS:
+        raise UsageError(
+            f"{COMMAND} {subcommand}: only `launch` is taken over", hint=f"accelerate {subcommand} as before"
+        )
     for word in given:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_")
         if word.startswith("--") and (part := refused(name)):
