@@ -79,6 +79,66 @@ def test_nodes_that_go_one_after_the_other_are_one_failure_of_those_who_ran_all_
     assert len(world.state.marks["t"]) == 1
 
 
+RACK = {**WORLD, "replicas": 6}
+
+
+def go_together(world, units, every_s=0.0, gone=World.freeze_node, *, begins=False):
+    """Take the nodes of units away, one after the other, before the role is ready again; `begins`: its ranks start."""
+    for victim in [world.state.units[unit].node for unit in units]:
+        world.send(ev.NodesSeen(world.seen()))  # as the node watch does before it reports a frozen node
+        before, world.pending = world.pending, []
+        gone(world, victim)
+        world.deliver()
+        world.pending = [*before, *world.pending]
+        while begins and (due := [e for e in world.pending if not isinstance(e, ev.RankReady)]):
+            world.deliver(world.pending.index(due[0]))
+        world.now += every_s
+
+
+@pytest.mark.parametrize("gone", [World.freeze_node, World.lose_node])
+@pytest.mark.parametrize(("every_s", "begins"), [(0.0, False), (1.0, False), (1.0, True)])
+def test_nodes_of_a_world_that_end_together_are_one_failure_without_backoff(gone, every_s, begins):
+    world = made(RACK, 20)
+    go_together(world, [f"t/{rank}" for rank in range(4)], every_s, gone, begins=begins)
+    assert world.state.incidents
+    assert all(own.launched for own in world.state.incidents.values())
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["t"]) == len(world.state.marks["fail:t"]) == 1
+
+
+def test_a_rack_of_which_some_nodes_freeze_and_others_are_lost_is_one_failure():
+    world = made(RACK, 20)
+    go_together(world, ["t/0", "t/1"], begins=True)
+    go_together(world, ["t/2", "t/3"], gone=World.lose_node, begins=True)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["t"]) == 1
+
+
+def test_nodes_that_end_one_soon_after_the_other_are_counted_again_when_the_first_was_long_ago():
+    world = made({**RACK, "restartPolicy": {"maxRestarts": 9}}, 20)
+    go_together(world, ["t/0", "t/1", "t/2"], limits.JOIN_S - 1, begins=True)
+    assert [mark.at for mark in world.state.marks["t"]] == [1100.0, 1100.0 + 2 * (limits.JOIN_S - 1)]
+
+
+def test_a_node_that_freezes_once_the_world_has_come_back_is_another_failure():
+    world = made(RACK, 20)
+    go_together(world, ["t/0"])
+    world.settle()
+    go_together(world, ["t/1"])
+    assert world.state.verdict is not None
+
+
+def test_nodes_that_freeze_together_use_one_attempt_of_a_rule():
+    rule = {"name": "rack", "onReasons": ["NodeFrozen"], "action": "RestartJob", "maxAttempts": 1}
+    world = made(RACK, 20, rules=[rule], maxRestarts=1)
+    go_together(world, ["t/0", "t/1", "t/2"])
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["rule:rack"]) == len(world.state.marks["job"]) == 1
+
+
 def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_short():
     world = made({**WORLD, "restartPolicy": {"maxRestarts": 9}}, backoff={"initialSeconds": 60})
     world.kill("t", 0)

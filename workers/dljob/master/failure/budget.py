@@ -84,6 +84,11 @@ def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
     )
 
 
+def counted_at(d: StateTransaction, role: str, at: float) -> float:
+    """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
+    return max((mark.at for mark in recent(d, f"fail:{role}") if mark.at <= at), default=0.0)
+
+
 def backoff(d: StateTransaction, failures: int) -> float:
     """Return the seconds to wait before the next restart, by the number of failures in a row."""
     if failures <= 1:

@@ -10,7 +10,7 @@ from dljob.master.failure.restart import RestartOrder, begin, time_to_start
 from dljob.master.start import spares, starting
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
-from dljob.master.state.faults import Failure
+from dljob.master.state.faults import Failure, FaultRecord
 from dljob.master.state.job import STORE
 from dljob.master.state.state import Incident, RankKey, RankPhase
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
@@ -18,8 +18,9 @@ from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_NODE_REASONS = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
-_NODE_OR_FREEZE = _NODE_REASONS | {Reason.NODE_FROZEN}
+# How nodes end without notice: those of one rack may be reported in both ways.
+_UNANNOUNCED = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
+_NODE_REASONS = _UNANNOUNCED | {Reason.PREEMPTED}
 # Reasons that a process gets before it is known that its node is lost.
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
@@ -51,7 +52,8 @@ def failed(
     failure = attribution.attribute_failure(d, role, first, outcome)
     outcome = failure.outcome
     cause = describe(who or failure.name, outcome)
-    decision = decided or decide(d, failure, ("", "") if who else repeats.judge(d, failure))
+    joined = _joined(d, failure)
+    decision = decided or decide(d, failure, ("", "") if who else repeats.judge(d, failure), joined=joined)
     if isinstance(decision, Replace):
         node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
         if node:
@@ -67,7 +69,7 @@ def failed(
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name)
+        _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
 
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
@@ -93,19 +95,21 @@ def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) ->
     ending.role_changed(d, role)
 
 
-def _restart(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
+def _restart(
+    d: StateTransaction, failure: Failure, ranks: tuple[int, ...], decision: Restart, who: str, *, joined: bool
+) -> None:
     """Charge a budget, escalate while none is left, and begin the restart."""
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(who, outcome)
     level = decision.level
-    if outcome.reason in _NODE_OR_FREEZE and not decision.counts:
+    if outcome.reason in _NODE_REASONS and not decision.counts:
         _refund(d, failure)
     if level is not Level.JOB and (by := coupling.covered(d, role, ranks)):
         d.because(f"{cause}; {role} restarts with {by} already")
         return
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if _joined(d, failure):
+    if joined:
         wait = _left_of_backoff(d, role, ranks)
     else:
         ready_at = d.ranks[role, failure.rank].ready_at
@@ -142,20 +146,31 @@ def _joined(d: StateTransaction, failure: Failure) -> bool:
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
     were reported before it (also those started there since), or peers whose errors only tell of it, or another node
-    that was lost at the same time (one rack).
+    that was lost at the same time (one rack): before the processes started or the role has come back.
     """
     role, host = failure.role, d.facts(failure.role).host_of(failure.rank)
     since = max(d.ranks[role, failure.rank].since, d.hosts[host].since)
     if budget.joined(d, role, failure.node, since):
         return True
+    reason = failure.outcome.reason
+    alike = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
-    return failure.outcome.reason in _NODE_REASONS and any(
+    return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason == failure.outcome.reason and since < fault.detected)
+        or (fault.reason in alike and (since < fault.detected or _under_way(d, role, fault)))
         for fault in d.faults
         if fault.rank.startswith(f"{role}/") and d.now - fault.detected <= limits.JOIN_S
     )
+
+
+def _under_way(d: StateTransaction, role: str, fault: FaultRecord) -> bool:
+    """Whether the restart after a fault goes on, and began seconds ago.
+
+    Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
+    row of lost nodes, each soon after the one before it, would otherwise never be counted again.
+    """
+    return fault.recovered is None and d.now - budget.counted_at(d, role, fault.detected) <= limits.JOIN_S
 
 
 def _refund(d: StateTransaction, failure: Failure) -> None:

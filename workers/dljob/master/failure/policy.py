@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob.master.failure import budget
+from dljob.master.state import limits
 from dljob.master.state.faults import Failure
 from dljob.master.state.job import RoleFacts
 from dljob.master.state.transaction import StateTransaction
@@ -70,10 +71,16 @@ def describe(target: str, outcome: Outcome) -> str:
     return f"{target}: {what}" + (f": {error}" if error else "") + where + code
 
 
-def decide(d: StateTransaction, failure: Failure, repeats: tuple[str, str]) -> Restart | Replace | Fail | Ignore:
+def decide(
+    d: StateTransaction, failure: Failure, repeats: tuple[str, str], *, joined: bool = False
+) -> Restart | Replace | Fail | Ignore:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
-    `repeats` is the result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
+    Args:
+        d: The transaction.
+        failure: The failure.
+        repeats: Result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
+        joined: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
     ends, why = repeats
@@ -83,7 +90,7 @@ def decide(d: StateTransaction, failure: Failure, repeats: tuple[str, str]) -> R
             # rule for any failure does not: it would restart what can only fail again.
             if ends and not _names(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
                 break
-            return _by_rule(d, rule, role)
+            return _by_rule(d, rule, role, joined=joined)
     if ends:
         return Fail(ends, why)
     level = d.facts(role).plan.restart_level
@@ -151,9 +158,12 @@ def _names(rule: Rule, reason: Reason | None) -> bool:
     return reason is not None and reason.value in rule.on_reasons
 
 
-def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | Fail | Ignore:
+def _by_rule(d: StateTransaction, rule: Rule, role: str, *, joined: bool) -> Restart | Replace | Fail | Ignore:
     """Return the action of a rule, or its escalation when its attempts are used up."""
-    attempts = len(budget.recent(d, f"rule:{rule.name}"))
+    marks = budget.recent(d, f"rule:{rule.name}")
+    if joined and marks and d.now - marks[-1].at <= limits.JOIN_S:
+        return _act(rule, rule.action, f"rule {rule.name}")
+    attempts = len(marks)
     if rule.max_attempts is None or attempts < rule.max_attempts:
         budget.add(d, f"rule:{rule.name}")
         return _act(rule, rule.action, f"rule {rule.name}")
