@@ -208,6 +208,57 @@ def test_a_preemption_that_was_announced_costs_no_budget_and_others_do():
     assert len(world.state.marks["w"]) == 1
 
 
+def test_nodes_that_are_announced_together_cost_one_restart_and_no_backoff():
+    world = boot(12, {"replicas": 6, "restartPolicy": {"level": "Role"}})
+    victims = [where(world, f"w/{rank}") for rank in range(5)]
+    for victim in victims:
+        evict(world, victim)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING, "no backoff is waited for"
+    assert not {where(world, f"w/{rank}") for rank in range(6)} & set(victims)
+    assert dict(world.state.restarts) == {Level.NODE.value: 1, Level.ROLE.value: 1}
+    assert not world.state.marks
+    (fault,) = world.state.faults
+    assert all(f"node {victim} is taken away: {EVICTED}" in fault.cause for victim in victims)
+
+
+def test_announced_departures_one_after_the_other_cost_no_backoff():
+    world = boot(6)
+    for _ in range(4):
+        evict(world, where(world))
+        world.settle()
+        assert world.state.phase is Phase.RUNNING
+    assert not world.state.marks
+
+
+def test_a_process_that_dies_again_and_again_on_a_node_that_is_to_go_waits_longer_each_time():
+    world = boot(2)
+    evict(world, where(world))
+    world.settle()
+    waits = []
+    for _ in range(3):
+        world.now += limits.JOIN_S + 1
+        world.kill("w", 0)
+        world.settle()
+        waits.append(max((own.due - world.now for own in world.state.incidents.values()), default=0.0))
+        while world.state.incidents:
+            world.tick()
+            world.settle()
+    assert waits == [0.0, 1.0, 2.0]
+    assert "w" not in world.state.marks, "it is still no failure of the job's"
+
+
+def test_of_two_nodes_that_are_to_go_one_is_left_where_there_is_room_for_one():
+    world = boot(3)
+    for victim in (where(world, "w/0"), where(world, "w/1")):
+        evict(world, victim)
+    world.settle()
+    left, stays = (own.stays for _, own in sorted(world.state.departures.items()))
+    assert not left
+    assert stays
+    assert (where(world, "w/0"), where(world, "w/1")) == ("n2", "n1")
+
+
 def test_a_failure_by_itself_on_a_node_that_is_to_go_still_counts():
     world = boot(2, {"restartPolicy": {"maxRestarts": 1}})
     evict(world, where(world))

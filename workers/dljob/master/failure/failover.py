@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dljob.master.failure import attribution, budget, coupling, ending, memory, repeats
-from dljob.master.failure.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
+from dljob.master.failure.policy import (
+    Fail,
+    Ignore,
+    Replace,
+    Restart,
+    announced,
+    decide,
+    describe,
+    lift,
+    next_level,
+    own_level,
+)
 from dljob.master.failure.restart import RestartOrder, begin, time_to_start
 from dljob.master.start import spares, starting
 from dljob.master.state import limits
@@ -109,16 +120,16 @@ def _restart(
         d.because(f"{cause}; {role} restarts with {by} already")
         return
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if joined:
+    if joined or _moves_as_announced(d, failure):
         wait = _left_of_backoff(d, role, ranks)
     else:
         ready_at = d.ranks[role, failure.rank].ready_at
         wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
-        if decision.counts:
-            charged = charge(d, role, level, cause)
-            if charged is None:
-                return
-            level = charged
+    if decision.counts and not joined:
+        charged = charge(d, role, level, cause)
+        if charged is None:
+            return
+        level = charged
     d.because(_why(d, role, level, decision, wait))
     # After an escalation even live hosts are replaced: keeping them was tried and did not help.
     fresh = level is not decision.level
@@ -171,6 +182,15 @@ def _under_way(d: StateTransaction, role: str, fault: FaultRecord) -> bool:
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     return fault.recovered is None and d.now - budget.counted_at(d, role, fault.detected) <= limits.JOIN_S
+
+
+def _moves_as_announced(d: StateTransaction, failure: Failure) -> bool:
+    """Whether a rank left its node as announced: that is no failure, and the next node need not be waited for.
+
+    A process that dies on such a node has not left it. It starts there again, so it has to wait.
+    """
+    facts = d.facts(failure.role)
+    return announced(d, failure) and not d.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
 def _refund(d: StateTransaction, failure: Failure) -> None:

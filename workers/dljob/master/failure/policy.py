@@ -99,12 +99,13 @@ def decide(
     # A node that computes wrong results would do so for the next process, too.
     if outcome.reason is Reason.SILENT_CORRUPTION:
         return Replace(counts=True, why="a node with silent corruption is replaced")
-    return Restart(Level(level), counts=not _announced(d, role, failure.rank, outcome), why=f"restartPolicy of {role}")
+    return Restart(Level(level), counts=not announced(d, failure), why=f"restartPolicy of {role}")
 
 
-def _announced(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> bool:
+def announced(d: StateTransaction, failure: Failure) -> bool:
     """Whether the node was taken away after an announcement; no budget pays for such a restart."""
-    return outcome.reason is Reason.PREEMPTED and d.hosts[d.facts(role).host_of(rank)].node in d.departures
+    host = d.facts(failure.role).host_of(failure.rank)
+    return failure.outcome.reason is Reason.PREEMPTED and d.hosts[host].node in d.departures
 
 
 def rule_for(d: StateTransaction, role: str, outcome: Outcome) -> Rule | None:

@@ -4,9 +4,9 @@ A departure is announced by Ray for a node that it drains (for an autoscaler, by
 when its pod gets SIGTERM), or by Kubernetes for a pod that is evicted, preempted, tainted away or deleted. From then on
 nothing is placed on the node: Ray would refuse it. Its ranks leave once their copies are on disk, if another node can
 hold them; otherwise they stay to the end, and try again whenever nodes change. In both cases the announcement is the
-recorded cause, and no budget is charged. Servers with a `drain` finish their requests before that, out of the
-endpoints, for as long as the announcement leaves time. Where no other node has room they serve until just that time is
-left; then they finish, and wait for room, while the node's other ranks stay to the end.
+recorded cause, no budget is charged, and no backoff waits. Servers with a `drain` finish their requests before that,
+out of the endpoints, for as long as the announcement leaves time. Where no other node has room they serve until just
+that time is left; then they finish, and wait for room, while the node's other ranks stay to the end.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ GRACE_S = 120.0
 """Seconds for copies to come to disk, where the spec has no `checkpoint`."""
 MAX_REASON = 500
 """Characters of the announcements that are kept."""
+MAX_WHY = 1000
+"""Characters of a cause that names many nodes which are left together."""
 _LEAVING = attrgetter("leaving")
 
 
@@ -96,35 +98,57 @@ def follow(d: StateTransaction) -> None:
 
 
 def go(d: StateTransaction) -> None:
-    """Move the ranks off departing nodes whose copies are on disk, where another node can hold them."""
+    """Move the ranks off departing nodes whose copies are on disk, where other nodes can hold them.
+
+    All nodes that can be left now are left together, so that a role with ranks on several of them restarts once.
+    """
+    left: list[str] = []
+    going = frozenset[str]()
     for name, own in sorted(d.departures.items()):
         units = _inhabited(d, name)
-        if d.ending or not units:
-            if own.drain_at is not None or own.drain_by is not None:
-                # Nobody is left to drain: no timer may wait for it.
-                d.departures = d.departures.set(name, evolve(own, drain_at=None, drain_by=None))
-            continue
-        if not own.saved:
-            # Servers do not wait for the copies: a short announcement may have no time for one after the other.
-            _drain_in_place(d, name, units)
-            continue
-        if own.drain_by is None and _finishing(d, name, units, own):
-            _put_off(d, name, own)
-            continue
-        found = elsewhere(d, units) if d.seats else None
-        if isinstance(found, Refusal):
-            if not own.stays:  # reported once, though it is tried again at each change of the nodes
-                d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {found.why}")
-            d.departures = d.departures.set(name, evolve(own, stays=found.why))
-            _drain_in_place(d, name, units)
-            continue
-        if _drains(d, name, own, units):
-            continue
+        if _leaves(d, name, own, units, going):
+            left.append(name)
+            going |= units
+    if not left:
+        return
+    for name in left:
         # Before the ranks leave: a drain that is over needs no timer.
         d.departures = d.departures.set(name, evolve(d.departures[name], drain_by=None, drain_at=None, drained=True))
-        why = f"node {name} is taken away: {own.why}"
-        leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.PREEMPTED, message=why))
-        try_to_place(d)
+    why = "; ".join(f"node {name} is taken away: {d.departures[name].why}" for name in left)
+    leave(d, frozenset(left), Outcome(ok=False, reason=Reason.PREEMPTED, message=why[:MAX_WHY]))
+    try_to_place(d)
+
+
+def _leaves(d: StateTransaction, name: str, own: Departure, units: frozenset[str], going: frozenset[str]) -> bool:
+    """Whether the ranks of a departing node leave now, with units of others that go; else does what has to be before.
+
+    Args:
+        d: The transaction.
+        name: The node.
+        own: Its departure.
+        units: Units on it; empty: nobody lives there.
+        going: Units of the nodes before it, which leave now.
+    """
+    if d.ending or not units:
+        if own.drain_at is not None or own.drain_by is not None:
+            # Nobody is left to drain: no timer may wait for it.
+            d.departures = d.departures.set(name, evolve(own, drain_at=None, drain_by=None))
+        return False
+    if not own.saved:
+        # Servers do not wait for the copies: a short announcement may have no time for one after the other.
+        _drain_in_place(d, name, units)
+        return False
+    if own.drain_by is None and _finishing(d, name, units, own):
+        _put_off(d, name, own)
+        return False
+    found = elsewhere(d, going | units) if d.seats else None
+    if isinstance(found, Refusal):
+        if not own.stays:  # reported once, though it is tried again at each change of the nodes
+            d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {found.why}")
+        d.departures = d.departures.set(name, evolve(own, stays=found.why))
+        _drain_in_place(d, name, units)
+        return False
+    return not _drains(d, name, own, units)
 
 
 def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str]) -> bool:
