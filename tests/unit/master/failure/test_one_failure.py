@@ -139,6 +139,48 @@ def test_nodes_that_freeze_together_use_one_attempt_of_a_rule():
     assert len(world.state.marks["rule:rack"]) == len(world.state.marks["job"]) == 1
 
 
+RESTARTS_JOB = {"name": "whole", "onReasons": ["NodeLost", "NodeFrozen"], "action": "RestartJob", "maxAttempts": 1}
+ROLES = [{"name": name, "replicas": 2} for name in ("a", "b")]
+
+
+def assert_one_restart_of_the_job(world):
+    assert world.state.phase is Phase.RUNNING
+    assert world.state.restarts["Job"] == len(world.state.marks["job"]) == 1
+    assert {rank.incarnation for rank in world.state.ranks.values()} == {2}
+
+
+def test_a_node_with_ranks_of_two_roles_whose_budgets_are_used_up_is_charged_to_the_job_once():
+    roles = [{**role, "restartPolicy": {"maxRestarts": 0}} for role in ROLES]
+    world = World(job(*roles, faultTolerance={"maxRestarts": 1}), views=nodes(2, cpus=4)).boot()
+    assert {unit.node for unit in world.state.units.values()} == {"n0"}
+    lose(world, "a/0")
+    assert_one_restart_of_the_job(world)
+
+
+def test_a_node_with_ranks_of_two_roles_uses_one_attempt_of_a_rule_that_restarts_the_job():
+    world = World(job(*ROLES, faultTolerance={"rules": [RESTARTS_JOB]}), views=nodes(2, cpus=4)).boot()
+    lose(world, "a/0")
+    assert_one_restart_of_the_job(world)
+    assert len(world.state.marks["rule:whole"]) == 1
+
+
+@pytest.mark.parametrize("gone", [World.freeze_node, World.lose_node])
+def test_nodes_of_two_roles_that_end_together_are_charged_to_the_job_once(gone):
+    world = World(job(*ROLES, faultTolerance={"rules": [RESTARTS_JOB]}), views=nodes(8, cpus=1)).boot()
+    go_together(world, ["a/0", "b/0"], 1.0, gone)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["rule:whole"]) == len(world.state.marks["job"]) == 1
+
+
+def test_a_role_that_must_not_restart_fails_the_job_though_another_one_restarts_it():
+    never = {"name": "c", "restartPolicy": {"level": "Never"}}
+    rule = {**RESTARTS_JOB, "roles": ["a", "b"]}
+    world = World(job(*ROLES, never, faultTolerance={"rules": [rule]}), views=nodes(2, cpus=5)).boot()
+    lose(world, "a/0")
+    assert world.state.phase is Phase.FAILED
+
+
 def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_short():
     world = made({**WORLD, "restartPolicy": {"maxRestarts": 9}}, backoff={"initialSeconds": 60})
     world.kill("t", 0)

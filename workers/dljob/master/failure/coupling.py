@@ -12,6 +12,7 @@ from dljob.master.state.cuts import partners
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Incident, RankKey
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
@@ -51,16 +52,20 @@ def _going_back(d: StateTransaction, members: frozenset[RankKey]) -> tuple[RankK
     )
 
 
-def covered(d: StateTransaction, role: str, ranks: Iterable[int]) -> str:
-    """Return the coupled restart of this event that has taken these ranks along already; empty if there is none.
+def covered(d: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
+    """Return the restart of this event that these ranks, which need one of this level, are in; empty if there is none.
 
-    A lost node takes ranks of several roles. Those of a coupled one need no restart, and no budget, of their own.
+    A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,
+    and no budget, of their own.
     """
+    if any(own.level is Level.JOB for number, own in d.incidents.items() if number > d.base.serial):
+        return "job"
     found = {d.ranks[role, rank].incident for rank in ranks if _taken_down(d, (role, rank))}
     incidents = [d.incidents[number] for number in found]
-    if not incidents or any(not incident.role or role not in d.facts(incident.role).coupled for incident in incidents):
+    if not incidents or any(role not in d.facts(incident.role).coupled for incident in incidents):
         return ""
-    return incidents[0].target if all(_taken_down(d, (role, rank)) for rank in ranks) else ""
+    whole = level is not Level.JOB and all(_taken_down(d, (role, rank)) for rank in ranks)
+    return incidents[0].target if whole else ""
 
 
 def _taken_down(d: StateTransaction, key: RankKey) -> bool:

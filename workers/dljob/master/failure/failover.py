@@ -116,7 +116,7 @@ def _restart(
     level = decision.level
     if outcome.reason in _NODE_REASONS and not decision.counts:
         _refund(d, failure)
-    if level is not Level.JOB and (by := coupling.covered(d, role, ranks)):
+    if by := coupling.covered(d, role, ranks, level):
         d.because(f"{cause}; {role} restarts with {by} already")
         return
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
@@ -169,18 +169,21 @@ def _joined(d: StateTransaction, failure: Failure) -> bool:
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason in alike and (since < fault.detected or _under_way(d, role, fault)))
+        or (fault.reason in alike and (since < fault.detected or _under_way(d, fault)))
         for fault in d.faults
-        if fault.rank.startswith(f"{role}/") and d.now - fault.detected <= limits.JOIN_S
+        # A restart of the job is one of every role.
+        if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
+        if d.now - fault.detected <= limits.JOIN_S
     )
 
 
-def _under_way(d: StateTransaction, role: str, fault: FaultRecord) -> bool:
+def _under_way(d: StateTransaction, fault: FaultRecord) -> bool:
     """Whether the restart after a fault goes on, and began seconds ago.
 
     Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
+    role = fault.rank.partition("/")[0]
     return fault.recovered is None and d.now - budget.counted_at(d, role, fault.detected) <= limits.JOIN_S
 
 
