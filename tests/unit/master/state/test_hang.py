@@ -363,6 +363,25 @@ def test_a_rule_says_what_a_hang_does_also_where_it_is_else_only_told():
     assert {own.incarnation for own in world.state.ranks.values()} == {2}
 
 
+@pytest.mark.parametrize(
+    ("attempts", "escalates"), [(2, {}), (1, {"action": "RestartProcess", "escalateTo": "ReplaceNode"})]
+)
+def test_a_hang_that_blames_nobody_leaves_no_node_where_a_rule_replaces_it(attempts, escalates):
+    rule = {"name": "leave", "onReasons": ["Hang"], "action": "ReplaceNode", "maxAttempts": attempts, **escalates}
+    world = boot(rules=[rule])
+    for incarnation in (1, 2):
+        world.send(found(0, incarnation, whole=True))
+        world.settle()
+        while world.state.incidents:
+            world.tick()
+            world.settle()
+    assert not world.state.exclusions
+    assert world.notes(reasons.NODE_REPLACED) == []
+    assert {own.incarnation for own in world.state.ranks.values()} == {3}
+    assert world.state.restarts["Role"] == (1 if escalates else 2)
+    assert len(world.state.marks["rule:leave"]) == attempts
+
+
 def test_a_straggler_is_only_told_unless_a_rule_asks_for_it_by_name():
     any_reason = {"name": "any", "action": "RestartRole"}
     world = boot(rules=[any_reason])

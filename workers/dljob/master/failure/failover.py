@@ -11,6 +11,7 @@ from dljob.master.failure.policy import (
     Replace,
     Restart,
     announced,
+    at_least_role,
     decide,
     describe,
     lift,
@@ -46,6 +47,7 @@ def failed(
     begun: bool = True,
     decided: Restart | None = None,
     who: str = "",
+    blamed: bool = True,
 ) -> None:
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
 
@@ -58,21 +60,18 @@ def failed(
         begun: Whether any rank of the role had been started since the role last waited as a whole.
         decided: The decision, where the rules need not be asked.
         who: Name of what failed, if it was none of the ranks (a torch store).
+        blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
-    first = ranks[0]
-    failure = attribution.attribute_failure(d, role, first, outcome)
+    failure = attribution.attribute_failure(d, role, ranks[0], outcome)
     outcome = failure.outcome
     cause = describe(who or failure.name, outcome)
     joined = _joined(d, failure)
     decision = decided or decide(d, failure, ("", "") if who else repeats.judge(d, failure), joined=joined)
     if isinstance(decision, Replace):
-        node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
-        if node:
-            reason = outcome.reason or Reason.UNKNOWN
-            d.leaving.setdefault(node, NodeDeparture(reason.value, f"{cause}; {decision.why}", decision.counts))
+        restart = _leave_node(d, failure, decision, cause, blamed=blamed)
+        if restart is None:
             return
-        # The unit has no node: it is being moved already, so an ordinary restart is left.
-        decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
+        decision = restart
     if isinstance(decision, Fail):
         attribution.ends(d, failure, cause)
         ending.fail(d, decision.reason, f"{cause}; {decision.why}")
@@ -81,6 +80,21 @@ def failed(
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
         _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
+
+
+def _leave_node(
+    d: StateTransaction, failure: Failure, decision: Replace, cause: str, *, blamed: bool
+) -> Restart | None:
+    """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
+    facts = d.facts(failure.role)
+    if not blamed:
+        return Restart(at_least_role(own_level(facts)), decision.counts, f"{decision.why}, with no node to blame,")
+    node = d.units[facts.unit_of(facts.host_of(failure.rank))].node
+    if not node:  # the unit is being moved already
+        return Restart(own_level(facts), decision.counts, decision.why)
+    reason = failure.outcome.reason or Reason.UNKNOWN
+    d.leaving.setdefault(node, NodeDeparture(reason.value, f"{cause}; {decision.why}", decision.counts))
+    return None
 
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dljob.master.failure import ending, failover, policy
-from dljob.master.failure.policy import Restart, own_level
+from dljob.master.failure.policy import Restart, at_least_role, own_level
 from dljob.master.failure.restart import kill
 from dljob.master.state.events import HangFound
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Clue, Level, Outcome, Reason
+from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
@@ -39,13 +39,13 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     decided = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decided = Restart(_at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
+        decided = Restart(at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
         for one in ranks:
             kill(d, facts.host_of(one))
             ending.drop_process(d, (event.role, one))
-    failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
+    failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
 
 
 def _outcome(event: HangFound, kind: Reason) -> Outcome:
@@ -53,7 +53,3 @@ def _outcome(event: HangFound, kind: Reason) -> Outcome:
     seen = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
     return Outcome(ok=False, reason=kind, message=event.why, clues=(seen, *stacks))
-
-
-def _at_least_role(level: Level) -> Level:
-    return level if level is Level.JOB else Level.ROLE

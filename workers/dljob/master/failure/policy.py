@@ -192,6 +192,11 @@ def own_level(facts: RoleFacts) -> Level:
     return Level.PROCESS if level == "Never" else Level(level)
 
 
+def at_least_role(level: Level) -> Level:
+    """Return the level at which a whole role restarts, or the job where a role's level says so."""
+    return level if level is Level.JOB else Level.ROLE
+
+
 def _act(rule: Rule, action: str, why: str) -> Restart | Replace | Fail | Ignore:
     """Return the decision that the action of a rule stands for."""
     if action == "Fail":
