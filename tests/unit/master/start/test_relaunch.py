@@ -20,8 +20,8 @@ ECC = {"name": "ecc", "onExitCodes": [77], "action": "ReplaceNode"}
 BROKEN = Outcome(ok=False, reason=Reason.UNKNOWN, code=77)
 
 
-def boot(count: int = 3, *, relauncher: str | None = "cloud") -> World:
-    node = {"relauncher": relauncher} if relauncher else {}
+def boot(count: int = 3, *, relauncher: str | None = "cloud", **policy: object) -> World:
+    node = {**policy, **({"relauncher": relauncher} if relauncher else {})}
     made = job({"name": "w", "replicas": 2}, faultTolerance={"rules": [ECC], "node": node})
     return World(made, views=nodes(count, cpus=1)).boot()
 
@@ -87,6 +87,24 @@ def test_a_new_master_tells_again_of_what_is_excluded() -> None:
     world.send(ev.NodesSeen(left))
     (again,) = [a for a in reissue(world.state, world.now) if isinstance(a, ac.RelaunchNode)]
     assert again.labels == (), "it is not there any more"
+
+
+def test_a_new_master_repeats_the_words_of_the_request() -> None:
+    world = boot()
+    actions = world.send(ev.RankEnded("w", 0, 1, BROKEN))
+    asked = [a for a in actions if isinstance(a, ac.RelaunchNode)]
+    assert [a for a in reissue(world.state, world.now) if isinstance(a, ac.RelaunchNode)] == asked != []
+
+
+def test_a_new_master_has_no_node_replaced_that_failed_less_often_than_the_policy_says() -> None:
+    world = boot(maxFailures=2)
+    victim = world.state.units["w/0"].node
+    assert told(world.send(ev.NodeFrozen(victim, 3.0))) == []
+    assert victim in world.state.exclusions
+    assert told(reissue(world.state, world.now)) == []
+    world.send(ev.NodeThawed(victim))
+    assert told(world.send(ev.NodeFrozen(victim, 3.0))) == [(victim, "NodeFrozen")]
+    assert told(reissue(world.state, world.now)) == [(victim, "NodeFrozen")]
 
 
 def test_an_error_of_the_relauncher_is_noted_and_the_job_goes_on() -> None:

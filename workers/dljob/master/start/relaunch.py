@@ -40,10 +40,11 @@ def report_answer(d: StateTransaction, event: RelaunchTold) -> None:
 
 
 def orders(state: JobState) -> Iterator[RelaunchNode]:
-    """Yield the requests that a new epoch repeats: those for all excluded nodes."""
+    """Yield the requests that a new epoch repeats: those for all excluded nodes that are to be replaced."""
     if state.job.fault_tolerance.node.relauncher:
         for name, own in sorted(state.exclusions.items()):
-            yield RelaunchNode(name, own.reason, own.check or own.reason, _labels(state.nodes, name))
+            if own.replaced:
+                yield RelaunchNode(name, own.reason, own.replaced, _labels(state.nodes, name))
 
 
 def _labels(nodes: Iterable[NodeView], name: str) -> tuple[tuple[str, str], ...]:

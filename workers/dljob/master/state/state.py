@@ -335,6 +335,8 @@ class Exclusion:
     """Whether the node still does not answer; as long as it does not, the exclusion does not end."""
     check: str = ""
     """Failed part of the node check; empty: the exclusion has another reason."""
+    replaced: str = ""
+    """Why the node is to be replaced, as the relauncher is told; empty: it may be used again, and is not replaced."""
 
 
 @dataclass(frozen=True, slots=True)
