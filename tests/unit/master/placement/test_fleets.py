@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from elastic_kit import boot, fleet, join, lose, ready, wait_for
-from master_kit import KILLED, error, nodes
+from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.placement import giving, resizing
@@ -226,6 +226,29 @@ def test_a_rank_that_goes_while_it_restarts_leaves_its_restart():
         world.settle()
         world.tick()
     assert not world.state.incidents
+
+
+def test_ranks_that_a_fleet_dropped_stay_dropped_when_their_restart_escalates():
+    one = {"resources": {"cpu": "1"}}
+    role = {"name": "e", "replicas": 8, "replicasPerGroup": 2, "minReplicas": 2, "maxReplicas": 8, **one}
+    world = World(job(role, {"name": "d", **one}), views=nodes(3, cpus=4)).boot()
+    gone = world.state.units["e/0"].node
+    assert world.state.units["e/1"].node == gone
+    world.lose_node(gone)
+    world.settle()
+    world.tick()
+    assert world.state.job.roles["e"].ranks == [0, 1, 4, 5, 6, 7], "there is room for one of the two groups"
+    # The hosts of the group that moved never answer: their image cannot be pulled, say.
+    while world.state.verdict is None:
+        while world.pending:
+            event = world.pending.pop(0)
+            if not isinstance(event, ev.HostReady) or event.host.role != "e":
+                world.send(event)
+        world.tick()
+        dropped = {world.state.ranks["e", rank].phase for rank in (2, 3)}
+        assert dropped == {RankPhase.ABSENT}
+    assert [note.level for note in world.notes(reasons.ESCALATED)] == ["RoleGroup", "Role", "Job"]
+    assert world.state.verdict.reason == reasons.RESTART_TIMED_OUT
 
 
 def test_a_growth_does_not_wait_after_the_loss_of_one_that_served():

@@ -24,7 +24,7 @@ from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
 from dljob.master.state.job import STORE
-from dljob.master.state.state import Incident, RankKey, RankPhase
+from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
@@ -257,28 +257,28 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
     return at
 
 
-def timed_out(d: StateTransaction, incident: Incident) -> None:
+def timed_out(d: StateTransaction, number: int) -> None:
     """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
-    role = incident.role or incident.members[0][0]
-    pending = [f"{r}/{n}" for r, n in incident.members if _is_pending(d, (r, n))]
+    incident = d.incidents[number]
+    # Not the members that have left it: a fleet may have dropped them, and they must not start again.
+    pending = [key for key in incident.members if d.ranks[key].incident == number]
+    role = pending[0][0]
     cause = (
         f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
         f" {time_to_start(d, incident.members):.0f} s after"
     )
-    cause = f"{cause} a restart at level {incident.level.value} ({', '.join(pending[:3])})"
+    names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
+    cause = f"{cause} a restart at level {incident.level.value} ({names})"
     larger = next_level(d.facts(role), incident.level)
     if larger is None:
         ending.fail(d, reasons.RESTART_TIMED_OUT, cause)
         return
-    level = charge(d, role, larger, cause)
+    # Of a role that was taken along whole, a smaller level may not do.
+    level = charge(d, role, lift(d.facts(role), larger, host_lost=False), cause)
     if level is not None:
         d.note(reasons.ESCALATED, incident.target, cause, level=level.value)
-        ranks = tuple(rank for name, rank in incident.members if name == role)
+        ranks = tuple(rank for name, rank in pending if name == role)
         begin(d, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
-
-
-def _is_pending(d: StateTransaction, key: RankKey) -> bool:
-    return d.ranks[key].phase in (RankPhase.WAITING, RankPhase.STARTING, RankPhase.STOPPING)
 
 
 def settle(d: StateTransaction, key: RankKey) -> None:

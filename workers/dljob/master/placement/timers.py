@@ -107,7 +107,7 @@ def _overdue(d: StateTransaction, number: int) -> None:
         )
         admission.try_to_place(d)
     else:
-        failover.timed_out(d, incident)
+        failover.timed_out(d, number)
 
 
 def _looks_for_room(d: StateTransaction, number: int) -> bool:
