@@ -20,9 +20,14 @@ async def nobody(*_: Any) -> None:
 
 
 def executor_of(
-    backend: Any, offer: Callable[..., Awaitable[None]] = nobody, *, job: dict[str, Any] = JOB, epoch: int = 1
+    backend: Any,
+    offer: Callable[..., Awaitable[None]] = nobody,
+    *,
+    job: dict[str, Any] = JOB,
+    epoch: int = 1,
+    failed: Callable[[Exception], None] = print,
 ) -> Executor:
-    """Return an executor whose events go to `offer`."""
+    """Return an executor whose events go to `offer`, and the exceptions that end its tasks to `failed`."""
     return Executor(
         INFO,
         plan(DLJobManifest.model_validate(job)),
@@ -30,5 +35,5 @@ def executor_of(
         offer=offer,
         epoch=lambda: epoch,
         on_loss=lambda: None,
-        owner=TaskOwner(print),
+        owner=TaskOwner(failed),
     )

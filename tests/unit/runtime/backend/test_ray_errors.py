@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ray import exceptions as rx
 
+from dljob.runtime.backend import ray_backend
 from dljob.runtime.backend.interface import ActorLostError, ActorRef
 from dljob.runtime.backend.ray_backend import RayBackend
 
@@ -40,3 +41,23 @@ async def test_an_error_of_rays_is_an_actor_that_is_lost(error: Exception, certa
         await RayBackend().call(ActorRef("w/0/1", Broken(error)), "hello")
     assert (lost.value.certain, lost.value.node_lost) == (certain, False)
     assert str(lost.value)
+
+
+async def test_a_reservation_that_a_silent_gcs_did_not_give_back_is_given_back_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, removed, silent = RayBackend(), list[Any](), [True]
+    group: Any = object()
+    backend._groups["w/0/1"] = group
+
+    def remove(given: Any) -> None:
+        if silent:
+            silent.pop()
+            raise rx.GetTimeoutError("There was timeout in removing the placement group")
+        removed.append(given)
+
+    monkeypatch.setattr(ray_backend, "remove_placement_group", remove)
+    with pytest.raises(rx.GetTimeoutError):
+        await backend.release("w/0/1")
+    await backend.release("w/0/1")
+    assert (removed, backend._groups) == ([group], {})

@@ -210,6 +210,10 @@ async def end_an_actor(_: World, shell: MasterLoop) -> None:
     shell.executor.hosts._end_beside("01234567/nobody")
 
 
+async def release_later(_: World, shell: MasterLoop) -> None:
+    shell.executor._release_later("worker/0", "01234567/worker/0/9")
+
+
 async def end_a_savers_agent(_: World, shell: MasterLoop) -> None:
     shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._kill_saver_agent("n1"))
 
@@ -285,6 +289,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "parked calls": park_a_call,
     "reaping of processes": reap,
     "record on the volume": go_on,
+    "release of a reservation": release_later,
     "renewal of the admission lock": go_on,
     "samples": go_on,
     "sizes": tell_sizes,

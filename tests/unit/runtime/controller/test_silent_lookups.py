@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 from executor_kit import INFO, executor_of
 from memory_backend import MemoryBackend, MemoryHost
+from ray.exceptions import GetTimeoutError
 
+from dljob import tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId
@@ -103,6 +105,65 @@ async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on() -> 
         await backend.ended.wait()
     assert ACTOR not in backend.hosts
     assert failures == []
+    made.close()
+
+
+def muted(monkeypatch: pytest.MonkeyPatch, backend: MemoryBackend, method: str, name: str, times: int) -> list[int]:
+    """Let a method raise so often for a reservation, as of a GCS whose head is replaced; clear the list to end that."""
+    left, real = list(range(times)), getattr(backend, method)
+
+    async def asked(*given: Any) -> Any:
+        if left and name in given:
+            left.pop()
+            backend.calls.append(f"silent {method}")
+            raise GetTimeoutError("It is probably because GCS server is dead")
+        return await real(*given)
+
+    monkeypatch.setattr(backend, method, asked)
+    monkeypatch.setattr(tasks, "FIRST_S", 0.001)
+    return left
+
+
+async def test_a_reservation_that_ray_cannot_give_back_yet_holds_up_its_own_unit_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, core, failures = MemoryBackend(), Core(), list[Exception]()
+    left = muted(monkeypatch, backend, "release", "01234567/w/0/1", 7)
+    backend.groups["01234567/w/0/1"] = "n1"
+    made = executor_of(backend, core.offer, failed=failures.append)
+    made.execute([ac.Unreserve("w/0", 1), ac.Reserve("w/0", 2, "n1", 60.0), ac.Reserve("w/1", 1, "n1", 60.0)])
+    assert await core.next() == ev.UnitReserved("w/1", 1, "n1")
+    assert "reserve 01234567/w/0/2" not in backend.calls
+    left.clear()
+    assert await core.next() == ev.UnitReserved("w/0", 2, "n1")
+    assert backend.calls[-2:] == ["release 01234567/w/0/1", "reserve 01234567/w/0/2"]
+    assert backend.groups.keys() == {"01234567/w/0/2", "01234567/w/1/1"}
+    assert failures == []
+    made.close()
+
+
+async def test_a_reservation_that_ray_does_not_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, core, failures = MemoryBackend(), Core(), list[Exception]()
+    muted(monkeypatch, backend, "reserve", "01234567/w/0/1", 2)
+    made = executor_of(backend, core.offer, failed=failures.append)
+    made.execute([ac.Reserve("w/0", 1, "n1", 60.0)])
+    assert await core.next() == ev.UnitReserved("w/0", 1, "n1")
+    assert backend.calls == ["silent reserve", "silent reserve", "reserve 01234567/w/0/1"]
+    assert failures == []
+    made.close()
+
+
+async def test_a_reservation_that_is_given_back_is_asked_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, core = MemoryBackend(), Core()
+    muted(monkeypatch, backend, "reserve", "01234567/w/0/1", 7)
+    made = executor_of(backend, core.offer)
+    made.execute([ac.Reserve("w/0", 1, "n1", 60.0)])
+    made.execute([ac.Unreserve("w/0", 1), ac.Reserve("w/1", 1, "n1", 60.0)])
+    assert await core.next() == ev.UnitReserved("w/1", 1, "n1")
+    asked = backend.calls.count("silent reserve")
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert (made._reserving, backend.calls.count("silent reserve")) == ({}, asked)
     made.close()
 
 

@@ -176,13 +176,15 @@ class RayBackend:
         """Remove the placement group; Ray ends everything in it."""
         # A creation cannot be cancelled: removing before it ends would miss the group.
         await self._reserving.settled([name])
-        group = self._groups.pop(name, None)
+        group = self._groups.get(name)
         if group is None:
             row = await self._thread(self._tables.group, name)
             if row is None:
                 return
             group = self._tables.group_of(row)
         await self._thread(remove_placement_group, group)
+        # Only now: a GCS that is silent for a minute makes Ray raise, and the caller asks again.
+        self._groups.pop(name, None)
 
     async def reservations(self, prefix: str) -> tuple[str, ...]:
         """Return the names of the groups that are not removed."""

@@ -88,6 +88,8 @@ class Executor:
         self._queue: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserving: dict[str, asyncio.Task[None]] = {}
+        self._releases: dict[str, set[asyncio.Task[None]]] = {}
+        """Unit -> releases of its reservations that Ray has not carried out yet."""
         self.hosts = WorkerHosts(backend, offer, epoch, on_loss, agent_prefix(job), owner=owner)
         self._checks = Checks(job, plan, backend, offer, epoch, owner=owner)
         self.relaunching = Relaunching("")
@@ -142,8 +144,11 @@ class Executor:
                 if number % AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def _spawn(self, work: Callable[[Any], Coroutine[Any, Any, None]], action: object) -> asyncio.Task[None]:
-        task = self._owner.start(f"execution of {type(action).__name__}", work(action))
+    def _spawn(self, work: Callable[[Any], Coroutine[Any, Any, None]], action: object) -> None:
+        self._keep(self._owner.start(f"execution of {type(action).__name__}", work(action)))
+
+    def _keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Have `close` cancel a task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -161,9 +166,20 @@ class Executor:
                 # A reservation that still waits for room would else be granted after its release.
                 if task := self._reserving.pop(name, None):
                     task.cancel()
-                await self._backend.release(name)
+                try:
+                    await self._backend.release(name)
+                except Exception as error:  # noqa: BLE001 - whatever Ray raises, what it cannot do now is done later
+                    log.warning("%s is not released yet: %r", name, error)
+                    self._release_later(unit, name)
             case _:
                 raise DLJobError(f"PrimeMaster ordered an unknown action: {action!r}")
+
+    def _release_later(self, unit: str, name: str) -> None:
+        """Start a task that releases a reservation: a GCS whose head is replaced answers nothing for minutes."""
+        later = self._keep(self._owner.repeat("release of a reservation", lambda: self._backend.release(name)))
+        mine = self._releases.setdefault(unit, set())
+        mine.add(later)
+        later.add_done_callback(mine.discard)
 
     def _begin(self, action: object) -> None:
         match action:
@@ -171,7 +187,8 @@ class Executor:
                 name = self._reservation(unit, token)
                 # A recovered master reissues Reserve, and the core may have ordered it again in the same turn.
                 if name not in self._reserving:
-                    self._reserving[name] = self._spawn(self._reserve, action)
+                    task = self._owner.repeat("execution of Reserve", lambda: self._reserve(action))
+                    self._reserving[name] = self._keep(task)
             case ac.SpawnHost():
                 self._bring_up_host(action)
             case ac.SpawnSpare():
@@ -197,20 +214,25 @@ class Executor:
         return f"{self._prefix}{unit}/{token}"
 
     async def _reserve(self, action: ac.Reserve) -> None:
+        """Reserve a unit. Where Ray does not answer this raises and is begun again, which yields the same reservation.
+
+        It waits for the unit's releases: until then the devices of its earlier reservation are not free.
+        """
         name = self._reservation(action.unit, action.token)
+        if releases := self._releases.get(action.unit):
+            await asyncio.wait(releases)
+        event: ev.UnitReserved | ev.UnitRefused = ev.UnitReserved(action.unit, action.token, action.node)
         try:
             async with self._admission.turn():
                 # With the memory that was raised after OOM kills (ADR 34), which the plan does not have.
                 unit = unit_of(self._plan, action.unit, action.given)
                 await self._backend.reserve(unit, action.node, name, action.deadline_s)
         except ReservationRefusedError as error:
-            await self._offer(ev.UnitRefused(action.unit, action.token, error.message))
-        else:
-            await self._offer(ev.UnitReserved(action.unit, action.token, action.node))
-        finally:
-            # After Unreserve and a new Reserve of the same name the entry belongs to the later task.
-            if self._reserving.get(name) is asyncio.current_task():
-                del self._reserving[name]
+            event = ev.UnitRefused(action.unit, action.token, error.message)
+        await self._offer(event)
+        # After Unreserve and a new Reserve of the same name the entry belongs to the later task.
+        if self._reserving.get(name) is asyncio.current_task():
+            del self._reserving[name]
 
     # -- hosts and spares
 
