@@ -94,6 +94,9 @@ class RayBackend:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
+        self._listed, self._listing = False, asyncio.Lock()
+        self._unsure: set[str] = set()
+        """Groups whose creation failed: a GCS that did not answer may have made them."""
         self._classes: dict[str, Any] = {}
         self._exporting, self._exported = threading.Lock(), set[str]()
         self._suspects: set[str] | None = None
@@ -129,26 +132,48 @@ class RayBackend:
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
         """Hold a unit by a detached placement group pinned to the node."""
         # A group of this name may exist: a master that died asked for it.
-        row = await self._thread(self._tables.group, name)
-        if row is None:
+        group = await self._existing(name)
+        if group is None:
             group = await self._reserving.make(name, self._create_group, unit, node, name)
-        else:
-            group = self._groups[name] = self._tables.group_of(row)
         why = await self._wait_group(group, deadline_s)
         if why:
             # A pending group would otherwise be created later, when the job does not want it any more.
             await self.release(name)
             raise ReservationRefusedError(f"unit {unit.name} could not be reserved on node {node[:8]}: {why}")
 
+    async def _existing(self, name: str) -> PlacementGroup | None:
+        """Return the group of a name, also one of an earlier master; None if there is none.
+
+        Ray's table is read once for all names: it has a row for each of them, so a read for each would be quadratic.
+        """
+        async with self._listing:
+            if name not in self._groups and (not self._listed or name in self._unsure):
+                await self._list_groups()
+        return self._groups.get(name)
+
+    async def _list_groups(self) -> list[str]:
+        """Keep the handles of all groups that are not removed; return their names."""
+        unsure = frozenset(self._unsure)
+        rows = await self._thread(self._tables.groups)
+        for row in rows:
+            self._groups.setdefault(row["name"], self._tables.group_of(row))
+        self._listed = True
+        self._unsure -= unsure
+        return sorted(row["name"] for row in rows)
+
     def _create_group(self, unit: Unit, node: str, name: str) -> PlacementGroup:
-        group = placement_group(
-            [amounts(bundle.resources) for bundle in unit.bundles],
-            # One unit is on one node, and the node is chosen by PrimeMaster: both are fixed here.
-            strategy="STRICT_PACK",
-            name=name,
-            lifetime="detached",
-            bundle_label_selector=[{NODE_ID: node}] * len(unit.bundles),
-        )
+        try:
+            group = placement_group(
+                [amounts(bundle.resources) for bundle in unit.bundles],
+                # One unit is on one node, and the node is chosen by PrimeMaster: both are fixed here.
+                strategy="STRICT_PACK",
+                name=name,
+                lifetime="detached",
+                bundle_label_selector=[{NODE_ID: node}] * len(unit.bundles),
+            )
+        except Exception:
+            self._unsure.add(name)
+            raise
         self._groups[name] = group
         return group
 
@@ -176,12 +201,9 @@ class RayBackend:
         """Remove the placement group; Ray ends everything in it."""
         # A creation cannot be cancelled: removing before it ends would miss the group.
         await self._reserving.settled([name])
-        group = self._groups.get(name)
+        group = await self._existing(name)
         if group is None:
-            row = await self._thread(self._tables.group, name)
-            if row is None:
-                return
-            group = self._tables.group_of(row)
+            return
         await self._thread(remove_placement_group, group)
         # Only now: a GCS that is silent for a minute makes Ray raise, and the caller asks again.
         self._groups.pop(name, None)
@@ -189,8 +211,7 @@ class RayBackend:
     async def reservations(self, prefix: str) -> tuple[str, ...]:
         """Return the names of the groups that are not removed."""
         await self._reserving.settled(self._reserving.names(prefix))
-        rows = await self._thread(self._tables.groups)
-        return tuple(sorted(row["name"] for row in rows if row["name"].startswith(prefix)))
+        return tuple(name for name in await self._list_groups() if name.startswith(prefix))
 
     # -- actors
 
@@ -227,12 +248,10 @@ class RayBackend:
         return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec, options))
 
     async def _group(self, name: str) -> PlacementGroup:
-        if name not in self._groups:
-            row = await self._thread(self._tables.group, name)
-            if row is None:
-                raise ActorLostError(f"the reservation {name} is gone")
-            self._groups[name] = self._tables.group_of(row)
-        return self._groups[name]
+        group = await self._existing(name)
+        if group is None:
+            raise ActorLostError(f"the reservation {name} is gone")
+        return group
 
     def _make(self, spec: ActorSpec, options: dict[str, Any]) -> Any:
         # Ray disassembles a class before it exports it, 0.1 s of CPU in each thread that creates a first actor of it.

@@ -33,10 +33,6 @@ class RayTables:
         """Return the placement groups that are not removed; the GCS keeps the rows of removed ones."""
         return [row for row in ray_private.group_rows().values() if row["state"] != GONE]
 
-    def group(self, name: str) -> Mapping[str, Any] | None:
-        """Return a placement group by name, in whichever namespace it was created."""
-        return next((row for row in self.groups() if row["name"] == name), None)
-
     def group_by_id(self, group: PlacementGroup) -> Mapping[str, Any]:
         """Return the row of a placement group; one that the GCS has forgotten counts as removed."""
         return ray_private.group_row(group.id) or {"state": GONE, "stats": {"scheduling_state": GONE}}
