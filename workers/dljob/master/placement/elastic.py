@@ -145,19 +145,26 @@ def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
     # Checked first, since in nearly all events every unit is held.
     if d.held == d.job.unit_count and own.shrink_at is None:
         return
-    phases = _phases(d, role)
     gives = giving.may_give(d, role) and bool(giving.needy(d))
-    if own.shrink_at is None and (UnitPhase.LOST in phases or gives):
+    if own.shrink_at is None and (_lost(d, role) or gives):
         _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
-    elif own.shrink_at is not None and not own.leaving and not gives and phases <= {UnitPhase.HELD}:
+    elif own.shrink_at is not None and not own.leaving and not gives and not any(_unplaced(d, role)):
         _put(d, role, evolve(own, shrink_at=None))
 
 
-def _phases(d: StateTransaction, role: str) -> frozenset[UnitPhase]:
-    """Return the phases of the role's units that have unfinished ranks."""
+def _unplaced(d: StateTransaction, role: str) -> Iterator[str]:
+    """Yield the role's units that need a place, and have unfinished ranks."""
     facts = d.facts(role)
-    names = (f"{facts.series}/{group}" for group in facts.groups)
-    return frozenset(d.units[name].phase for name in names if inhabited(d, name))
+    # By the index: this runs at each event of a recovery, and 10,000 groups are too many for that.
+    for name in d.homeless:
+        series, _, group = name.rpartition("/")
+        if series == facts.series and int(group) in facts.places and inhabited(d, name):
+            yield name
+
+
+def _lost(d: StateTransaction, role: str) -> bool:
+    """Whether a unit of the role, with unfinished ranks, lost its node."""
+    return any(d.units[name].phase is UnitPhase.LOST for name in _unplaced(d, role))
 
 
 def _patience(d: StateTransaction) -> float:
@@ -170,7 +177,7 @@ def _shrink(d: StateTransaction) -> None:
     """Shrink roles to the number of ranks that there is room for; below their minimum they wait on."""
     waiting = [role for role in d.job.roles if role in d.sizes and d.sizes[role].shrink_at is not None]
     # Ranks that leave are waited for: their role has its next size first.
-    lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role) and not d.sizes[role].leaving]
+    lacking = [role for role in waiting if _lost(d, role) and not d.sizes[role].leaving]
     found = resizing.fewer(d, lacking)
     # First the next attempt: without room now, the roles wait for as long again.
     for role in waiting:
@@ -205,7 +212,7 @@ def at_last(d: StateTransaction) -> bool:
     lost = [
         role
         for role in sorted(d.sizes)
-        if UnitPhase.LOST in _phases(d, role) or (needy and (d.sizes[role].leaving or giving.may_give(d, role)))
+        if _lost(d, role) or (needy and (d.sizes[role].leaving or giving.may_give(d, role)))
     ]
     if lost:
         _shrink(d)
