@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ledger_kit import check_ledger
 
 from dljob.master.persistence.codec import event_record, replay
-from dljob.master.placement.reissue import live_hosts, ready_spares, reissue
+from dljob.master.placement.reissue import leftovers, live_hosts, ready_spares, reissue
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
@@ -249,7 +249,8 @@ class World:
         assert rebuilt == self.state
         self.state = rebuilt
         self.send(ev.MasterStarted(self.state.epoch + 1, "killed"))
-        for action in reissue(self.state, self.now):
+        held = [(unit, token) for unit, tokens in self.held.items() for token in tokens]
+        for action in (*reissue(self.state, self.now), *leftovers(self.state, held)):
             self.carry_out(action)
         for host, own in live_hosts(self.state):
             process = self.hosts.get((host, own.life)) or self._adopt(host, own.life, own.actor)

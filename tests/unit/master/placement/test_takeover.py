@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from master_kit import World, host, job, nodes
 
-from dljob.master.placement.reissue import live_hosts, ready_spares, reissue
+from dljob.master.placement.reissue import leftovers, live_hosts, ready_spares, reissue
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state.state import HostPhase, Phase
@@ -139,6 +139,28 @@ def test_a_reservation_given_back_is_given_back_again_although_the_unit_is_wante
         assert (world.state.units["w/0"].phase.name, world.state.units["w/0"].token) == (phase, 2)
         assert act.Unreserve("w/0", 1) in reissue(world.state, world.now)
         world.settle()
+
+
+def test_each_reservation_that_a_unit_has_left_is_given_back_however_often_it_moved():
+    world = World(job({"name": "w"}), views=nodes(3, cpus=1), hold=True).boot()
+    # The executor waits for a slow kill, and PrimeMaster dies before it carries out either move.
+    world.carry_out = lambda _: None
+    for _ in range(2):
+        world.send(ev.NodeFrozen(world.state.units["w/0"].node, 3.0))
+    del world.carry_out
+    assert (world.state.units["w/0"].token, list(world.held["w/0"])) == (3, [1])
+    world.crash_master()
+    world.settle()
+    assert world.held["w/0"] == {3: world.state.units["w/0"].node}
+
+
+def test_a_reservation_of_a_unit_that_is_no_more_is_given_back():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
+    world.lose_node("n1")
+    world.settle()
+    lost, kept = sorted(world.state.units, key=lambda name: world.state.units[name].node)
+    held = [(lost, 1), (kept, 1), ("v/0", 4)]
+    assert leftovers(world.state, held) == (act.Unreserve(lost, 1), act.Unreserve("v/0", 4))
 
 
 def test_spares_on_their_way_are_ordered_again_and_ready_ones_watched():

@@ -160,6 +160,22 @@ async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None
     assert (await ended(world))["restarts"] == {**none, "master": 1}
 
 
+async def test_reservations_that_no_unit_has_any_more_are_given_back_by_the_next_master(world: World) -> None:
+    first = world.master()
+    await until(running(first))
+    await world.die()
+    held = dict(world.backend.groups)
+    # Of an earlier place of worker/0, which was given up; of a unit that the role has dropped; and of another job.
+    world.backend.groups |= {"01234567/worker/0/0": "n1", "01234567/worker/9/1": "n1", "89abcdef/worker/0/1": "n1"}
+    second = world.master()
+    await until(lambda: second.recovered)
+    await until(lambda: len(world.backend.groups) == len(held) + 1)
+    assert world.backend.groups == {**held, "89abcdef/worker/0/1": "n1"}
+    del world.backend.groups["89abcdef/worker/0/1"]
+    end_all(world)
+    await ended(world)
+
+
 async def test_a_death_that_no_master_saw_is_found_by_the_next(world: World) -> None:
     await until(running(world.master()))
     await world.die()

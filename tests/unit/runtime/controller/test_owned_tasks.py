@@ -214,6 +214,10 @@ async def release_later(_: World, shell: MasterLoop) -> None:
     shell.executor._release_later("worker/0", "01234567/worker/0/9")
 
 
+async def release_leftovers(_: World, shell: MasterLoop) -> None:
+    shell.tasks.repeat("release of leftovers", shell._release_leftovers)
+
+
 async def end_a_savers_agent(_: World, shell: MasterLoop) -> None:
     shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._kill_saver_agent("n1"))
 
@@ -290,6 +294,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "reaping of processes": reap,
     "record on the volume": go_on,
     "release of a reservation": release_later,
+    "release of leftovers": release_leftovers,
     "renewal of the admission lock": go_on,
     "samples": go_on,
     "sizes": tell_sizes,

@@ -6,7 +6,7 @@ state alone, each order whose answer is missing; actions are idempotent for this
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dljob.master.failure.restart import leave_group, stop_ranks
 from dljob.master.placement import departures, elastic, leaving
@@ -76,6 +76,20 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *relaunch.orders(state),
         *weights.orders(state),
     )
+
+
+def leftovers(state: JobState, held: Iterable[tuple[str, int]]) -> tuple[Unreserve, ...]:
+    """Return the orders for reservations that no unit has any more. `held`: (unit, token) of all that there are.
+
+    `reissue` repeats the last Unreserve of a unit. Earlier ones are lost where a unit moved twice while a kill was
+    slow, and PrimeMaster died before it carried out either.
+    """
+
+    def is_wanted(unit: str, token: int) -> bool:
+        own = state.units.get(unit)
+        return own is not None and own.token == token and own.phase in (UnitPhase.RESERVING, UnitPhase.HELD)
+
+    return tuple(Unreserve(unit, token) for unit, token in held if not is_wanted(unit, token))
 
 
 def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:

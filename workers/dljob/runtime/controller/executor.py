@@ -213,6 +213,12 @@ class Executor:
     def _reservation(self, unit: str, token: int) -> str:
         return f"{self._prefix}{unit}/{token}"
 
+    async def reservations(self) -> tuple[tuple[str, int], ...]:
+        """Return (unit, token) of all reservations of the job, also of those that earlier masters made."""
+        names = await self._backend.reservations(self._prefix)
+        parts = (name.removeprefix(self._prefix).rpartition("/") for name in names)
+        return tuple((unit, int(token)) for unit, _, token in parts)
+
     async def _reserve(self, action: ac.Reserve) -> None:
         """Reserve a unit. Where Ray does not answer this raises and is begun again, which yields the same reservation.
 

@@ -17,7 +17,7 @@ from typing import Any
 from dljob.errors import DLJobError
 from dljob.master import status as snapshots
 from dljob.master.persistence.codec import snapshot_records
-from dljob.master.placement.reissue import kills, live_hosts, ready_spares, reissue
+from dljob.master.placement.reissue import kills, leftovers, live_hosts, ready_spares, reissue
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
@@ -279,6 +279,8 @@ class MasterLoop:
         if known:
             await self._reattach(self.state)
             self.executor.execute(reissue(self.state, self._now()))
+            # Beside: no rank waits for it, and a GCS that is silent with its head does not answer for a minute.
+            self.tasks.repeat("release of leftovers", self._release_leftovers, nobody_waits)
             self._tell_sizes()
         self.recovered = True
         await self._show()
@@ -290,6 +292,11 @@ class MasterLoop:
                 await asyncio.sleep(0)  # heartbeats are answered between them
         for (role, node, slot), spare in ready_spares(state):
             self.executor.hosts.attach(SpareId(role, node, slot), spare.life, spare.actor, node=node, pid=spare.pid)
+
+    async def _release_leftovers(self) -> None:
+        """Give back the reservations that earlier masters gave up, and did not live to release."""
+        held = await self.executor.reservations()
+        self.executor.execute(leftovers(self.state, held))
 
     # -- one turn of the loop
 
