@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from master_kit import World, job
+from master_kit import UID, World, job
 
 from dljob.master import status
+from dljob.master.failure import cuts
+from dljob.master.persistence.codec import encode_state
+from dljob.master.persistence.migration import take as take_over
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import QUEUES, Cut, CutQueue, choices, partners, pinned
 from dljob.master.state.evolve import evolve
 from dljob.master.state.shard_table import new_table
 from dljob.master.state.state import Phase, RankPhase
-from dljob.master.transition import transition
+from dljob.master.transition import initial, transition
 from dljob.telemetry import reasons
 
 FILE = CutQueue("samples", "/cuts/cut-1/samples.queue", 3, 1 << 20, 7)
@@ -67,7 +70,7 @@ def test_a_command_takes_a_cut_as_a_rank_does(world):
 def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     world.send(ev.CutAsked("t/0"), after=1)
     begun = world.state.cuts.open
-    assert [(one.role, one.rank) for one in begun.members] == [("t", 0), ("t", 1), ("w", 0)]
+    assert sorted(begun.ranks) == [("t", 0), ("t", 1), ("w", 0)]
     assert begun.called == ()
     world.send(ev.CutAsked("w/0"))  # two at once are one
     assert world.state.cuts.open is begun
@@ -126,6 +129,57 @@ def test_a_queue_that_is_opened_during_a_cut_ends_it(world):
         "cut 1 is given up: queue other was opened during it; there is no earlier one",
     ]
     assert cut(world, 5) == 2
+
+
+def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
+    count = 64
+    world = World(job({**TRAINER, "replicas": count}, {"name": "w", "driver": False})).boot()
+    world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(1))
+    made, looked = [], []
+    monkeypatch.setattr(cuts, "evolve", lambda old, **new: made.append(old) or evolve(old, **new))
+    is_lost = cuts._is_lost
+    monkeypatch.setattr(cuts, "_is_lost", lambda d, one: looked.append(one.rank) or is_lost(d, one))
+    for rank in range(count):
+        world.send(ev.CutTaken(1, "t", rank, 1, mark(5)))
+    assert world.state.cuts.open.missing == 0
+    sends = 2  # the kit folds each event twice, to compare
+    assert (len(made), looked) == (3 * count * sends, []), "the rank, the cut and all cuts"
+    world.kill("w", 0)
+    world.settle()
+    assert looked == [], "a rank without a part in it"
+    world.kill("t", 7)
+    world.deliver()
+    assert looked
+    assert told(world, reasons.CUT_GIVEN_UP)[0].startswith("cut 1 is given up: t/0 was lost, or ended,")
+
+
+def test_a_mark_of_another_process_or_rank_is_not_that_of_the_cut(world):
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(1))
+    before = world.state.cuts.open
+    world.send(ev.CutTaken(1, "t", 0, 9, mark(5)))
+    world.send(ev.CutTaken(1, "rollout", 0, 1, mark(5)))
+    assert world.state.cuts.open is before
+    for _ in range(2):  # again, as its answer was lost
+        world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
+    assert [(one.role, one.rank) for one in world.state.cuts.open.late] == [("t", 1), ("w", 0)]
+    assert world.state.cuts.open.missing == 2
+
+
+def test_a_cut_of_a_state_that_another_version_wrote_is_given_up(world):
+    world.send(ev.CutAsked("t/0"))
+    written = encode_state(world.state)
+    for name in ("ranks", "missing"):
+        del written["cuts"]["open"][name]
+    written["cuts"]["open"]["members"] = []
+    taken = take_over(written, initial(world.plan, world.spec, UID, world.start), world.plan.digest, world.now)
+    assert (taken.left_out, taken.anew) == (("cuts.open.members",), "")
+    world.state = taken.state
+    world.send(ev.Tick())
+    assert world.state.cuts.open is None
+    assert told(world, reasons.CUT_GIVEN_UP)[0].startswith("cut 1 is given up: the version of dljob has changed;")
 
 
 def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world):
@@ -235,7 +289,7 @@ def test_a_rank_that_has_ended_well_takes_no_part_unless_it_has_saved(world):
     assert world.state.cuts.open is not None
     world.send(ev.CutGivenUp(1, "x"))
     world.send(ev.CutAsked("t/0"))
-    assert [one.role for one in world.state.cuts.open.members] == ["t", "t"]
+    assert sorted(world.state.cuts.open.ranks) == [("t", 0), ("t", 1)]
 
 
 def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):

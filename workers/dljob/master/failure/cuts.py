@@ -7,11 +7,14 @@ with a state. If any of these ranks ends before, the cut is given up; nothing de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+from immutables import Map
 
 from dljob.master.failure.policy import lift
 from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import shards, weights
-from dljob.master.state.checkpoint_ids import Saves
+from dljob.master.state.checkpoint_ids import CheckpointId, Saves
 from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
     CheckpointDecided,
@@ -30,6 +33,8 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
+
+_mark = attrgetter("mark")
 
 
 def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
@@ -94,7 +99,8 @@ def asked(d: StateTransaction, event: CutAsked) -> None:
         d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
         return
     number = d.cuts.last + 1
-    opened = OpenCut(number, d.now, event.by, members, weights=weights.newest_versions(d))
+    ranks = Map({(one.role, one.rank): one for one in members})
+    opened = OpenCut(number, d.now, event.by, ranks, len(ranks), weights=weights.newest_versions(d))
     d.cuts = evolve(d.cuts, last=number, refused="", open=opened)
     d.because(f"cut {number} begins, asked for by {event.by}")
 
@@ -134,19 +140,20 @@ def begun(d: StateTransaction, event: CutBegun) -> None:
     if (cut := _open(d, event.number)) is None or cut.begun:
         return
     consumers = frozenset(event.consumers)
-    members = tuple(evolve(one, consumes=f"{one.role}/{one.rank}" in consumers) for one in cut.members)
-    d.cuts = evolve(d.cuts, open=evolve(cut, begun=True, members=members))
+    ranks = Map({key: evolve(one, consumes=f"{one.role}/{one.rank}" in consumers) for key, one in cut.ranks.items()})
+    d.cuts = evolve(d.cuts, open=evolve(cut, begun=True, ranks=ranks))
 
 
 def taken(d: StateTransaction, event: CutTaken) -> None:
     """Record the checkpoint that a rank saved for the cut."""
     if (cut := _open(d, event.number)) is None:
         return
-    key = (event.role, event.rank, event.incarnation)
-    members = tuple(
-        evolve(one, mark=event.mark) if (one.role, one.rank, one.incarnation) == key else one for one in cut.members
-    )
-    d.cuts = evolve(d.cuts, open=evolve(cut, members=members))
+    key = (event.role, event.rank)
+    one = cut.ranks.get(key)
+    if one is None or one.incarnation != event.incarnation:
+        return
+    ranks = cut.ranks.set(key, evolve(one, mark=event.mark))
+    d.cuts = evolve(d.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (one.mark is None)))
 
 
 def sealed(d: StateTransaction, event: CutSealed) -> None:
@@ -179,24 +186,37 @@ def follow(d: StateTransaction) -> None:
     """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
     cut = d.cuts.open
     if cut is None:
-        return None
-    for one in cut.members:
-        own = d.ranks[one.role, one.rank]
-        # A rank that ended well after it had saved is no loss: what it saved is whole.
-        ended = own.phase is RankPhase.SUCCEEDED and one.mark is not None
-        if own.incarnation != one.incarnation or (own.phase is not RankPhase.READY and not ended):
-            return _give_up(d, f"{one.role}/{one.rank} was lost, or ended, before it was complete")
-    if not cut.sealed or any(one.mark is None for one in cut.members):
-        return None
-    marks = {one.world: {other.mark for other in cut.members if other.world == one.world} for one in cut.members}
-    for world, found in marks.items():
-        if len(found) > 1:
-            return _give_up(d, f"ranks of {world} saved different steps")
-    whole = tuple((world, mark) for world, found in sorted(marks.items()) for mark in found if mark is not None)
-    known = {(world, one.mark) for world, own in d.saves.items() for one in own.committed}
-    if known.issuperset(whole):
-        _commit(d, cut, Cut(cut.number, d.now, whole, cut.queues, cut.weights))
-    return None
+        return
+    if not cut.ranks:  # of a state of another version, which wrote them otherwise
+        _give_up(d, "the version of dljob has changed")
+    # Only ranks of this event: it runs at each event of the job, and may have 10,000 members.
+    elif lost := [key for key in d.touched.ranks if key in cut.ranks and _is_lost(d, cut.ranks[key])]:
+        role, rank = min(lost)
+        _give_up(d, f"{role}/{rank} was lost, or ended, before it was complete")
+    elif cut.sealed and not cut.missing:
+        _complete(d, cut)
+
+
+def _is_lost(d: StateTransaction, one: CutMember) -> bool:
+    own = d.ranks[one.role, one.rank]
+    # A rank that ended well after it had saved is no loss: what it saved is whole.
+    ended = own.phase is RankPhase.SUCCEEDED and one.mark is not None
+    return own.incarnation != one.incarnation or (own.phase is not RankPhase.READY and not ended)
+
+
+def _complete(d: StateTransaction, cut: OpenCut) -> None:
+    """Commit a cut that all ranks have saved for once their checkpoints are on disk; ranks of a world save one step."""
+    # By the event after which all have saved: the next ones change nothing in it.
+    if cut is not d.base.cuts.open:
+        steps: dict[str, CheckpointId | None] = {}
+        differing = [one.world for one in cut.ranks.values() if steps.setdefault(one.world, one.mark) != one.mark]
+        if differing:
+            _give_up(d, f"ranks of {min(differing)} saved different steps")
+            return
+    # The first whose checkpoint is not on disk ends the search.
+    if all(one.mark in map(_mark, d.saves.get(one.world, Saves()).committed) for one in cut.ranks.values()):
+        whole = sorted({(one.world, one.mark) for one in cut.ranks.values() if one.mark is not None})
+        _commit(d, cut, Cut(cut.number, d.now, tuple(whole), cut.queues, cut.weights))
 
 
 def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from immutables import Map
 
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.weight_versions import PublishedWeights
@@ -46,7 +49,10 @@ class OpenCut:
     number: int
     at: float
     by: str
-    members: tuple[CutMember, ...]
+    ranks: Map[tuple[str, int], CutMember] = field(default_factory=Map[tuple[str, int], CutMember])
+    """(role, rank) -> its part. A map: each of 10,000 ranks saves by an event of its own."""
+    missing: int = 0
+    """How many of them have not saved yet."""
     begun: bool = False
     """Whether all queues have begun it: only then may ranks save."""
     sealed: bool = False
@@ -58,11 +64,15 @@ class OpenCut:
     """(role, newest version of its weights when the cut was asked for): all ranks save later than it was published."""
 
     @property
+    def late(self) -> tuple[CutMember, ...]:
+        """The members that have not saved yet."""
+        late = [one for one in self.ranks.values() if one.mark is None] if self.missing else []
+        return tuple(sorted(late, key=attrgetter("role", "rank")))
+
+    @property
     def called(self) -> tuple[CutMember, ...]:
         """The members that are to save now: the consumers, and once they have saved the others."""
-        if not self.begun:
-            return ()
-        late = tuple(one for one in self.members if one.mark is None)
+        late = self.late if self.begun else ()
         return tuple(one for one in late if one.consumes) or late
 
 
@@ -163,8 +173,11 @@ def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
 
 def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
     """Return the checkpoints of a world that cuts need, the one under way included."""
-    own = () if cuts.open is None else cuts.open.members
-    made = {one.mark for one in own if one.world == world and one.mark is not None}
+    role, _, rank = world.partition("/")
+    ranks = {} if cuts.open is None else cuts.open.ranks
+    # A rank that is a world of its own is not looked for among 10,000 others.
+    own = (ranks.get((role, int(rank))),) if rank else ranks.values()
+    made = {one.mark for one in own if one is not None and one.world == world and one.mark is not None}
     return tuple(sorted({mark for one in cuts.kept if (mark := one.mark_of(world)) is not None} | made))
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from immutables import Map
 from master_shell_kit import until
 
 from dljob.errors import DLJobError
@@ -42,6 +43,10 @@ class Queues:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+def ranks_of(*members: CutMember) -> Map[tuple[str, int], CutMember]:
+    return Map({(one.role, one.rank): one for one in members})
 
 
 class Master:
@@ -79,7 +84,7 @@ class Master:
         self.informed.append(told)
 
     def cut(self, **changes: Any) -> OpenCut:
-        made = OpenCut(1, 90.0, "t/0", (CutMember("t", 0, 3, "t"),))
+        made = OpenCut(1, 90.0, "t/0", ranks_of(CutMember("t", 0, 3, "t")), 1)
         self.state.cuts = evolve(self.state.cuts, last=1, open=evolve(made, **changes))
         return self.state.cuts.open
 
@@ -99,19 +104,39 @@ async def test_queues_begin_then_ranks_are_called_then_files_are_written(master,
         await service._advance(master.cut(begun=True))
     ((actor, method, order),) = master.informed  # not again within a second
     assert (actor, method, order.sizes) == ("host-0", "resize", ((CUT, 1),))
-    saved = (CutMember("t", 0, 3, "t", MARK),)
+    saved = ranks_of(CutMember("t", 0, 3, "t", MARK))
     master.backend.answers = {"seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
-    await service._advance(master.cut(begun=True, members=saved))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved))
     path = str(CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "samples"))
     assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),), str(tmp_path / "checkpoints"))
-    await service._advance(master.cut(begun=True, members=saved, sealed=True))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved, sealed=True))
     assert master.events == []
+
+
+async def test_the_hosts_of_a_cut_are_called_together_and_each_of_them_once(master):
+    service, called = CutService(master), asyncio.Event()
+    hosts = range(3)
+    master.state.job.roles["t"].host_of = lambda rank: rank // 2
+    master.state.hosts = {number: SimpleNamespace(actor=f"host-{number}") for number in hosts}
+    master.state.ranks = dict.fromkeys(("t", rank) for rank in range(6))
+
+    async def inform(*told: Any) -> None:
+        master.informed.append(told)
+        if len(master.informed) == len(hosts):
+            called.set()
+        await called.wait()
+
+    master.executor.hosts.inform = inform
+    async with asyncio.timeout(60):
+        await service._inform(master.state.ranks, 1)
+    assert [actor for actor, _, _ in master.informed] == ["host-0", "host-1", "host-2"]
+    assert called.is_set(), "none waits for the answer of another"
 
 
 async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the_next_cut(tmp_path):
     master = Master(tmp_path)
     service = CutService(master)
-    saved = (CutMember("t", 0, 3, "t", MARK),)
+    saved = ranks_of(CutMember("t", 0, 3, "t", MARK))
     source = tmp_path / "before.queue"
     source.write_bytes(b"items")
     file = CutQueue("prompts", str(source), 4, 5, zlib.crc32(b"items"))
@@ -119,14 +144,14 @@ async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the
     master.state.cuts = Cuts(kept=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), epoch=1, back=4, **opened)
     master.backend.answers = {"begin_cut": [], "seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
     await service._advance(master.cut())
-    await service._advance(master.cut(begun=True, members=saved))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved))
     assert [asked[:2] for asked in master.backend.asked] == [("samples", "begin_cut"), ("samples", "seal_cut")]
     samples, prompts = master.events.pop().queues
     path = CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "prompts")
     assert (samples.name, prompts) == ("samples", evolve(file, path=str(path)))
     assert path.read_bytes() == b"items"
     source.write_bytes(b"damaged")
-    await service._advance(master.cut(begun=True, members=saved))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved))
     assert "queue prompts: " in (why := master.events.pop().why)
     assert "is damaged" in why
 
@@ -144,7 +169,7 @@ async def test_the_names_of_a_cuts_files_and_folders_are_synced_before_the_cut_c
 
     monkeypatch.setattr(master.backend, "call", seal)
     monkeypatch.setattr(os, "fsync", sync)
-    await service._advance(master.cut(begun=True, members=(CutMember("t", 0, 3, "t", MARK),)))
+    await service._advance(master.cut(begun=True, missing=0, ranks=ranks_of(CutMember("t", 0, 3, "t", MARK))))
     cuts = tmp_path / "checkpoints" / "cuts"
     assert synced == [cuts / "cut-1", cuts, cuts.parent, tmp_path]
     assert isinstance(master.events.pop(), ev.CutSealed)
@@ -155,11 +180,11 @@ async def test_a_queue_that_does_not_answer_or_cannot_write_gives_the_cut_up(mas
     master.backend.answers = {"begin_cut": DLJobError("dead"), "seal_cut": {"why": "the disk is full"}}
     await service._advance(master.cut())
     assert master.events.pop().why == "queue samples does not answer: its process restarts"
-    saved = (CutMember("t", 0, 3, "t", MARK),)
-    await service._advance(master.cut(begun=True, members=saved))
+    saved = ranks_of(CutMember("t", 0, 3, "t", MARK))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved))
     assert master.events.pop() == ev.CutGivenUp(1, "the disk is full")
     master.backend.answers = {}
-    await service._advance(master.cut(begun=True, members=saved))
+    await service._advance(master.cut(begun=True, missing=0, ranks=saved))
     assert "does not answer" in master.events.pop().why
 
 
@@ -169,7 +194,7 @@ async def test_a_cut_that_takes_too_long_is_given_up_and_says_who_is_late(tmp_pa
     service = CutService(master)
     await service._advance(master.cut(begun=True))
     assert master.events.pop().why == "t/0 did not save within 5 s"
-    await service._advance(master.cut(begun=True, members=(CutMember("t", 0, 3, "t", MARK),)))
+    await service._advance(master.cut(begun=True, missing=0, ranks=ranks_of(CutMember("t", 0, 3, "t", MARK))))
     assert master.events.pop().why == "its checkpoints are not on disk within 5 s"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,8 @@ POSITIONS = 4096
 """Most intervals of a data set in a manifest; what does not fit is done again."""
 AGAIN_S = 1.0
 """Seconds after which a rank that has not saved is called again."""
+AT_ONCE = 500
+"""Most hosts that are called at once."""
 
 
 class CutMaster(Protocol):
@@ -213,22 +215,22 @@ class CutService:
     async def _advance(self, cut: OpenCut) -> None:
         shell, now = self._shell, self._shell.now()
         if now > cut.at + self._deadline_s:
-            late = [f"{one.role}/{one.rank}" for one in cut.members if one.mark is None]
+            late = [f"{one.role}/{one.rank}" for one in cut.late]
             who = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
             await shell.offer(ev.CutGivenUp(cut.number, f"{who} within {self._deadline_s} s"))
         elif not cut.begun:
             await self._begin(cut)
         elif called := cut.called:
-            for one in called:
-                if now > self._told.get((one.role, one.rank), 0.0) + AGAIN_S:
-                    self._told[one.role, one.rank] = now
-                    await self._inform(one.role, one.rank, cut.number)
+            keys = [(one.role, one.rank) for one in called]
+            due = [key for key in keys if now > self._told.get(key, 0.0) + AGAIN_S]
+            self._told.update(dict.fromkeys(due, now))
+            await self._inform(due, cut.number)
         elif not cut.sealed:
             await self._seal(cut)
 
     async def _begin(self, cut: OpenCut) -> None:
         self._told = {}
-        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.members}
+        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.ranks.values()}
         names = self._shell.state.cuts.opened
         found = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
         if lost := [name for name, said in zip(names, found, strict=True) if said is None]:
@@ -264,8 +266,7 @@ class CutService:
         cuts = self._shell.state.cuts
         self._ended = cuts.last
         await asyncio.gather(*(self._call(name, "end_cut") for name in cuts.queues))
-        for role, rank in self._told:
-            await self._inform(role, rank, 0)
+        await self._inform(self._told, 0)
         self._told = {}
         try:
             data = shards.carry(self._shell.state, POSITIONS)
@@ -275,14 +276,17 @@ class CutService:
                 "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s", cuts.last, error
             )
 
-    async def _inform(self, role: str, rank: int, number: int) -> None:
+    async def _inform(self, ranks: Iterable[tuple[str, int]], number: int) -> None:
+        """Tell the hosts of these ranks which cut is under way; many at once, for some may not answer."""
         state = self._shell.state
-        if (role, rank) not in state.ranks:
-            return
-        host = state.hosts[state.job.roles[role].host_of(rank)]
+        roles = state.job.roles
+        hosts = dict.fromkeys(roles[role].host_of(rank) for role, rank in ranks if (role, rank) in state.ranks)
+        actors = [state.hosts[host].actor for host in hosts]
         order = SizesOrder(self._shell.journal.epoch, ((CUT, number),))
-        hosts = self._shell.executor.hosts
-        await _within(AGAIN_S, hosts.inform(host.actor, "resize", order))
+        inform = self._shell.executor.hosts.inform
+        for start in range(0, len(actors), AT_ONCE):
+            slice_ = actors[start : start + AT_ONCE]
+            await asyncio.gather(*(_within(AGAIN_S, inform(actor, "resize", order)) for actor in slice_))
 
     async def _call(self, name: str, method: str, *args: Any, without: Any = None) -> Any:
         """Call the process of a queue; None where it does not answer, and `without` where there is none."""
