@@ -202,7 +202,7 @@ class Election:
             return
         if self._alone or not self._holds:
             if others.due:
-                await others.refresh()
+                await others.refresh(everywhere=self._alone)
                 others.warn(self._candidate.lease or {}, acts=self._alone)
             return
         await others.refresh()

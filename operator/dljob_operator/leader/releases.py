@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
 from dljob.kube.api import LEASES, ApiError, Json, Kube
+from dljob.kube.resources import CLUSTER_ROLE_BINDINGS
 from dljob.reconcile.leadership import releases
 from dljob.reconcile.leadership.lease import LeaseTiming
 from dljob.reconcile.leadership.releases import Installation, LeaseObservations
@@ -20,8 +21,11 @@ log = logging.getLogger(__package__)
 
 Show: TypeAlias = Callable[[Installation | None, Literal["StandsBy", "BothAct"]], None]
 """Shows the other release and the effect in the metrics; None: there is none."""
-_NO_NODES = "metadata.namespace!=kube-node-lease"
-"""Field selector that leaves out the Leases of the kubelets, one for each node."""
+_INSTALLED, _LABELLED = (
+    ",".join(f"{key}={value}" for key, value in labels.items()) for labels in (releases.INSTALLED, releases.LABELS)
+)
+FEW = 10
+"""Leases of tenants that one look reads, in each place: anybody may have written thousands, of 256 KiB each."""
 ONE_OF_THEM = "one of the two is to be uninstalled, or its rbac.scope and watchNamespaces narrowed (helm list -A)"
 
 
@@ -37,6 +41,8 @@ class Releases:
         self._show = show
         self._clock = clock
         self._observations = LeaseObservations(pace.duration / 2)
+        self._trusted = {ours.namespace}
+        """Namespaces whose Leases can make this release stand by."""
         self._listed_at: float | None = None
         self._logged = ""
         self._refused = False
@@ -50,33 +56,33 @@ class Releases:
         """Whether a standby should look again."""
         return self._listed_at is None or self._clock() >= self._listed_at + self._pace.duration
 
-    async def refresh(self) -> None:
-        """List the Leases that this account may read. Without the right it acts as if alone, and logs that once.
+    async def refresh(self, *, everywhere: bool = False) -> None:
+        """List the Leases of releases for which this one may stand by; without the right it acts as if alone.
+
+        Args:
+            everywhere: also look at some Leases that count for nothing, so that a conflict can be reported.
 
         Raises:
-            ApiError: the list failed this time.
+            ApiError: a list failed this time.
         """
+        # Before the lists: one that fails is not repeated at once.
+        self._listed_at = self._clock()
+        await self._find_trusted()
         found: list[Json] = []
-        try:
-            for namespace in self._namespaces():
-                fields = "" if namespace else _NO_NODES
-                found += await self._kube.list(LEASES, namespace, fields=fields)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            if not self._refused:
-                log.warning("other releases of the operator cannot be seen: %s; `helm upgrade` grants the right", error)
-            # An older chart's role lacks the right: the release then acts as before it was asked for (ADR 70).
-            self._refused = True
-        now = self._listed_at = self._clock()
+        for namespace in sorted(self._trusted):
+            found += await self._granted(self._kube.list(LEASES, namespace))
+        if everywhere:
+            for served in self._ours.serves or (None,):
+                found += await self._granted(self._some_leases(served))
         # Replicas of this release share one Lease, which is not another release.
         own = (self._ours.namespace, self._ours.name)
         others = [lease for lease in found if releases.release_of(lease) and _key(lease) != own]
-        self._observations = self._observations.observe(others, now)
+        self._observations = self._observations.observe(others, self._clock())
 
     def ask(self, lease: Object) -> str:
         """Return why this release, with this Lease, must stand by; empty: it may act."""
-        there = releases.stands_by_for(self._of(lease), self._observations.alive(self._clock()))
+        alive = self._observations.alive(self._clock())
+        there = releases.stands_by_for(self._of(lease), (one for one in alive if one.namespace in self._trusted))
         self.stands_by = there[1] if there else ""
         self._tell("StandsBy", there, "standing by")
         return self.stands_by
@@ -92,9 +98,30 @@ class Releases:
         self.stands_by = self.acts_too = self._logged = ""
         self._show(None, "StandsBy")
 
-    def _namespaces(self) -> Sequence[str | None]:
-        """Return the namespaces whose Leases are listed; the one entry None stands for all."""
-        return sorted({*self._ours.serves, self._ours.namespace}) if self._ours.serves else (None,)
+    async def _find_trusted(self) -> None:
+        """Find the namespaces whose Leases count: a tenant can write Leases elsewhere, and claim anything in them."""
+        # A release for some namespaces may not list ClusterRoleBindings: it believes its own namespace alone.
+        if not self._ours.serves:
+            bindings = await self._granted(self._kube.list(CLUSTER_ROLE_BINDINGS, labels=_INSTALLED))
+            self._trusted = {self._ours.namespace, *releases.installed_in(bindings)}
+
+    async def _some_leases(self, namespace: str | None) -> list[Json]:
+        async for page in self._kube.pages(LEASES, namespace, labels=_LABELLED, limit=FEW):
+            return page["items"]
+        return []
+
+    async def _granted(self, listed: Awaitable[list[Json]]) -> list[Json]:
+        """Return what is listed; nothing, and a warning once, without the right to list it."""
+        try:
+            return await listed
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            if not self._refused:
+                log.warning("other releases of the operator cannot be seen: %s; `helm upgrade` grants the right", error)
+            # An older chart's role lacks the right: the release then acts as before it was asked for (ADR 70).
+            self._refused = True
+            return []
 
     def _of(self, lease: Object) -> Installation:
         created = text(lease, "metadata", "creationTimestamp")

@@ -37,6 +37,7 @@ SERVED: dict[tuple[str, str], dict[str, str]] = {
         "events": "Event",
     },
     ("coordination.k8s.io", "v1"): {"leases": "Lease"},
+    ("rbac.authorization.k8s.io", "v1"): {"clusterrolebindings": "ClusterRoleBinding"},
     ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": "CustomResourceDefinition"},
     ("dljob.io", "v1alpha1"): {"dljobs": "DLJob"},
     ("ray.io", "v1"): {"rayclusters": "RayCluster"},

@@ -121,14 +121,20 @@ class Kube:
         return [item async for page in pages for item in page["items"]]
 
     def pages(
-        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = CHUNK,
     ) -> AsyncIterator[Json]:
-        """Yield the pages of a list as the server sends them, of at most 500 objects each."""
-        return self._pages(resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields))
+        """Yield the pages of a list as the server sends them, of at most `limit` objects each."""
+        return self._pages(resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields), limit)
 
-    async def _pages(self, path: str, query: Query) -> AsyncIterator[Json]:
+    async def _pages(self, path: str, query: Query, limit: int = CHUNK) -> AsyncIterator[Json]:
         # In pages, so that no answer with thousands of pods is parsed at once on the event loop.
-        asked: dict[str, str | int] = {**query, "limit": CHUNK}
+        asked: dict[str, str | int] = {**query, "limit": limit}
         while True:
             page = await self.call("GET", path, query=asked)
             yield page

@@ -39,6 +39,12 @@ class One(Replica):
         lines = generate_latest(self.metrics.registry).decode().splitlines()
         return [line for line in lines if line.startswith("dljob_operator_other_release{")]
 
+    async def waits(self) -> None:
+        """Wait until it has seen who holds the Lease."""
+        async with asyncio.timeout(10):
+            while not self.election.holder:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     async def idles(self) -> None:
         """Wait until it stands by."""
         async with asyncio.timeout(10):
@@ -55,7 +61,15 @@ class Place:
         self.ones: list[One] = []
         self.server: Any = None
 
+    def binding(self, space: str, **labels: str) -> None:
+        """What an administrator's installation for the whole cluster leaves."""
+        told = {"app.kubernetes.io/component": "operator", "helm.sh/chart": "dljob-0.1.0", **labels}
+        subjects = [{"kind": "ServiceAccount", "name": "dljob", "namespace": space}]
+        self.fake.put("clusterrolebindings", {"metadata": {"name": space, "labels": told}, "subjects": subjects}, "")
+
     def release(self, space: str, version: str = "0.1.0", serves: tuple[str, ...] = ()) -> One:
+        if not serves:
+            self.binding(space)
         made = One(self.server, space, version, serves)
         self.ones.append(made)
         made.start()
@@ -64,9 +78,9 @@ class Place:
     def notes(self, space: str) -> dict[str, str]:
         return self.fake.one("leases", "dljob", space)["metadata"]["annotations"]
 
-    def lease(self, space: str, name: str = "dljob", **meta: Any) -> None:
-        """The Lease of somebody who renews it no more."""
-        spec = {"holderIdentity": "p", "leaseDurationSeconds": 60}
+    def lease(self, space: str, name: str = "dljob", *, renewed: str = "", **meta: Any) -> None:
+        """The Lease of somebody who renewed it at this time, and no more."""
+        spec = {"holderIdentity": "p", "leaseDurationSeconds": 60, "renewTime": renewed}
         self.fake.put("leases", {"metadata": {"name": name, **meta}, "spec": spec}, space)
 
 
@@ -136,16 +150,72 @@ async def test_of_two_releases_that_begin_at_once_one_acts(place: Place) -> None
             assert not all(one.acts for one in both)
 
 
+FORGED = {"dljob.io/serves": "*", "dljob.io/acts": "true"}
+
+
+@pytest.mark.parametrize("serves", [(), ("tenant", "team")])
+async def test_a_lease_that_a_tenant_wrote_and_renews_does_not_stop_a_failover(
+    place: Place, serves: tuple[str, ...]
+) -> None:
+    place.binding("tenant", **{"helm.sh/chart": "another-operator-1.0"})
+    first = place.release("a", serves=serves)
+    await first.until(acts=True)
+    place.lease("tenant", annotations=FORGED, renewed="1")
+    replica = place.release("a", serves=serves)
+    await replica.waits()
+    await first.end()
+    await first.election.release()
+    place.lease("tenant", annotations=FORGED, renewed="2")
+    await replica.until(acts=True)
+    assert not replica.others.stands_by
+
+
+async def test_thousands_of_leases_that_tenants_wrote_are_not_all_read(place: Place) -> None:
+    place.fake.page = 2
+    for number in range(100):
+        place.lease("tenant", f"l{number}", annotations=FORGED, labels={"app.kubernetes.io/name": MANAGER})
+    began = clock()
+    one = place.release("a")
+    await one.until(acts=True)
+    assert not _looks(place), "what tenants wrote is not read before it acts"
+    async with asyncio.timeout(10):
+        while not one.others.acts_too:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert 1 <= _looks(place) <= 1 + (clock() - began) / FAST.duration, "a page for each look, to report a conflict"
+
+
+async def test_a_look_at_what_tenants_wrote_that_fails_does_not_stop_who_acts(place: Place) -> None:
+    place.fake.fail("GET", "/v1/leases$", 503, times=10**6)
+    one = place.release("a")
+    await one.until(acts=True)
+    async with asyncio.timeout(10):
+        while _looks(place) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (one.acts, one.terms) == (True, 1)
+
+
+def _looks(place: Place) -> int:
+    """How many pages of the Leases of all namespaces were read."""
+    return sum(path.endswith("/v1/leases") for _, path in place.fake.calls)
+
+
 async def test_releases_of_disjoint_namespaces_both_act(place: Place) -> None:
     a, b = place.release("a", serves=("x",)), place.release("b", serves=("y",))
     await a.until(acts=True)
     await b.until(acts=True)
-    asked = {path for method, path in place.fake.calls if method == "GET" and path.endswith("/leases")}
-    assert asked == {f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases" for name in "abxy"}
+
+    def asked() -> set[str]:
+        return {path for method, path in place.fake.calls if method == "GET" and path.endswith("/leases")}
+
+    async with asyncio.timeout(10):
+        while len(asked()) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert asked() == {f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases" for name in "abxy"}
 
 
 async def test_a_release_without_annotations_is_stood_by_for(place: Place) -> None:
-    place.lease("kube-node-lease", "n1", managedFields=[{"manager": MANAGER}])
+    place.lease("tenant", "n1", managedFields=[{"manager": MANAGER}])
+    place.binding("old")
     place.lease("old", "their-own", managedFields=[{"manager": MANAGER}])
     one = place.release("b")
     await one.idles()
@@ -157,6 +227,7 @@ async def test_a_release_without_annotations_is_stood_by_for(place: Place) -> No
 async def test_a_release_that_acts_beside_another_is_reported(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     one = place.release("a")
     await one.until(acts=True)
+    place.binding("old")
     place.lease("old", managedFields=[{"manager": MANAGER}])
     async with asyncio.timeout(10):
         while not one.others.acts_too:  # noqa: ASYNC110 - it tells nobody
@@ -170,7 +241,7 @@ async def test_a_release_that_may_not_list_leases_acts_and_warns_once(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    place.fake.fail("GET", "/leases$", 403, times=10**6, message="leases is forbidden")
+    place.fake.fail("GET", "/(leases|clusterrolebindings)$", 403, times=10**6, message="it is forbidden")
     one = place.release("b")
     await one.until(acts=True)
     looked = len(place.fake.calls)

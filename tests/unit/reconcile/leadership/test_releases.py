@@ -11,7 +11,14 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dljob.reconcile.leadership.lease import Candidate
-from dljob.reconcile.leadership.releases import Installation, LeaseObservations, acts_too, release_of, stands_by_for
+from dljob.reconcile.leadership.releases import (
+    Installation,
+    LeaseObservations,
+    acts_too,
+    installed_in,
+    release_of,
+    stands_by_for,
+)
 from dljob.reconcile.state.names import MANAGER
 
 A = Installation("a", "dljob", "2026-01-01T00:00:00Z", "0.1.0", acts=True)
@@ -152,6 +159,18 @@ def test_a_candidate_tells_of_its_release_in_each_write() -> None:
     waits = acting.wrote(acting.claim(0.0, stands_by="the release x"), 3.0)
     assert (waits.acts, waits.stands_by) == (False, "the release x")
     assert waits.wrote(waits.claim(0.0, stands_by=""), 4.0).stands_by == ""
+
+
+def test_only_namespaces_with_an_installation_for_the_whole_cluster_are_believed() -> None:
+    def binding(chart: str, *namespaces: str) -> dict[str, Any]:
+        subjects: list[dict[str, str]] = [{"kind": "ServiceAccount", "namespace": name} for name in namespaces]
+        return {
+            "metadata": {"labels": {"helm.sh/chart": chart}},
+            "subjects": [*subjects, {"kind": "User", "name": "u"}],
+        }
+
+    found = [binding("dljob-0.1.0", "a"), binding("dljob-0.2.0", "b", "c"), binding("other-1.0", "tenant")]
+    assert installed_in([*found, {"metadata": {}}]) == {"a", "b", "c"}
 
 
 # -- beginning at once

@@ -3,6 +3,9 @@
 Each release has a Lease of its own with its namespaces, its version, and whether it acts. A release writes that it acts
 before its last look at the others: of two that start at once, at least one sees the other. As in `leadership.lease`, a
 release is gone when its Lease has not changed for long, by the clock of the observer.
+
+Whoever may write Leases in some namespace can write one that claims to act. So a release stands by only for those in
+its own namespace and in namespaces with a release to which an administrator gave rights on the whole cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ SERVES = "dljob.io/serves"
 ACTS = "dljob.io/acts"
 STANDS_BY = "dljob.io/stands-by-for"
 EVERYWHERE = "*"
+INSTALLED = {"app.kubernetes.io/component": "operator"}
+"""A label of the ClusterRoleBinding that the chart makes, in every version of it."""
+CHART = "helm.sh/chart"
 LONGEST = 60
 """Most seconds that another release's Lease counts without a renewal, whatever duration it tells."""
 
@@ -79,6 +85,15 @@ def release_of(lease: Object) -> Installation | None:
     if any(one.get("manager") == MANAGER for one in items(lease, "metadata", "managedFields")):
         return Installation(*where, created, acts=True)
     return None
+
+
+def installed_in(bindings: Iterable[Object]) -> set[str]:
+    """Return the namespaces of releases for the whole cluster, by the ClusterRoleBindings of the chart.
+
+    Only an administrator of the cluster can write one.
+    """
+    ours = [one for one in bindings if text(one, "metadata", "labels", CHART).startswith("dljob-")]
+    return {text(subject, "namespace") for one in ours for subject in items(one, "subjects")} - {""}
 
 
 @dataclass(frozen=True, slots=True)
