@@ -18,6 +18,7 @@ from dljob.kube.token_key import TokenKey
 from dljob.raycluster.pod_security import LEVELS, PodPolicy
 from dljob.raycluster.render import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
 from dljob.reconcile.leadership.lease import DURATION, RETRY, LeaseTiming
+from dljob.reconcile.state.excess import NESTING
 from dljob.reconcile.state.model import Settings
 from dljob_operator.app import App, Elect, Options
 from dljob_operator.leader import lease
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the operator until it is stopped; exit with 0 then, else with the code of the error."""
     arguments = parser().parse_args(argv)
     log_as(arguments.log_format)
+    sys.setrecursionlimit(NESTING)
     given = sys.argv[1:] if argv is None else argv
     try:
         asyncio.run(_run(arguments, given))

@@ -24,6 +24,8 @@ from dljob_operator.leader import lease, probes
 from dljob_operator.leader.lease import Election
 from dljob_operator.leader.probes import SickError
 from dljob_operator.leader.releases import Releases
+from dljob_operator.watch.feed import job_feed
+from dljob_operator.watch.job_watch import watch_jobs
 from dljob_operator.watch.relist import Relist, ResyncSource, sources
 from dljob_operator.webhook import server
 from dljob_operator.webhook.certificate import DAY
@@ -127,10 +129,13 @@ class OperatorProcess:
         await app.watch(self._begin, self._end)
 
     async def _begin(self) -> None:
-        """Start the tasks; kopf's watches follow."""
+        """Start the tasks; kopf's watches of the other kinds follow."""
         app = self._app
         app.spawn("CRD", app.watch_crd(self._kube))
         app.spawn("KubeRay", self._watch_kuberay())
+        jobs = job_feed(app.cache, app.queue)
+        for namespace in app.options.namespaces or (None,):
+            app.spawn("watch", watch_jobs(self._kube, namespace, jobs))
         app.spawn("relist", self._relist_all())
         # Waits for the caches, then acts.
         self._lead = app.spawn("lead", self._act())

@@ -1,4 +1,4 @@
-"""Caches of the watches, digested: DLJobs whole, RayClusters without unused parts, Pods as `model.Pod`.
+"""Caches of the watches, digested: DLJobs within bounds, RayClusters without unused parts, Pods as `model.Pod`.
 
 A cache never goes back: an object older than the known one is ignored. So the answer to a write counts at once, and its
 echo in the watch does nothing later.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from dljob.reconcile.state import names
+from dljob.reconcile.state.excess import reduced
 from dljob.reconcile.state.fields import items, part, text
 from dljob.reconcile.state.model import Object, Pod
 from dljob_operator.watch.pods import digest as pod_digest
@@ -103,7 +104,7 @@ class Cache:
             self.first_seen(key, body)
         # No decision reads managedFields.
         lean = {**body, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
-        return key if self.jobs.put(key, CachedObject(meta["uid"], _version(body), key, lean)) else None
+        return key if self.jobs.put(key, CachedObject(meta["uid"], _version(body), key, reduced(lean))) else None
 
     def put_cluster(self, body: Object) -> Key | None:
         """Store the present state of a RayCluster."""

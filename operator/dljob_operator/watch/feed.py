@@ -18,11 +18,11 @@ SELECTORS: Mapping[str, str] = {
     RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
     PODS.plural: names.LABEL_UID,
 }
-"""Label selector by kind; DLJobs are watched without one."""
+"""Label selector by kind; DLJobs have none."""
 
 
 class WatchFeed:
-    """The events of one kind. Each comes twice: to the index (`on_index`), then to the handler (`on_event`)."""
+    """The events of one kind. Each comes twice: first to be stored (`on_index`), then to be told (`on_event`)."""
 
     def __init__(self, resource: Resource, store: ObjectStore[Any], put: Put, drop: Drop, queue: WorkQueue) -> None:
         self.resource = resource
@@ -50,12 +50,14 @@ class WatchFeed:
             self._queue.add(key)
 
 
+def job_feed(cache: Cache, queue: WorkQueue) -> WatchFeed:
+    """Return the feed of DLJobs, which `job_watch` fills."""
+    return WatchFeed(DLJOBS, cache.jobs, cache.put_job, cache.drop_job, queue)
+
+
 def feeds(cache: Cache, queue: WorkQueue, *, kuberay: bool) -> list[WatchFeed]:
-    """Return the feeds of all watched kinds; RayClusters only when they are served."""
-    found = [
-        WatchFeed(DLJOBS, cache.jobs, cache.put_job, cache.drop_job, queue),
-        WatchFeed(PODS, cache.pods, cache.put_pod, cache.drop_pod, queue),
-    ]
+    """Return the feeds of the kinds that kopf watches; RayClusters only when they are served."""
+    found = [WatchFeed(PODS, cache.pods, cache.put_pod, cache.drop_pod, queue)]
     if kuberay:
         found.append(WatchFeed(RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster, queue))
     return found

@@ -1,7 +1,7 @@
 """Glue to kopf: its watches fill the caches and queue keys. kopf writes nothing and decides nothing.
 
-kopf fills its indices for all kinds before it lets any event through. So the caches are filled by index functions, and
-no DLJob is looked at before its RayCluster has been seen. Deletions come as events.
+kopf fills its indices for all kinds before it lets any event through, and the caches are filled by index functions.
+Deletions come as events. DLJobs are watched by `job_watch`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 
 def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:
-    """Register the watches; RayClusters only when they are served."""
+    """Register the watches but that of DLJobs (`job_watch`); RayClusters only when they are served."""
     for feed in feeds(cache, queue, kuberay=kuberay):
         _watch(registry, feed)
 

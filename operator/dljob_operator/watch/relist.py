@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dljob.kube.api import DLJOBS, PODS, ApiError, Kube
+from dljob.kube.api import CHUNK, DLJOBS, PODS, ApiError, Kube
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.objects import Objects
 from dljob.reconcile.state.model import Object
@@ -25,6 +25,8 @@ log = logging.getLogger(__package__)
 
 EVERY = 300.0
 """Interval of the lists in seconds, with a jitter of a fifth."""
+JOBS = 20
+"""DLJobs per page of a list: each may have 1.5 MiB, and the operator 512 MiB."""
 DEAF = 2
 """Consecutive lists with changes of a kind whose watch was silent meanwhile, after which the watch counts as dead."""
 AGAIN = 1.0
@@ -41,6 +43,8 @@ class ResyncSource:
     store: ObjectStore[Any]
     put: Callable[[Object], Key | None]
     drop: Callable[[Key, str], Key | None]
+    page: int = CHUNK
+    """Objects per page of a list."""
 
 
 class Relist:
@@ -129,7 +133,7 @@ class Relist:
         source.store.gone.append(gone)
         try:
             for namespace in self._namespaces:
-                async for page in source.objects.pages(namespace, source.labels):
+                async for page in source.objects.pages(namespace, source.labels, source.page):
                     for item in page["items"]:
                         there[key_of(item)] = uid = item["metadata"]["uid"]
                         concerned.append(None if uid in gone else source.put(item))
@@ -146,7 +150,7 @@ class Relist:
 def sources(kube: Kube, cache: Cache, *, kuberay: bool) -> list[ResyncSource]:
     """Return the watched kinds; RayClusters only when they are served."""
     found = [
-        ResyncSource(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job),
+        ResyncSource(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job, page=JOBS),
         ResyncSource(Objects(kube, PODS), SELECTORS[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
     ]
     if kuberay:

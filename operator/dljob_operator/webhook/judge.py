@@ -18,6 +18,7 @@ from typing import BinaryIO
 from pydantic import TypeAdapter
 
 from dljob.reconcile.admission import review
+from dljob.reconcile.state.excess import NESTING
 from dljob.reconcile.state.fields import part, text
 from dljob.reconcile.state.model import Settings
 
@@ -69,6 +70,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, settings: Settings) -> None:
 def main() -> None:
     """Serve on stdin and stdout; Ctrl-C is left to the operator."""
     os.nice(NICE)
+    sys.setrecursionlimit(NESTING)
     with contextlib.suppress(ValueError, OSError):  # a lower limit is set already
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     with contextlib.suppress(KeyboardInterrupt):  # the operator ends this process by closing its stdin

@@ -77,7 +77,7 @@ class FakeCluster:
     """Status fields that the schema lacks; they are dropped silently."""
     compacted: int = 0
     page: int = 0
-    """Objects per page of a list, whatever limit a client requests; 0: all."""
+    """Objects per page of a list, whatever limit a client requests; 0: as many as it requests."""
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -237,7 +237,7 @@ class FakeCluster:
             return web.json_response(found) if found else _not_found(matched)
         items = [v for k, v in sorted(self.objects.items()) if self._selected(request, matched, k[0], v)]
         start = int(request.query.get("continue") or 0)
-        end = start + (self.page or len(items))
+        end = start + (self.page or int(request.query.get("limit") or len(items)))
         meta = {"resourceVersion": str(self.version), **({"continue": str(end)} if end < len(items) else {})}
         return web.json_response({"metadata": meta, "items": items[start:end]})
 
@@ -310,7 +310,8 @@ class FakeCluster:
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
     async def _watch(self, request: web.Request, matched: re.Match[str]) -> web.StreamResponse:
-        since = int(request.query.get("resourceVersion") or 0)
+        anew = "resourceVersion" not in request.query
+        since = self.version if anew else int(request.query["resourceVersion"] or 0)
         if since < self.compacted:
             return web.Response(text=json.dumps({"type": "ERROR", "object": _status(410, "too old resource version")}))
         response = web.StreamResponse()
@@ -322,6 +323,9 @@ class FakeCluster:
         self._streams[task] = matched["plural"]
         try:
             told = 0
+            for key, body in sorted(self.objects.items()) if anew else ():
+                if self._selected(request, matched, key[0], body):
+                    await response.write(json.dumps({"type": "ADDED", "object": body}).encode() + b"\n")
             while True:
                 news.clear()
                 while told < len(self.log):

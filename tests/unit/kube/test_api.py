@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fake_cluster import FakeCluster, client_of
 
 from dljob.errors import DLJobError, ExitCode, NotFoundError
 from dljob.kube import api as api_module
+from dljob.kube.answers import Bounds
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, ApiError, Kube, NotThereError, Resource
 from dljob.kube.connection import find
 
@@ -100,6 +102,37 @@ async def test_lists_come_in_pages_and_select_by_label(fake: FakeCluster, kube: 
     assert len(await kube.list(CONFIG_MAPS, None)) == 5
     assert [o["metadata"]["name"] for o in await kube.list(CONFIG_MAPS, "ns0")] == ["m0", "m2", "m4"]
     assert [o["metadata"]["name"] for o in await kube.list(CONFIG_MAPS, labels="odd=1")] == ["m1", "m3"]
+
+
+async def test_a_page_that_is_too_large_is_read_in_parts(
+    fake: FakeCluster, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "SMALL_PAGE", 1000)
+    monkeypatch.setattr(api_module, "PAGE", Bounds(10**6, 500))
+    for number in range(30):
+        large = [{}] * (400 if number in (5, 6) else 1)
+        fake.put("configmaps", {**config_map(f"m{number:02}"), "data": large})
+    pages = [page["items"] async for page in kube.pages(CONFIG_MAPS, "default", limit=20)]
+    assert [item["metadata"]["name"] for page in pages for item in page] == [f"m{number:02}" for number in range(30)]
+    assert all(sum(len(item["data"]) for item in page) < 500 for page in pages), "no two large ones at once"
+    assert max(map(len, pages)) >= 8, "the small ones are not read one by one"
+    fake.put("configmaps", {**config_map("m99"), "data": [{}] * 1000})
+    assert len(await kube.list(CONFIG_MAPS, "default")) == 31, "a page of one object is read whatever its size"
+
+
+async def test_changes_begin_with_what_is_there_or_after_a_version_and_have_lines_of_any_length(
+    fake: FakeCluster, kube: Kube
+) -> None:
+    old = fake.put("configmaps", {**config_map("one"), "data": {"a": "x" * 10**6}})
+    fake.put("configmaps", config_map("two"))
+    async with aclosing(kube.changes(CONFIG_MAPS, "default")) as heard:
+        assert [_short(await anext(heard)) for _ in range(2)] == [("ADDED", "one"), ("ADDED", "two")]
+        fake.take("configmaps", "one")
+        assert _short(await anext(heard)) == ("DELETED", "one")
+    async with aclosing(kube.changes(CONFIG_MAPS, "default", old["metadata"]["resourceVersion"])) as heard:
+        assert [_short(await anext(heard)) for _ in range(2)] == [("ADDED", "two"), ("DELETED", "one")]
+    fake.compact()
+    assert [heard async for heard in kube.changes(CONFIG_MAPS, "default", "1")] == []
 
 
 async def test_a_busy_server_is_asked_again(fake: FakeCluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from dljob.kube.token_key import TokenKey
 from dljob_operator import app as app_module
 from dljob_operator.app import App, Options
 from dljob_operator.process import run
+from dljob_operator.watch.workqueue import Key
 
 pytestmark = [  # a whole operator, whose requests and watches wait by the clock
     pytest.mark.slow,
@@ -190,6 +191,30 @@ async def test_a_deletion_that_no_watch_told_is_found_by_a_list(world: World) ->
         await world.until(lambda: not app.queue.busy and not len(app.queue))
         fake.quietly(lambda: fake.take("dljobs", "hello"))
         assert await world.until(lambda: not app.cache.jobs.entries)
+
+
+async def test_a_job_that_came_in_too_large_is_invalid_and_little_of_it_is_kept(world: World) -> None:
+    fake = world.fake
+    fake.put("dljobs", dljob("large", config={"a": [{}] * 50_000}))
+    async with world.operator() as app:
+        await world.until(lambda: world.condition("SpecAccepted", "large") or world.condition("Accepted", "large"))
+        status = fake.one("dljobs", "large")["status"]
+        assert status["phase"] == "Invalid"
+        assert "the spec has more than 20000 values" in json.dumps(status)
+        assert "config" not in app.cache.jobs.entries[Key("default", "large")].value["spec"]
+        fake.put("dljobs", {**fake.one("dljobs", "large"), "spec": dljob()["spec"]})
+        assert await world.until(lambda: fake.names("rayclusters"))
+
+
+async def test_the_watch_of_dljobs_goes_on_after_its_history_is_gone(world: World) -> None:
+    fake = world.fake
+    async with world.operator() as app:
+        fake.put("dljobs", dljob())
+        await world.until(lambda: fake.names("rayclusters"))
+        fake.quietly(lambda: fake.put("dljobs", dljob("missed")))
+        await world.until(lambda: len(app.cache.jobs.entries) == 2)
+        fake.put("dljobs", dljob("later"))
+        await world.until(lambda: len(app.cache.jobs.entries) == 3)
 
 
 async def test_an_api_server_that_fails_for_a_while_ends_nothing(world: World) -> None:

@@ -51,6 +51,21 @@ def test_the_flags_are_what_the_operator_runs_with(key: str) -> None:
     assert len(found.key.token("u", "c")) == 64
 
 
+def test_the_operator_reads_json_as_deep_as_an_api_server_takes_it(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    read: list[object] = []
+
+    async def run(_arguments: object, _given: object) -> None:
+        read.append(json.loads("[" * 9_990 + "]" * 9_990))
+
+    monkeypatch.setattr(command, "_run", run)
+    usual = sys.getrecursionlimit()
+    try:
+        command.main([key])
+    finally:
+        sys.setrecursionlimit(usual)
+    assert len(read) == 1
+
+
 def test_the_key_may_come_by_a_variable(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     by_file = command.options(command.parser().parse_args([key]))
     monkeypatch.setenv(command.KEY_VARIABLE, KEY)

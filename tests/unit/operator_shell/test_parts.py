@@ -163,7 +163,9 @@ async def test_an_object_deleted_while_a_list_is_under_way_stays_deleted() -> No
         }
 
     class Paged(Objects):
-        async def pages(self, namespace: str | None = None, labels: str = "") -> AsyncIterator[dict[str, Any]]:
+        async def pages(
+            self, namespace: str | None = None, labels: str = "", limit: int = 0
+        ) -> AsyncIterator[dict[str, Any]]:
             yield {"items": [pod("a"), pod("b")]}
             for name in ("b", "c", "d"):
                 cache.drop_pod(Key("default", name), name)

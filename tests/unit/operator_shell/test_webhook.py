@@ -189,6 +189,16 @@ async def test_a_process_judges_and_is_replaced_when_it_dies_or_takes_too_long(m
         await made.close()
 
 
+async def test_a_spec_that_is_nested_deeper_than_python_reads_is_refused() -> None:
+    made = JudgeProcess(SETTINGS, seconds=30.0)
+    deep = question(config={"a": 0}).replace(b'{"a": 0}', b'{"a":' * 9_900 + b"0" + b"}" * 9_900)
+    try:
+        refused = (await made.judge(deep)).admission
+        assert "more than 100 levels" in refused.message
+    finally:
+        await made.close()
+
+
 async def _hang(_process: object, _body: bytes) -> dict[str, Any]:
     await asyncio.Event().wait()
     return {}

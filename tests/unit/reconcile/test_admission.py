@@ -65,6 +65,22 @@ def test_an_update_that_is_no_edit_is_not_judged(operation: str):
     assert review({"operation": operation, "object": dljob(roles=[])}, SETTINGS) == ALLOWED
 
 
+LARGE = {"config": {"a": [{}] * 20_001}}
+
+
+def test_a_spec_that_is_too_large_to_be_kept_is_refused_with_what_to_do():
+    words = "spec: the spec has more than 20000 values (put large data into a file or a volume, and name that)"
+    assert words in create(**LARGE).message
+    assert words in update({}, LARGE).message
+
+
+def test_an_edit_that_makes_a_large_spec_small_or_leaves_it_alone_is_admitted():
+    assert update(LARGE, {}).allowed
+    assert update(LARGE, LARGE).allowed
+    assert update(LARGE, {**LARGE, "suspend": True}).allowed
+    assert not update(LARGE, {"config": {"b": [{}] * 20_001}}).allowed
+
+
 def test_a_status_a_finalizer_and_a_deletion_are_never_refused():
     bad = dljob(roles=[])
     assert (

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from dljob.kube import answers
 from dljob.kube.connection import ApiConnection, find
 from dljob.kube.errors import ApiError, NotThereError, from_answer, status_object
 from dljob.kube.resources import (
@@ -61,6 +62,12 @@ AGAIN = 1.0
 """Pause in seconds, with a jitter of a half, between the end of a watch and the next list."""
 CHUNK = 500
 """Objects per page of a list."""
+PAGE = answers.Bounds(8 * 2**20, 400_000)
+"""Largest page that is parsed at once, some 50 MiB of Python objects; a larger one is asked for in parts."""
+SMALL_PAGE = 2**20
+"""Bytes of a page that is not examined: whatever is in it, it becomes 25 MiB at most."""
+LINE = 32 * 2**20
+"""Longest line of a watch in bytes. An API server stores objects of 1.5 MiB, and more only if its etcd is told to."""
 _PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -136,12 +143,18 @@ class Kube:
         # In pages, so that no answer with thousands of pods is parsed at once on the event loop.
         asked: dict[str, str | int] = {**query, "limit": limit}
         while True:
-            page = await self.call("GET", path, query=asked)
+            size = int(asked["limit"])
+            reply = await self._good("GET", path, query=asked)
+            if size > 1 and len(reply.body) > SMALL_PAGE and answers.excess(reply.body, PAGE):
+                asked["limit"] = max(1, size // 10)
+                continue
+            page = reply.json()
+            del reply  # not held while its objects are used
             yield page
             more = page["metadata"].get("continue")
             if not more:
                 return
-            asked["continue"] = more
+            asked |= {"continue": more, "limit": min(limit, 2 * size)}
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Json:
         """Create an object (POST). Raises ApiError with reason AlreadyExists when its name is taken."""
@@ -264,6 +277,16 @@ class Kube:
             # A new list instead of the last seen version: it also shows what was deleted before the stream broke.
             found, since = await self._snapshot_again(path, query)
 
+    async def changes(
+        self, resource: Resource, namespace: str | None = None, since: str = ""
+    ) -> AsyncGenerator[Heard, None]:
+        """Yield the changes after a resourceVersion; without one each present object first. Ends with the stream.
+
+        A stream that brings nothing began at a version that the server has forgotten, or nothing happened for long.
+        """
+        async for heard in self._stream(resource.path(namespace), {}, since):
+            yield heard
+
     # -- a pod's port, through the API server
 
     async def proxy_get(
@@ -300,10 +323,23 @@ class Kube:
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - of the HTTP call, given to the client
     ) -> Json:
         """Make any call whose answer is JSON. Raises ApiError for 400 and above, and when there is no answer."""
+        reply = await self._good(method, path, body, query=query, content=content, timeout=timeout)
+        return reply.json() or {}
+
+    async def _good(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Query | None = None,
+        content: str = "application/json",
+        timeout: float = TIMEOUT,  # noqa: ASYNC109
+    ) -> Response:
         reply = await self.transport.request(method, path, body, query=query, content=content, timeout=timeout)
         if reply.status >= 400:
             raise from_answer(reply.status, reply.body, f"{method} {path}")
-        return reply.json() or {}
+        return reply
 
     def _path(self, resource: Resource, namespace: str | None, name: str = "", sub: str = "") -> str:
         return resource.path(namespace or self.namespace, name, sub)
@@ -330,7 +366,8 @@ class Kube:
     async def _stream(self, path: str, query: Query, since: str) -> AsyncGenerator[Heard, None]:
         """Yield the changes since a list, until the stream ends, breaks, or reports that its version is too old."""
         # Bookmarks come each minute, so that a silent stream is known to be broken (`_SILENCE` in transport).
-        flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 3000, "resourceVersion": since}
+        flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 3000}
+        flags |= _some(resourceVersion=since)
         try:
             response = await self.transport.stream(path, {**query, **flags})
         except ApiError:
@@ -346,13 +383,26 @@ class Kube:
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Any, Json]]:
     try:
-        async for line in response.content:
+        async for line in _split(response.content):
             event = json.loads(line)
             if "object" not in event:
                 return  # a bare Status: the server refused the stream
             yield event["type"], event["object"]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return  # a torn stream or line: the next list shows the missed changes
+
+
+async def _split(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream. aiohttp's own iteration ends at a line of 128 KiB, and an object may be longer."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > LINE:
+            raise ValueError(f"a line of more than {LINE} bytes")
+    if rest:
+        yield rest
 
 
 def _stub(item: Json) -> Json:

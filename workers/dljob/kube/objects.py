@@ -7,7 +7,7 @@ import builtins
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from dljob.kube.api import Json, Kube
+from dljob.kube.api import CHUNK, Json, Kube
 from dljob.kube.resources import Resource
 from dljob.kube.transport import AnyJson
 from dljob.reconcile.state.fields import part
@@ -33,9 +33,9 @@ class Objects:
         """Return the objects of a namespace, or with None of all."""
         return await self.kube.list(self.resource, namespace, labels=labels)
 
-    def pages(self, namespace: str | None = None, labels: str = "") -> AsyncIterator[Json]:
-        """Yield the pages of a list as the server sends them."""
-        return self.kube.pages(self.resource, namespace, labels=labels)
+    def pages(self, namespace: str | None = None, labels: str = "", limit: int = CHUNK) -> AsyncIterator[Json]:
+        """Yield the pages of a list as the server sends them, of at most `limit` objects each."""
+        return self.kube.pages(self.resource, namespace, labels=labels, limit=limit)
 
     async def patch(self, name: str, patch: AnyJson, namespace: str | None = None) -> Json:
         """Change an object by a merge patch."""

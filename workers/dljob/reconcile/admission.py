@@ -14,6 +14,7 @@ from dljob.errors import PlacementError, Problem, SpecError
 from dljob.raycluster.acceptance import refusals
 from dljob.reconcile.state import accept
 from dljob.reconcile.state.accept import LIVE_FIELDS
+from dljob.reconcile.state.excess import reduced
 from dljob.reconcile.state.fields import bounded, items, number, part, text
 from dljob.reconcile.state.model import Object, Settings
 from dljob.spec.text.words import path_of
@@ -61,7 +62,7 @@ def review(request: Object, settings: Settings) -> Admission:
 def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
     """Return every problem for which an operator with these settings refuses a DLJob."""
     try:
-        made = accept.read(accept.source(job), settings)
+        made = accept.read(accept.source(reduced(job)), settings)
     except SpecError as error:
         return error.problems
     except PlacementError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from typing import Any
 
 from dljob.reconcile.children import patches
@@ -59,6 +61,24 @@ def test_jobs_are_kept_whole_but_for_managed_fields() -> None:
     assert "managedFields" not in kept["metadata"]
     assert kept["spec"] == {"roles": [1]}
     assert seen == [JOB]
+
+
+def test_a_job_of_many_values_takes_little_memory() -> None:
+    """1 MiB of JSON in `config` is 25 MiB of objects; a second replica has as much."""
+    cache = Cache()
+    text = '{"ttlSecondsAfterFinished": 5, "config": {"a": [' + "{}," * 340_000 + "{}]}}"
+    tracemalloc.start()
+    try:
+        for number in range(5):
+            cache.put_job({"metadata": meta(f"j{number}", 1), "spec": json.loads(text)})
+        kept, highest = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100_000
+    assert highest < 2 * 30 * 2**20, "one after another, and never all at once"
+    job = cache.jobs.get(Key("ns", "j0"))
+    assert job is not None
+    assert (job["spec"]["ttlSecondsAfterFinished"], "config" in job["spec"]) == (5, False)
 
 
 def test_a_cluster_is_digested_and_concerns_its_owner() -> None:

@@ -20,7 +20,7 @@ from dljob.plan.words import resource_text
 from dljob.raycluster.acceptance import spec_text, too_large
 from dljob.raycluster.pod_security import breaches
 from dljob.raycluster.render import effective, preview_raycluster
-from dljob.reconcile.state import reasons
+from dljob.reconcile.state import excess, reasons
 from dljob.reconcile.state.fields import field, part
 from dljob.reconcile.state.model import Object, Settings
 from dljob.reconcile.state.placement import placement_plan
@@ -208,6 +208,9 @@ def _kept(text: str, settings: Settings) -> Blueprint:
 def read(text: str, settings: Settings) -> Blueprint:
     """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
     data: dict[str, Any] = json.loads(text)
+    too_much = field(data, "spec", excess.MARK)
+    if too_much:
+        raise SpecError((Problem("spec", str(too_much), hint=excess.HINT),))
     chosen = [ChosenResource(*one) for one in data.pop("chosen", ())]
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
