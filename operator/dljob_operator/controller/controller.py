@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
 from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state.fields import bounded
 from dljob.reconcile.state.model import Object, Observed, ReconcileResult, Settings, Submit, Trouble, label
 from dljob_operator.controller.events import Recorder
 from dljob_operator.controller.execute import ActionExecutor, StaleError, TakenError
@@ -115,6 +116,18 @@ class Controller:
         Raises:
             ApiError: the API server refused something other than an action: the status, or a look at the logs.
         """
+        try:
+            return await self._step(key)
+        except ApiError as error:
+            master, _ = self._parts.pollers.views(key)
+            if error.status != 422 or master is None or not master.snapshot:
+                raise
+            # A value that `reconcile.state.snapshot` lets through must not keep the job from its end, or its stop.
+            log.warning("%s: decided again without what its head reports: %s", key, error.message)
+            return await self._step(key, refused=error.message)
+
+    async def _step(self, key: Key, *, refused: str = "") -> str:
+        """Make one pass; `refused` is why the API server refuses a status with what the head reports."""
         parts = self._parts
         # 1. observe
         observed = await parts.observer.observe(key)
@@ -123,6 +136,9 @@ class Controller:
             self._forget(key)
             return "success"
         seen, memory = observed
+        if refused and seen.master:
+            why = f"the API server refuses a status with what it reports: {bounded(refused)}"
+            seen = replace(seen, master=replace(seen.master, snapshot={}, misbehaves=True, error=why))
         # 2. decide
         outcome = self._decide(seen, self._settings, self._clock.wall())
         self._log(key, outcome)

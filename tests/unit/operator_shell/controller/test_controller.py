@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,7 @@ from dljob.reconcile.state.model import (
     Command,
     Create,
     Event,
+    MasterView,
     Observed,
     ReconcileResult,
     Settings,
@@ -176,6 +178,30 @@ async def test_a_status_that_cannot_be_written_for_other_reasons_is_an_error() -
         it.sync()
         with pytest.raises(ApiError, match="unsupported value"):
             await it.controller.step(JOB)
+
+
+async def test_a_status_that_is_refused_for_what_the_head_reports_is_decided_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Observed] = []
+
+    def decide(observed: Observed, _settings: Settings, _now: float) -> ReconcileResult:
+        seen.append(observed)
+        assert observed.master is not None
+        ends = ReconcileResult("it ends", (), (), {"phase": "Stopped"})
+        return replace(ends, status={"phase": "Stopped", "bad": 1}) if observed.master.snapshot else ends
+
+    async with shell(decide=decide) as it:
+        monkeypatch.setattr(it.pollers, "views", lambda _key: (MasterView({"epoch": 1}), None))
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("PATCH", "status", 422, message="status.bad: unsupported value")
+        it.sync()
+        await it.controller.step(JOB)
+        assert it.status() == {"phase": "Stopped"}
+        head = seen[1].master
+        assert head is not None
+        assert (len(seen), head.snapshot, head.misbehaves) == (2, {}, True)
+        assert "status.bad: unsupported value" in head.error
 
 
 async def test_a_decision_that_never_rests_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
