@@ -118,10 +118,10 @@ def test_shards_of_the_oldest_checkpoint_are_settled_and_come_back_only_if_no_ch
     tell(world, 1, want=1, **one)
     tell(world, 0, want=0, done=[(0, 4, -1)], **one)
     world.send(ev.CheckpointCommitted("t", CheckpointId(A, 1)))
-    assert (acked(world), dict(feed(world).settled)) == ([], {"t": ((0, 4),)})
+    assert acked(world) == [(0, 4)], "its manifest may never be written"
     tell(world, 1, want=0, done=[(4, 8, 1)], **one)
-    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 2)))
-    assert acked(world) == [(4, 8)]
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 2), CheckpointId(A, 1)))
+    assert (acked(world), dict(feed(world).settled)) == ([(4, 8)], {"t": ((0, 4),)})
     world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 2)))
     assert feed(world).todo == ((8, 10),)
     world.send(ev.CheckpointDecided("t", C, None))
@@ -132,10 +132,34 @@ def test_shards_of_the_oldest_checkpoint_are_settled_and_come_back_only_if_no_ch
 def test_of_ranks_that_save_alone_what_is_settled_is_not_remembered(world):
     tell(world, 0, want=1, saves=True)
     tell(world, 0, want=0, saves=True, done=[(0, 4, -1)])
-    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 1)))
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 2), CheckpointId(A, 1)))
     assert acked(world) == [(0, 4)]
-    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)))
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 2), CheckpointId(A, 1)))
     assert (acked(world), dict(feed(world).settled)) == ([], {})
+
+
+def test_of_a_fenced_checkpoint_on_disk_nothing_is_settled(world):
+    tell(world, 0, want=1, saves=True)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, -1)])
+    world.send(ev.CheckpointDecided("w/0", B, CheckpointId(A, 3)))
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(B, 1), CheckpointId(A, 4)))
+    assert (acked(world), world.state.saves["w/0"].oldest) == ([(0, 4)], None)
+    for oldest in (CheckpointId(A, 3), CheckpointId(A, 2)):  # savers of two nodes may be heard in any order
+        world.send(ev.CheckpointCommitted("w/0", CheckpointId(B, oldest.step), oldest))
+    assert (acked(world), world.state.saves["w/0"].oldest) == ([], CheckpointId(A, 3))
+
+
+def test_an_elastic_role_that_goes_back_behind_what_is_settled_does_all_of_it_again():
+    world, one = World(WORLD).boot(), {"role": "t", "saves": True}
+    tell(world, 0, want=2, **one)
+    tell(world, 0, want=0, done=[(0, 4, -1), (4, 8, 1)], **one)
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 3), CheckpointId(A, 2)))
+    assert dict(feed(world).settled) == {"t": ((0, 8),)}
+    world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 2)))
+    assert feed(world).todo == ((8, 10),)
+    world.send(ev.CheckpointDecided("t", C, CheckpointId(A, 1)))
+    assert (feed(world).todo, dict(feed(world).settled)) == (((0, 10),), {})
+    assert world.state.saves["t"].oldest is None
 
 
 def test_a_process_that_loads_again_gives_back_its_leases_and_what_it_did_since(world):
@@ -198,7 +222,7 @@ def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_ha
     world, one = World(WORLD).boot(), {"role": "t", "saves": True}
     tell(world, 0, want=1, **one)
     tell(world, 0, want=0, done=[(0, 4, -1)], **one)
-    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 1)))
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 2), CheckpointId(A, 1)))
     text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
     for chosen, todo in ((None, ((0, 10),)), (CheckpointId(A, 1), ((4, 10),))):
         after = World(WORLD).boot()
@@ -341,6 +365,76 @@ def live(story):
             them.ask(rank, 1)
             them.do(rank, 0)
     assert sorted(them.seen[0] + them.seen[1]) == list(range(14))
+
+
+class Savers:
+    """An Elastic rank and an Actor rank on the real core, and a disk that refuses some manifests."""
+
+    roles = ("t", "w")
+    names = ("t", "w/0")
+
+    def __init__(self):
+        self.world = World(job({"name": "t", "type": "Elastic", "replicas": 1}, {"name": "w", "replicas": 1})).boot()
+        self.life, self.step, self.seen = [1, 1], [-1, -1], [[], []]
+        self.disk = [{}, {}]
+        """Checkpoint with a manifest -> what the model had seen."""
+        self.once = True
+        """Whether nothing may be done again yet."""
+
+    def work(self, own, _=0):
+        who = {"rank": 0, "role": self.roles[own], "life": RunId(1, self.life[own]), "saves": True, "shard": 1}
+        for run in tell(self.world, want=1, **who):
+            self.seen[own] = [*self.seen[own], *range(*run)]
+            tell(self.world, want=0, done=[(*run, self.step[own])], **who)
+
+    def save(self, own, _, *, refused=False):
+        """Save: the journal has the checkpoint, and the disk may refuse its manifest."""
+        self.step[own] += 1
+        mark, whole = CheckpointId(RunId(1, self.life[own]), self.step[own]), sorted(self.disk[own])[-2:]
+        self.world.send(ev.CheckpointCommitted(self.names[own], mark, whole[0] if whole else None))
+        if not refused:
+            self.disk[own][mark] = self.seen[own]
+            if self.roles[own] == "w":  # the disk of the other one does not delete either
+                self.disk[own] = dict(sorted(self.disk[own].items())[-2:])
+
+    def refuse(self, own, _):
+        self.save(own, _, refused=True)
+
+    def die(self, own, how):
+        """Restore any checkpoint on disk: the Elastic rank may find all of them damaged, the Actor rank one of two."""
+        left = sorted(self.disk[own])
+        among = [None, *left] if self.roles[own] == "t" else left or [None]
+        chosen = among[-1 - how % len(among)]
+        self.once &= chosen in (None, *left[-2:])
+        self.life[own], self.step[own] = self.life[own] + 1, -1
+        self.seen[own] = self.disk[own][chosen] if chosen else []
+        self.disk[own] = {mark: seen for mark, seen in self.disk[own].items() if chosen and mark <= chosen}
+        self.world.send(ev.CheckpointDecided(self.names[own], RunId(1, self.life[own]), chosen))
+
+    def check(self):
+        if "d" not in self.world.state.feeds:
+            return
+        now = feed(self.world)
+        left = [*now.todo, *(run for held in now.held.values() for run in held.runs)]
+        spots = sorted([*(p for run in left for p in range(*run)), *self.seen[0], *self.seen[1]])
+        assert sorted(set(spots)) == list(range(10)), "a position is lost"
+        assert spots == list(range(10)) or not self.once, "a position is done twice"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["work", "work", "save", "refuse", "refuse", "die"]), st.integers(0, 1), st.integers(0, 3)
+        ),
+        min_size=8,
+        max_size=30,
+    )
+)
+def test_no_position_is_lost_though_the_disk_refuses_manifests_and_whatever_is_restored(story):
+    them = Savers()
+    for what, own, how in story:
+        getattr(them, what)(own, how)
+        them.check()
 
 
 def turns(feed, worlds, shards):

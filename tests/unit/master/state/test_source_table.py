@@ -68,7 +68,7 @@ def test_what_is_done_moves_the_lease_and_a_repeated_report_changes_nothing(worl
 def test_a_restore_hands_out_again_what_its_checkpoint_lacks(world):
     tell(world, partitions=(("a", 0),))
     tell(world, done=[(0, 10, -1)])
-    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)))
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 2), CheckpointId(A, 1)))
     tell(world, done=[(10, 30, 1)])
     world.kill("w", 0)
     world.settle()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from checkpoint_kit import a_saver, client, place
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId
 from dljob.runtime.checkpoint import disk
-from dljob.runtime.checkpoint.book import FileBook
+from dljob.runtime.checkpoint.book import FileBook, JournalBook
 from dljob.runtime.checkpoint.choice import Found, choose
 from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
 from dljob.runtime.checkpoint.files import Copy, Folder
@@ -157,6 +158,127 @@ def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_pat
     flip(manifest)
     assert loaded(tmp_path, 2)[0] == 20
     assert manifest.read_bytes() == before
+
+
+class RefusingDisk:
+    """A volume that refuses new files by name, as a full or a read-only one does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refuses: Callable[[Path], object] = lambda _path: False
+        self.number = errno.ENOSPC
+        self.tries = list[str]()
+        self._replacing, self._create = disk.replacing, disk.create
+        monkeypatch.setattr(disk, "replacing", self.replacing)
+        monkeypatch.setattr(disk, "create", self.create)
+
+    def replacing(self, path: Path) -> Any:
+        self._check(path)
+        return self._replacing(path)
+
+    def create(self, path: Path, data: bytes) -> bool:
+        self._check(path)
+        return self._create(path, data)
+
+    def _check(self, path: Path) -> None:
+        if self.refuses(path):
+            self.tries.append(path.name)
+            raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> RefusingDisk:
+    return RefusingDisk(monkeypatch)
+
+
+def without_manifest(where: Path, step: int) -> Path:
+    """Delete a manifest, as if its writer had died before it, and return its path."""
+    path = Folder(where).at(CheckpointId(A, step)) / "manifest.json"
+    path.unlink()
+    return path
+
+
+def test_a_manifest_that_the_disk_refuses_is_told_and_an_older_checkpoint_is_restored(
+    tmp_path: Path, refusing: RefusingDisk
+):
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 10, 20).close()
+    without_manifest(tmp_path, 20)
+    refusing.refuses = lambda path: path.name == "manifest.json"
+    step, told = loaded(tmp_path, 2)
+    assert (step, refusing.tries) == (10, ["manifest.json"] * 2)
+    said = "step 20 of life 1.1 is passed over: its manifest cannot be written: No space left on device"
+    assert told == [said]
+    refusing.refuses = lambda _path: False
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 21, number=3).close()
+    assert loaded(tmp_path, 4) == (21, []), "the next save is as any other"
+
+
+def test_the_only_whole_parts_are_not_deleted_for_a_manifest_that_the_disk_refuses(
+    tmp_path: Path, refusing: RefusingDisk
+):
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 10).close()
+    without_manifest(tmp_path, 10)
+    refusing.refuses = lambda path: path.name == "manifest.json"
+    with pytest.raises(
+        CheckpointError, match=r"cannot load step 10 of life 1.1: its manifest cannot be written: No sp"
+    ):
+        loaded(tmp_path, 2)
+    refusing.refuses = lambda _path: False
+    assert loaded(tmp_path, 3)[0] == 10
+
+
+def test_a_manifest_finds_room_on_a_disk_that_is_full_of_what_no_life_restores(tmp_path: Path, refusing: RefusingDisk):
+    folder = Folder(tmp_path)
+    for step in (5, 6, 9, 10):
+        make(folder, CheckpointId(A, step))
+    write(folder, CheckpointId(A, 20))
+    refusing.refuses = lambda _path: CheckpointId(A, 6) in folder.marks()
+    assert folder.commit(CheckpointId(A, 20), 1, needed=lambda: [CheckpointId(A, 5)]) == "committed"
+    assert [mark.step for mark in folder.marks()] == [5, 9, 10, 20], "a cut needs the first of them"
+
+
+def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path: Path, refusing: RefusingDisk):
+    refusing.refuses = lambda path: path.name == "manifest.json"
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path, save_on_exit=False))
+        mine.save(10, {"step": 10}, persist=True)
+        with pytest.raises(CheckpointError, match=r"step 10 is not saved: No space left on device"):
+            mine.wait(20)
+        refusing.refuses = lambda _path: False
+        mine.save(20, {"step": 20}, persist=True)
+        mine.wait(20)
+        mine.close()
+    assert [one.mark.step for one in Folder(tmp_path).found() if not one.bad] == [20, 10]
+
+
+def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path: Path, refusing: RefusingDisk):
+    """PrimeMaster has the decision in its journal, and needs no file."""
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 10, 20).close()
+    without_manifest(tmp_path, 20)
+    refusing.refuses, refusing.number = lambda _path: True, errno.EROFS
+    book = JournalBook(lambda asked: {"why": "", "yours": asked["what"] == "turn", "chosen": asked.get("chosen")})
+    with a_saver(book=book) as (saver, told):
+        mine = client(place(saver, tmp_path, number=2, save_on_exit=False))
+        assert mine.load() == (10, {"step": 10})
+        mine.close(wait=False)
+    assert told.of("Damaged") == [
+        "trainer: step 20 of life 1.1 is passed over: its manifest cannot be written: Read-only file system"
+    ]
+
+
+def test_a_commit_names_the_oldest_checkpoint_that_stays_on_disk(tmp_path: Path):
+    asked = list[Any]()
+
+    def answer(question: Any) -> dict[str, Any]:
+        asked.append(question["oldest"] and question["oldest"]["step"])
+        return {"why": ""}
+
+    with a_saver(book=JournalBook(answer)) as (saver, _):
+        saved(saver, tmp_path, 1, 2, 3, 4).close()
+    assert asked == [None, 1, 1, 2]
 
 
 def test_a_damaged_decision_is_told_and_does_not_stop_a_load(tmp_path: Path):

@@ -221,7 +221,8 @@ def test_what_every_checkpoint_left_contains_is_not_remembered_for_a_load(desk: 
     next(mine).done()
     saved[0] = 10
     next(mine).done()
-    asyncio.run(desk.offer(ev.CheckpointCommitted("w/0", CheckpointId(RunId(1, 1), 10))))
+    mark = CheckpointId(RunId(1, 1), 10)
+    asyncio.run(desk.offer(ev.CheckpointCommitted("w/0", mark, mark)))
     next(mine)
     assert mine._undoable == {10: ((2, 4),)}
 

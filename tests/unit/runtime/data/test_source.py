@@ -338,7 +338,7 @@ class Trainer:
         self.saved = self.step
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: self.saved), raising=False)
         if self.draw.random() < 0.7:
-            _send(self.desk, ev.CheckpointCommitted("w/0", mark))
+            _send(self.desk, ev.CheckpointCommitted("w/0", mark, self.kept[0][0] if self.kept else None))
             self.kept = [*self.kept[-1:], (mark, self.step, dict(self.state))]
 
     def die(self, monkeypatch: pytest.MonkeyPatch) -> None:

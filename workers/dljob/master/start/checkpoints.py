@@ -50,8 +50,13 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
         return
     needed = pinned(d.cuts, event.world)
     new = evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now)), needed))
+    oldest = event.oldest
+    # The manifests of journaled checkpoints may never be written: only what is on disk settles data positions.
+    if oldest is not None and not refused(d, event.world, oldest):
+        oldest = min(oldest, new.committed[0].mark)
+        new = evolve(new, oldest=max(oldest, own.oldest or oldest))
+        shards.committed(d, event.world, oldest)
     d.saves = d.saves.set(event.world, new)
-    shards.committed(d, event.world, new.committed[0].mark)
 
 
 def _newest(found: Iterable[Committed], needed: Container[CheckpointId]) -> tuple[Committed, ...]:
@@ -73,8 +78,9 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     decisions = (*own.decisions, RestoreDecision(event.life, event.chosen))[-DECISIONS:]
     # The decision fences checkpoints that earlier lives committed beyond the restored one.
     counting = tuple(one for one in own.committed if not fence(one.mark, decisions))
-    d.saves = d.saves.set(event.world, Saves(counting, decisions))
-    shards.decided(d, event.world, event.life, event.chosen)
+    older = event.chosen is None or (own.oldest is not None and event.chosen < own.oldest)
+    d.saves = d.saves.set(event.world, Saves(counting, decisions, None if older else own.oldest))
+    shards.decided(d, event.world, event.life, event.chosen, own.oldest)
     for text in event.damaged:
         d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
     if event.life > FIRST:  # the first life of a job restores nothing, which is not worth a line

@@ -136,10 +136,12 @@ def committed(d: StateTransaction, world: str, oldest: CheckpointId) -> None:
         _put(d, name, shard_table.settled(feed, world, oldest, remember="/" not in world))
 
 
-def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId | None) -> None:
-    """Hand out again the work that is not in the checkpoint which a life restores."""
+def decided(
+    d: StateTransaction, world: str, life: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None
+) -> None:
+    """Hand out again the work that is not in the checkpoint which a life restores. `oldest`: that of `committed`."""
     for name, feed in d.feeds.items():
-        new, again = shard_table.restored(feed, world, life, chosen)
+        new, again = shard_table.restored(feed, world, life, chosen, oldest)
         _put(d, name, new)
         _note_returned(d, world, name, feed, again)
 

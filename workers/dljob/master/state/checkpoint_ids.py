@@ -70,6 +70,8 @@ class Saves:
 
     committed: tuple[Committed, ...] = ()
     decisions: tuple[RestoreDecision, ...] = ()
+    oldest: CheckpointId | None = None
+    """The oldest checkpoint to which a restore may go back: data positions in it are settled. None: none is settled."""
 
     @property
     def last(self) -> Committed | None:

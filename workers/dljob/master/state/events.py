@@ -319,6 +319,8 @@ class CheckpointCommitted:
 
     world: str
     mark: CheckpointId
+    oldest: CheckpointId | None = None
+    """The oldest checkpoint on disk to which a restore may go back, before the manifest of `mark` is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class ShardTable:
     held: Map[Holder, ShardLeases] = field(default_factory=Map[Holder, ShardLeases])
     acked: tuple[Acked, ...] = ()
     settled: Map[str, Runs] = field(default_factory=Map[str, Runs])
-    """World -> intervals in the oldest checkpoint left: to do again only if the world restores no checkpoint at all.
+    """World -> intervals in the oldest checkpoint left: to do again only if the world restores none, or an older one.
 
     Kept for Elastic roles alone; the work of an Actor rank is done for good then.
     """
@@ -277,7 +277,7 @@ def _split(acked: tuple[Acked, ...], which: Callable[[Acked], bool]) -> tuple[li
 def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: bool) -> ShardTable:
     """Return the table after older checkpoints were dropped: work in the oldest one left is acknowledged no longer.
 
-    `remember`: keep its intervals in `settled`, in case no checkpoint can be restored.
+    `remember`: keep its intervals in `settled`, in case it cannot be restored.
     """
     sure, rest = _split(feed.acked, lambda one: one.world == world and covered(one.mark, oldest))
     if not sure:
@@ -288,16 +288,22 @@ def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: boo
     return evolve(feed, acked=rest, settled=feed.settled.set(world, runs))
 
 
-def restored(feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | None) -> tuple[ShardTable, int]:
-    """Return the table after a life restored a checkpoint, and the number of positions that are to do again."""
+def restored(
+    feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None = None
+) -> tuple[ShardTable, int]:
+    """Return the table after a life restored a checkpoint, and the number of positions that are to do again.
+
+    `oldest`: the checkpoint as of which the work of the world was settled last.
+    """
     # Leases of earlier lives end here: only now is it known that none of their work after the checkpoint counts.
     for holder, held in feed.held.items():
         if held.world == world and held.life < life:
             feed = returned(feed, holder)
     again, kept = _split(feed.acked, lambda one: one.world == world and not covered(one.mark, chosen))
     runs = [(one.start, one.end) for one in again]
-    # Without any checkpoint even the work is lost that the oldest one had contained.
-    if chosen is None and world in feed.settled:
+    # Without the oldest checkpoint even the work is lost that it had contained. Which part of that an older one has is
+    # not known: all of it is done again.
+    if world in feed.settled and (chosen is None or (oldest is not None and chosen < oldest)):
         runs += feed.settled[world]
         feed = evolve(feed, settled=feed.settled.delete(world))
     if not runs:

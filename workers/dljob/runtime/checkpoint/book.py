@@ -100,7 +100,9 @@ class JournalBook:
 
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
         """Let PrimeMaster journal the commit; return why the checkpoint does not count, as `Book.commit`."""
-        said = self._ask({"what": "commit", "world": place.of, "mark": mark.json()})
+        oldest = Folder.of(place).oldest()
+        told = {"world": place.of, "mark": mark.json(), "oldest": oldest and oldest.json()}
+        said = self._ask({"what": "commit", **told})
         if said is None:
             return None
         self._needed[place.of] = tuple(CheckpointId.of(one) for one in said.get("keep", ()))
@@ -131,7 +133,11 @@ class JournalBook:
         told = [text[:TEXT] for text in damaged[:TEXTS]]
         said = self._ask_decision(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
         # PrimeMaster's word, which may be that of another saver: the file must not say anything else.
-        return folder.decide(RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"])))
+        decision = RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
+        try:
+            return folder.decide(decision)
+        except OSError:  # the journal has it, which is enough in this attempt: a volume that refuses files can be read
+            return decision
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return PrimeMaster's answer about shards of data; with `again` in it, ask once more. None: nobody answers."""

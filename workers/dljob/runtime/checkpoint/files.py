@@ -162,16 +162,26 @@ class Folder:
                 raise TornError
         return crc
 
-    def commit(self, mark: CheckpointId, world: int, ask: Callable[[], str | None] = lambda: "") -> str:
+    def commit(
+        self,
+        mark: CheckpointId,
+        world: int,
+        ask: Callable[[], str | None] = lambda: "",
+        needed: Callable[[], Sequence[CheckpointId]] = tuple,
+    ) -> str:
         """Write the manifest once all parts of the world are there, unless the journal refuses the checkpoint.
 
         Args:
             mark: The checkpoint.
             world: Number of ranks whose parts make it whole.
             ask: Returns why the checkpoint does not count, "" if it counts, None if nobody can answer now.
+            needed: Returns the checkpoints that may not be deleted to make room, once `ask` has returned.
 
         Returns:
             "committed"; "waiting" for parts of other ranks or for an answer; "fenced: ..." with the reason.
+
+        Raises:
+            OSError: The disk refused the manifest.
         """
         # The files first: they are cheaper to ask than PrimeMaster.
         decisions = self.decisions()
@@ -195,9 +205,17 @@ class Folder:
         ]
         life = {"attempt": mark.life.attempt, "number": mark.life.number}
         body = {"version": VERSION, "step": mark.step, "revision": mark.revision, "life": life, "world": world}
-        with disk.replacing(self.at(mark) / MANIFEST) as file:
-            disk.write_all(file, seal({**body, "parts": parts}))
+        text = seal({**body, "parts": parts})
+        try:
+            self._write_manifest(mark, text)
+        except OSError:  # the volume may be full of what no life will restore
+            self.retain(KEEP, needed())
+            self._write_manifest(mark, text)
         return "committed"
+
+    def _write_manifest(self, mark: CheckpointId, text: bytes) -> None:
+        with disk.replacing(self.at(mark) / MANIFEST) as file:
+            disk.write_all(file, text)
 
     def decide(self, decision: RestoreDecision) -> RestoreDecision:
         """Record the checkpoint that a life restores. The first record counts and is returned.
@@ -230,13 +248,7 @@ class Folder:
         These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later life voided.
         """
         there, decisions = self.marks(), self.records()
-        whole = list[CheckpointId]()
-        for mark in reversed(there):
-            if not fence(mark, decisions.made) and self._counts(mark):
-                whole.append(mark)
-            # Stop at the newest `keep`: each further manifest would be a read on a shared volume at every save.
-            if len(whole) == keep:
-                break
+        whole = self._whole(there, decisions.made, keep)
         old = [mark for mark in expired(there, whole, decisions.made, keep) if mark not in needed]
         return self._remove([*old, *self._torn(void(there, decisions.checked))])
 
@@ -288,6 +300,24 @@ class Folder:
     def torn(self, mark: CheckpointId) -> bool:
         """Return whether a checkpoint has no manifest, not even a damaged one: it has never counted."""
         return not os.path.lexists(self.at(mark) / MANIFEST)
+
+    def oldest(self) -> CheckpointId | None:
+        """Return the oldest of the checkpoints that stay on disk; None without one."""
+        whole = self._whole(self.marks(), self.decisions(), KEEP)
+        return whole[-1] if whole else None
+
+    def _whole(
+        self, there: Sequence[CheckpointId], decisions: Sequence[RestoreDecision], most: int
+    ) -> list[CheckpointId]:
+        """List the newest `most` checkpoints that count, the newest first."""
+        whole = list[CheckpointId]()
+        for mark in reversed(there):
+            if not fence(mark, decisions) and self._counts(mark):
+                whole.append(mark)
+            # Stop at the newest `most`: each further manifest would be a read on a shared volume at every save.
+            if len(whole) == most:
+                break
+        return whole
 
     def _counts(self, mark: CheckpointId) -> bool:
         try:

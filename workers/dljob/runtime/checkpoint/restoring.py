@@ -129,13 +129,11 @@ class Restorer:
         before = RunId(place.attempt, place.number - 1)
         if place.life > FIRST and not any(one.mark.life == before for one in found):
             self._flushed(place.folder, place.grace_s)
-        # A writer died between the last part and its manifest: the parts count if the journal takes them.
-        for mark, world in folder.unsaid():
-            folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
+        refused = self._finish(place, folder)
 
         def fault(one: Found) -> str:
-            why = "" if one.memory else folder.check(one.mark)
-            if why and not folder.torn(one.mark):
+            why = "" if one.memory else refused.get(one.mark) or folder.check(one.mark)
+            if why and (one.mark in refused or not folder.torn(one.mark)):
                 damaged.append(f"{one.mark} is passed over: {why}")
             return why
 
@@ -144,7 +142,32 @@ class Restorer:
         if (among := self._book.choices(place)) is not None:
             found = [one for one in found if one.mark in among]
         best, skipped = choose(found, records.made, place.life, fault)
+        # To begin anew would delete these parts, which are whole: the next life may find a disk that takes a manifest.
+        if best is None and (whole := [one.mark for one in found if one.mark in refused]):
+            raise CheckpointError(
+                f"{place.name} cannot load {max(whole)}: {refused[max(whole)]} ({place.folder})",
+                hint="its parts are whole: make room there, or make it writable",
+            )
         return best, skipped, damaged
+
+    def _finish(self, place: CheckpointLocation, folder: Folder) -> dict[CheckpointId, str]:
+        """Write the manifests that are missing, and return those that the disk refuses, with its reason.
+
+        A writer died between the last part and its manifest, or could not write it: the parts count if the journal
+        takes them.
+        """
+        refused = dict[CheckpointId, str]()
+        for mark, world in folder.unsaid():
+            try:
+                folder.commit(
+                    mark,
+                    world,
+                    lambda mark=mark: self._book.commit(place, mark),
+                    lambda: self._book.needed(place),
+                )
+            except OSError as error:  # an older checkpoint may be whole
+                refused[mark] = f"its manifest cannot be written: {error.strerror}"
+        return refused
 
     def _in_memory(self, place: CheckpointLocation) -> list[Found]:
         """List the checkpoints of earlier lives that every rank of a world of this size left on this node.

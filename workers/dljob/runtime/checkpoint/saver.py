@@ -357,7 +357,9 @@ class Saver:
             # The owner may have written this part already, with the same bytes.
             if not (holding.kept and folder.has_part(mark, place.rank)):
                 folder.write_part(mark, place.rank, slot.clean_head(head), copy)
-            said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
+            said = folder.commit(
+                mark, place.world, lambda: self._book.commit(place, mark), lambda: self._book.needed(place)
+            )
             if said == "committed":
                 with self._changed:
                     self._committed[place.folder] = max(mark, self._committed.get(place.folder, mark))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.runtime.controller.services import checkpoint_service as module
@@ -75,6 +76,8 @@ async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(jou
     for _ in range(2):
         assert await ask(journal, desk, what="commit", world="t", mark=mark(1, 5)) == {"why": "", "keep": []}
     assert len(journal.written) == 1
+    await ask(journal, desk, what="commit", world="t", mark=mark(1, 4), oldest=mark(1, 4))
+    assert journal.state.saves["t"].oldest == CheckpointId(RunId(1, 1), 4)
     assert (await ask(journal, desk, **question("decide", chosen=mark(1, 5))))["chosen"] == mark(1, 5)
     said = await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
     assert said == {"why": "life 1.2 has restored step 5 of life 1.1", "keep": []}

@@ -49,7 +49,8 @@ class CheckpointService:
             mark = CheckpointId.of(question["mark"])
             # A saver repeats its question when an answer is lost: a commit that is known is not journaled again.
             if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
-                await shell.offer(ev.CheckpointCommitted(world, mark))
+                oldest = question.get("oldest") and CheckpointId.of(question["oldest"])
+                await shell.offer(ev.CheckpointCommitted(world, mark, oldest))
             keep = [one.json() for one in pinned(shell.state.cuts, world)]
             return {"why": checkpoints.refused(shell.state, world, mark), "keep": keep}
         # Before the cuts of an earlier attempt are known, the positions in the data are not either.

@@ -27,7 +27,7 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
 
     Returns:
         {runs, over, epoch, oldest}: the leases that it holds now, whether there are none to come, the job's history,
-        and the oldest checkpoint of its world that counts.
+        and the oldest checkpoint of its world on disk.
         {again}: nothing is free yet, so ask again. {why}: an error, which does not pass.
     """
     event = event_of(question)
@@ -58,8 +58,8 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
 
 
 def _oldest(shell: MasterLoop, world: str) -> dict[str, int] | None:
-    committed = shell.state.saves.get(world, Saves()).committed
-    return committed[0].mark.json() if committed else None
+    oldest = shell.state.saves.get(world, Saves()).oldest
+    return oldest.json() if oldest else None
 
 
 async def _wait_for_shard(shell: MasterLoop, name: str) -> bool:
