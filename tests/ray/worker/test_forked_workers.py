@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import ray
 from patience import patience
-from prime_help import Job
+from prime_help import Job, eventually
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 pytestmark = pytest.mark.ray
 
@@ -42,6 +43,16 @@ def _says(pid: int, word: str) -> bool:
         return word in command(pid)
     except OSError:
         return False
+
+
+def asks(starter: int) -> bool:
+    """Whether a starter has sent its start to a server, and sleeps until the answer."""
+    try:
+        sleeps = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+        files = [str(file.readlink()) for file in Path(f"/proc/{starter}/fd").iterdir()]
+    except OSError:  # it has closed one meanwhile, so it is no further than its imports
+        return False
+    return sleeps and any(file.startswith("socket:") for file in files)
 
 
 def test_ranks_master_and_agents_are_forks_of_one_server_for_a_raylet(job: Job) -> None:
@@ -76,7 +87,8 @@ def test_killed_server_takes_no_rank_with_it_and_the_next_rank_gets_another(job:
 def test_starters_that_are_killed_end_their_workers_and_the_ranks_come_back(job: Job) -> None:
     job.start(job.role("worker", "prime_user.until_told"))
     before = job.running("worker/0")
-    for pid in starters(server_of(before["worker/0"])):
+    # One of the agent's may be starting. Before it has asked a server nobody but Ray can know its worker: after 60 s.
+    for pid in filter(asks, starters(server_of(before["worker/0"]))):
         os.kill(pid, signal.SIGKILL)
     after = job.running("worker/0", incarnation={"worker/0": 2})
     assert after["worker/0"] != before["worker/0"]
@@ -93,6 +105,9 @@ def actor(ray_here: Any) -> Any:
         def threads(self) -> tuple[str | None, int]:
             return os.environ.get("OMP_NUM_THREADS"), os.getppid()
 
+        def node(self) -> str:
+            return ray.get_runtime_context().get_node_id()
+
         def drawn(self) -> tuple[float, bytes]:
             import numpy as np
 
@@ -108,3 +123,27 @@ def test_actors_of_users_are_workers_like_any_other(actor: Any) -> None:
     (omp, above) = ray.get(made[0].threads.remote(), timeout=patience(60))
     assert omp == "1"
     assert "forked_workers/server.py" in command(above)
+
+
+def test_starter_that_is_killed_before_its_worker_registers_holds_up_no_actor(actor: Any) -> None:
+    """A raylet misses such a worker after 60 s, and gives the next one that registers to the actor that waits longest.
+
+    Source: src/ray/raylet/worker_pool.cc, 2.60, MonitorPopWorkerRequestForRegistration and PushWorker.
+    """
+    first = actor.options(num_cpus=0.1).remote()
+    (_, server), node = ray.get([first.threads.remote(), first.node.remote()], timeout=patience(60))
+    there = set(starters(server))
+    here = actor.options(num_cpus=0.1, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+    os.kill(server, signal.SIGSTOP)
+    try:
+        second = here.remote()
+        new = eventually(
+            lambda: [pid for pid in starters(server) if pid not in there and asks(pid)], 60, lambda: server
+        )
+        for pid in new:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    third = here.remote()
+    # Ray's own 60 s begin before these; 45 are far more than a start takes.
+    assert ray.get([second.node.remote(), third.node.remote()], timeout=45) == [node, node]

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ SERVE = """
 import sys
 from dljob.runtime.forked_workers import server
 server.LIBRARIES, server.IDLE_S = tuple(sys.argv.pop().split()), float(sys.argv.pop())
+server.REGISTER_S = float(sys.argv.pop())
 server.IMPORTS = ("wave",)
 server.main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
 """
@@ -33,6 +34,8 @@ told = {"pid": os.getpid(), "env": os.environ.get("X"), "argv": sys.argv[1:], "c
 told |= {"first": sys.path[0], "leads": os.getsid(0) == os.getpid(), "known": "colorsys" in sys.modules}
 told |= {"fds": len(os.listdir("/proc/self/fd")), "above": os.getppid(), "later": "wave" in sys.modules}
 print(json.dumps(told), flush=True)
+if "work" in sys.argv:
+    os.execv(sys.executable, ["ray::Own", "-c", "input()"])
 if "wait" in sys.argv:
     sys.stdin.read()
 sys.exit(7)
@@ -51,13 +54,15 @@ class Served:
         self.process: subprocess.Popen[bytes] | None = None
         self.left: list[Any] = []
 
-    def start(self, imports: str = "colorsys", idle_s: float = 60.0, first_s: float = 60.0) -> None:
+    def start(
+        self, imports: str = "colorsys", idle_s: float = 60.0, first_s: float = 60.0, register_s: float = 60.0
+    ) -> None:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(self.path)
             listening.listen()
             listening.set_inheritable(True)
             own = [str(listening.fileno()), self.path, str(first_s), str(self.raylet.pid)]
-            words = [*own, str(idle_s), imports]
+            words = [*own, str(register_s), str(idle_s), imports]
             command = [sys.executable, "-c", SERVE, *words]
             self.process = subprocess.Popen(command, pass_fds=[listening.fileno()])
 
@@ -108,17 +113,25 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.close()
 
 
-def gone(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def eventually(check: Callable[[], bool]) -> bool:
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
+        if check():
             return True
         time.sleep(0.01)
     return False
+
+
+def gone(pid: int) -> bool:
+    return eventually(lambda: not lives(pid))
 
 
 def files_of(pid: int) -> set[int]:
@@ -175,13 +188,38 @@ def test_signal_that_ended_a_worker_is_told(served: Served) -> None:
 
 def test_worker_whose_starter_is_gone_is_ended(served: Served) -> None:
     served.start()
-    line, told = served.ask("wait")
+    line, told = served.ask("work")
     other, second = served.ask("wait")
+    worker = Path(f"/proc/{told['pid']}/cmdline")
+    assert eventually(lambda: worker.read_bytes().startswith(b"ray::Own"))
     line.close()
     assert gone(int(str(told["pid"])))
-    assert Path(f"/proc/{second['pid']}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    assert lives(int(str(second["pid"])))
     os.kill(int(str(second["pid"])), signal.SIGKILL)
     assert other.recv(1) == bytes([137])
+
+
+def test_worker_whose_starter_is_gone_before_it_is_registered_lives_on(served: Served) -> None:
+    """Its raylet would miss it after 60 s only, and its actor wait so long."""
+    served.start()
+    line, told = served.ask("wait")
+    line.close()
+    other, second = served.ask("work")
+    pid = int(str(second["pid"]))
+    assert eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Own"))
+    other.close()
+    # The server hears of one after the other.
+    assert gone(pid)
+    assert lives(int(str(told["pid"])))
+    served.left.pop(1).close()
+    assert gone(int(str(told["pid"])))
+
+
+def test_worker_that_is_not_registered_in_time_ends_with_its_starter(served: Served) -> None:
+    served.start(register_s=0.0)
+    line, told = served.ask("wait")
+    line.close()
+    assert gone(int(str(told["pid"])))
 
 
 def test_workers_outlive_a_server_that_is_killed(served: Served) -> None:

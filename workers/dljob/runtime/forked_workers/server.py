@@ -49,6 +49,11 @@ BLAS = ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openbl
 """Names that a build of OpenBLAS may give the same function."""
 IDLE_S = 30.0
 """Seconds without a child after which a server or template ends."""
+REGISTER_S = 60.0
+"""Seconds after which a raylet ends the starter of a worker that has not registered: `worker_register_timeout_seconds`.
+It looks for the worker no sooner, and the actor waits so long."""
+TITLE, IDLE = b"ray::", b"ray::IDLE"
+"""How the command of a worker begins once it is Ray's; and until it has its first task, registered or not."""
 YES, UNFIT = b"y", ".unfit"  # as in `starter`, which this program does not import
 _SCORE = "oom_score_adj"
 
@@ -115,10 +120,12 @@ class WorkerServer:
         self._idle_s = first_s
         self._raylet = os.pidfd_open(raylet)
         self._poll = select.poll()
-        self._lines: dict[int, tuple[socket.socket, int]] = {}
-        """Descriptor of a connection -> itself, and the pid of its worker."""
+        self._lines: dict[int, tuple[socket.socket, int, float]] = {}
+        """Descriptor of a connection -> itself, the pid of its worker, and when that was forked."""
         self._children: dict[int, tuple[int, int]] = {}
         """Pidfd of a child -> its pid, and the descriptor of its connection; -1: it has none, as it is a server."""
+        self._alone: dict[int, float] = {}
+        """Worker that has lost its starter before its first task -> when it ends if it has none by then."""
         for fd in (line.fileno(), self._raylet):
             self._poll.register(fd, select.POLLIN)
 
@@ -139,10 +146,9 @@ class WorkerServer:
                 elif fd in self._children:
                     self._ended(fd)
                 elif fd in self._lines:
-                    # The starter is gone: the raylet does not want the worker any more.
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(self._lines[fd][1], signal.SIGKILL)
                     self._poll.unregister(fd)
+                    self._starter_gone(*self._lines[fd][1:])
+            self._end_late()
             if not self._children and time.monotonic() - idle_since >= self._idle_s:
                 return None
 
@@ -201,9 +207,27 @@ class WorkerServer:
             self._children[pidfd] = pid, -1
             return True
         self._children[pidfd] = pid, line.fileno()
-        self._lines[line.fileno()] = line, pid
+        self._lines[line.fileno()] = line, pid, time.monotonic()
         self._poll.register(line.fileno(), select.POLLRDHUP)
         return True
+
+    def _starter_gone(self, pid: int, forked: float) -> None:
+        """End a worker with its starter, but have one that was just forked register: its raylet awaits that very one.
+
+        A raylet ends a starter that it gives up, and no other. One that somebody else kills is no news to it.
+        """
+        if _has_task(pid):
+            _kill(pid)
+        else:
+            self._alone[pid] = forked + REGISTER_S
+
+    def _end_late(self) -> None:
+        """End the workers without a starter that have no task in time: who registers now is unknown to the raylet."""
+        late = [pid for pid, end in self._alone.items() if time.monotonic() >= end]
+        for pid in late:
+            del self._alone[pid]
+            if not _has_task(pid):
+                _kill(pid)
 
     def _ended(self, pidfd: int) -> None:
         """Collect a child, and tell the starter of a worker how it ended."""
@@ -213,7 +237,8 @@ class WorkerServer:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if fd < 0:
             return
-        line, _ = self._lines.pop(fd)
+        line, _, _ = self._lines.pop(fd)
+        self._alone.pop(pid, None)
         with contextlib.suppress(KeyError):
             self._poll.unregister(fd)
         with contextlib.suppress(OSError):
@@ -227,7 +252,7 @@ class WorkerServer:
         os.close(self._raylet)
         for pidfd in self._children:
             os.close(pidfd)
-        for other, _ in self._lines.values():
+        for other, _, _ in self._lines.values():
             other.close()
         if keep:
             line.detach()
@@ -241,6 +266,20 @@ class WorkerServer:
             return
         Path(self._path).unlink(missing_ok=True)
         self._line.close()
+
+
+def _has_task(pid: int) -> bool:
+    """Return whether a worker has had a task or an actor, and so is registered."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return command.startswith(TITLE) and not command.startswith(IDLE)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _received(line: socket.socket) -> Start:

@@ -3,7 +3,7 @@
 Run as `python -I -S starter.py FOLDER setup_worker.py default_worker.py ARGUMENT...`. It imports only the standard
 library, and little of it: it is started for each worker. The raylet knows a worker by the pid with which that
 registers, so it ends the worker itself; if it ends this process instead, the server sees the connection close, and ends
-the worker.
+the worker. If this process is killed before its worker has registered, the server lets the worker do so all the same.
 
 There is a server for each environment, as libraries read variables when they are imported: also Ray, which reads
 RAY_JOB_ID. A template forks it, which is there for all jobs of an environment that is else the same. Whatever no server
