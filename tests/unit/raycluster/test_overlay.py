@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kuberay_fields import unknown
 from plan_kit import job, role
 
+from dljob.errors import SpecError
 from dljob.plan.devices import DEVICES
 from dljob.plan.plan import plan
 from dljob.raycluster import pods
@@ -40,6 +42,11 @@ def made(*, init_image="example/dljob:1", **spec):
     )
     head, (group, *_) = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
     return cluster, head["template"], group["template"]
+
+
+def test_a_value_that_no_rule_refused_and_that_cannot_be_merged_is_an_error_of_the_spec():
+    with pytest.raises(SpecError, match="its templates cannot be merged into a RayCluster: AttributeError: 'int'"):
+        made(head={"template": {"spec": {"tolerations": [7]}}})
 
 
 def by_name(items):

@@ -46,7 +46,6 @@ FORBIDDEN: list[tuple[dict[str, Any], str]] = [
     (pod(hostNetwork=True), f"{AT}.spec.hostNetwork"),
     (pod(hostPID=True), f"{AT}.spec.hostPID"),
     (pod(hostIPC=True), f"{AT}.spec.hostIPC"),
-    (pod(hostIPC="yes"), f"{AT}.spec.hostIPC"),
     (
         pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "root", "hostPath": {"path": "/"}}]),
         f"{AT}.spec.volumes[1].hostPath",

@@ -7,7 +7,7 @@ Amounts, image and command have typed fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -142,7 +142,7 @@ def _pod_field(work: _Work, key: str, at: Loc) -> None:
             _unknown(source, at, key, POD_FIELDS)
 
 
-def _unknown(source: SourceManifest, loc: Loc, key: str, known: frozenset[str]) -> None:
+def _unknown(source: SourceManifest, loc: Loc, key: str, known: Collection[str]) -> None:
     if hint := did_you_mean(key, known):
         source.drop(loc, f"unknown field. {hint}")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dljob.errors import Problem, SpecError
 from dljob.plan.model import JobPlan, MachineGroup
 from dljob.raycluster.domain_pods import with_domains
 from dljob.raycluster.images import with_image_checks
@@ -75,7 +76,22 @@ def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
 
 
 def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], options: RenderOptions) -> Object:
-    """Return the RayCluster of these machines, with the spec's templates merged into it."""
+    """Return the RayCluster of these machines, with the spec's templates merged into it.
+
+    Raises:
+        SpecError: A template has a value that cannot be merged.
+    """
+    try:
+        return _rendered(manifest, groups, options)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # The rules on templates refuse such values. Should one get past them, its job is invalid: an error here would
+        # end every pass of the operator, also the one that is to stop the job.
+        wrong = f"its templates cannot be merged into a RayCluster: {type(error).__name__}: {error}"
+        hint = "check the kinds of values in the templates, and report this job: `dljob validate` should name the field"
+        raise SpecError((Problem("spec", wrong, hint=hint),)) from error
+
+
+def _rendered(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], options: RenderOptions) -> Object:
     spec = manifest.spec
     # Where no Secret is named, KubeRay makes one.
     auth = {"mode": "token", **({"secretName": options.token_secret} if options.token_secret else {})}

@@ -63,11 +63,11 @@ def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
     """Return every problem for which an operator with these settings refuses a DLJob."""
     try:
         made = accept.read(accept.source(reduced(job)), settings)
+        found = refusals(made.manifest, made.plan, settings.pods)
     except SpecError as error:
         return error.problems
     except PlacementError as error:
         return (Problem("spec", error.message, hint=error.hint),)
-    found = refusals(made.manifest, made.plan, settings.pods)
     return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
 
 

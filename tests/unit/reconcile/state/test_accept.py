@@ -11,11 +11,13 @@ from reconcile_kit import SETTINGS, UID, World, dljob
 from ruamel.yaml import YAML
 
 from dljob.errors import SpecError
+from dljob.reconcile.admission import problems
 from dljob.reconcile.state import accept, names
 from dljob.reconcile.state.accept import Live, Refused, Terms, live, source
 from dljob.reconcile.state.model import RayJobView
 from dljob.spec.chosen_resources import ChosenResource
 from dljob.spec.loading.load import load
+from dljob.spec.rules import templates
 
 REFUSED = Path(__file__).parents[3] / "golden/refused"
 """DLJobs that the operator refuses, the API server's schema some of them before."""
@@ -63,6 +65,16 @@ def test_devices_are_those_of_all_machines():
         {"name": "gpu2", "replicas": 1, "cpu": "8", "accelerator": {"type": "GPU", "count": 2}},
     ]
     assert good(nodeGroups=groups).accelerators == "6 GPU, 16 NPU"
+
+
+def test_a_template_that_passes_the_rules_and_cannot_be_merged_makes_the_job_invalid(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(templates, "_KINDS", dict.fromkeys(templates._KINDS, lambda _: True))
+    head = {"template": {"spec": {"tolerations": [7], "terminationGracePeriodSeconds": 60}}}
+    refused = terms(head=head)
+    assert isinstance(refused, Refused)
+    assert refused.reason == "InvalidSpec"
+    assert "its templates cannot be merged into a RayCluster" in refused.message
+    assert [one.path for one in problems(dljob(head=head), SETTINGS)] == ["spec"]
 
 
 def test_a_wrong_spec_is_refused_in_the_loaders_words():

@@ -131,6 +131,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     """Return the terms of a job, or why its spec is refused. `text` is the job's `source`."""
     try:
         made = blueprint(text, settings)
+        cluster = preview_raycluster(made.plan, made.manifest)
     except SpecError as error:
         return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
@@ -154,7 +155,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         grace_seconds=spec.checkpoint.grace_period_seconds if spec.checkpoint else GRACE_SECONDS,
         drain_seconds=max(role.drain_s for role in made.plan.roles.values()),
         pending_timeout=spec.fault_tolerance.node.pending_timeout_seconds,
-        queued=QUEUE in part(preview_raycluster(made.plan, made.manifest), "metadata", "labels"),
+        queued=QUEUE in part(cluster, "metadata", "labels"),
     )
 
 

@@ -6,7 +6,7 @@ container, against the fields that KubeRay 1.6.2 serves (ray-operator, config/cr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -29,19 +29,59 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-POD_FIELDS = _names(
-    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks"
-    " hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers"
-    " nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims"
-    " resources restartPolicy runtimeClassName schedulerName schedulingGates securityContext serviceAccount"
-    " serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations"
-    " topologySpreadConstraints volumes workloadRef"
+def _by_kind(kinds: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: kind for kind, names in kinds.items() for name in names.split()}
+
+
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "a mapping": lambda value: isinstance(value, dict),
+    "a list": lambda value: isinstance(value, list),
+    "a list of mappings": lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value),
+    "a list of texts": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    # A bool is an int to Python.
+    "a whole number": lambda value: type(value) is int,
+    "a whole number of seconds, at least 0 and without a unit": lambda value: type(value) is int and value >= 0,
+    "true or false": lambda value: isinstance(value, bool),
+    "a text": lambda value: isinstance(value, str),
+}
+"""Kind of value -> whether a value is of it."""
+POD_FIELDS = _by_kind(
+    {
+        "a mapping": "affinity dnsConfig nodeSelector os overhead resources securityContext workloadRef",
+        # `_Sheet.items` checks the items of these, which are merged by name.
+        "a list": "containers imagePullSecrets initContainers volumes",
+        "a list of mappings": "hostAliases readinessGates resourceClaims schedulingGates tolerations"
+        " topologySpreadConstraints",
+        "a whole number": "priority",
+        "a whole number of seconds, at least 0 and without a unit": "activeDeadlineSeconds"
+        " terminationGracePeriodSeconds",
+        "true or false": "automountServiceAccountToken enableServiceLinks hostIPC hostNetwork hostPID hostUsers"
+        " setHostnameAsFQDN shareProcessNamespace",
+        "a text": "dnsPolicy hostname hostnameOverride nodeName preemptionPolicy priorityClassName restartPolicy"
+        " runtimeClassName schedulerName serviceAccount serviceAccountName subdomain",
+    }
 )
-CONTAINER_FIELDS = _names(
-    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy"
-    " resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath"
-    " terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
+"""Field of a pod -> the kind of its value."""
+CONTAINER_FIELDS = _by_kind(
+    {
+        "a mapping": "lifecycle livenessProbe readinessProbe resources securityContext startupProbe",
+        "a list": "env ports volumeMounts",
+        "a list of mappings": "envFrom resizePolicy restartPolicyRules volumeDevices",
+        "a list of texts": "args command",
+        "true or false": "stdin stdinOnce tty",
+        "a text": "image imagePullPolicy name restartPolicy terminationMessagePath terminationMessagePolicy workingDir",
+    }
 )
+"""Field of a container -> the kind of its value."""
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS = {_REQUIRED: "a list of mappings", _PREFERRED: "a list of mappings"}
+_AFFINITY: Mapping[str, Mapping[str, str]] = {
+    "nodeAffinity": {_REQUIRED: "a mapping", _PREFERRED: "a list of mappings"},
+    "podAffinity": _TERMS,
+    "podAntiAffinity": _TERMS,
+}
+"""Part of an affinity -> its fields, with the kind of each; dljob adds terms of its own."""
 # Fields of a RayCluster that a template may set; `_SAID_ELSEWHERE` says why other fields are refused.
 _CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
@@ -118,6 +158,12 @@ class _Sheet:
             if name not in names:
                 self.say((*loc, name), "unknown field", did_you_mean(name, names) or hint, key=True)
 
+    def kinds(self, loc: Loc, value: Object, kinds: Mapping[str, str]) -> None:
+        """Add a finding for each field whose value is of another kind; null takes a field out."""
+        for name, given in value.items():
+            if name in kinds and given is not None and not _KINDS[kinds[name]](given):
+                self.say((*loc, name), f"must be {kinds[name]}")
+
     def metadata(self, loc: Loc, parent: Object) -> None:
         """Check labels and annotations: values are texts, and no key is reserved by dljob."""
         here = (*loc, "metadata")
@@ -138,6 +184,8 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
     sheet.metadata(loc, template)
     here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
     sheet.known(here, spec, POD_FIELDS)
+    sheet.kinds(here, spec, POD_FIELDS)
+    _affinity(sheet, (*here, "affinity"), spec.get("affinity"))
     _pod_lists(sheet, here, spec, group)
     for at, one in sheet.items(here, spec, "containers"):
         if one["name"] == ray:
@@ -159,6 +207,15 @@ def _parts(sheet: _Sheet, loc: Loc, template: Object) -> None:
             sheet.say((*loc, name), "unknown field", hint, key=True)
 
 
+def _affinity(sheet: _Sheet, loc: Loc, affinity: object) -> None:
+    if isinstance(affinity, dict):
+        parts = cast("dict[str, Any]", affinity)
+        sheet.kinds(loc, parts, dict.fromkeys(_AFFINITY, "a mapping"))
+        for name, kinds in _AFFINITY.items():
+            if isinstance(parts.get(name), dict):
+                sheet.kinds((*loc, name), parts[name], kinds)
+
+
 def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) -> None:
     """Check volumes, secrets and init containers: dljob's own may not be changed."""
     for at, volume in sheet.items(here, spec, "volumes"):
@@ -166,6 +223,7 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
         # `shm` is dljob's volume only where sharedMemory asks for one.
         if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
             sheet.say((*at, "name"), f"the volume {name} is reserved for dljob", "choose another name")
+        sheet.kinds(at, volume, dict.fromkeys(volume.keys() - {"name"}, "a mapping"))
     for _ in sheet.items(here, spec, "imagePullSecrets"):
         pass  # the iteration itself finds items without a name, and repeated ones
     for at, one in sheet.items(here, spec, "initContainers"):
@@ -177,6 +235,7 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
 def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = False, head: bool = False) -> None:
     """Find errors in a container; `platform` marks the container that runs Ray."""
     sheet.known(loc, container, CONTAINER_FIELDS)
+    sheet.kinds(loc, container, CONTAINER_FIELDS)
     for at, mount in sheet.items(loc, container, "volumeMounts", "mountPath"):
         path = str(mount["mountPath"])
         place = inside(path)
@@ -280,7 +339,8 @@ def _templates(spec: DLJobSpec) -> Iterator[Finding]:
     for index, group in enumerate(spec.node_groups):
         _pod(sheet, ("spec", "nodeGroups", index, "template"), group.template, group)
     _cluster(sheet, ("spec", "rayClusterTemplate"), spec)
-    yield from sheet.found
+    # A value of a wrong kind may be found as one of its fields and as one that is merged.
+    yield from dict.fromkeys(sheet.found)
 
 
 TEMPLATE_RULES: tuple[Check, ...] = (_templates,)
