@@ -139,8 +139,18 @@ def test_restricted_wants_a_user_that_is_not_root():
     good = {"template": pod(securityContext=RESTRICTED)}
     group = {"name": "cpu", "cpu": "4", **good}
     assert found(policy, head=good, nodeGroups=[group]) == []
-    ((path, said),) = found(policy, head=good)
-    assert (path, said.partition(",")[0]) == ("spec.nodeGroups", "container ray-worker does not say runAsNonRoot: true")
+    wrong = [(path, said.partition(",")[0]) for path, said in found(policy, head=good)]
+    assert wrong == [
+        ("spec.nodeGroups", f"container {name} does not say runAsNonRoot: true")
+        for name in ("dljob-init", "ray-worker")
+    ]
+
+
+def test_restricted_asks_it_of_the_init_container_that_the_operator_adds():
+    head = {"template": context(**RESTRICTED)}
+    group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}
+    ((path, said),) = found(PodPolicy("restricted"), head=head, nodeGroups=[group])
+    assert (path, said.partition(",")[0]) == ("spec.head", "container dljob-init does not say runAsNonRoot: true")
 
 
 @pytest.mark.parametrize(
@@ -175,8 +185,10 @@ def test_templates_forbidden_by_restricted_are_named_by_their_path(more: dict[st
 def test_restricted_wants_a_seccomp_profile():
     template = pod(securityContext={**RESTRICTED, "seccompProfile": None})
     group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}
-    ((_, said),) = found(PodPolicy("restricted"), head={"template": template}, nodeGroups=[group])
-    assert said.startswith("container ray-head has no seccompProfile")
+    wrong = found(PodPolicy("restricted"), head={"template": template}, nodeGroups=[group])
+    assert [said.partition(",")[0] for _, said in wrong] == [
+        f"container {name} has no seccompProfile" for name in ("dljob-init", "ray-head")
+    ]
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])

@@ -71,7 +71,8 @@ def breaches(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple
     namespace = manifest.metadata.namespace or ""
     exempt = namespace in policy.exempt
     # Exempt namespaces keep the rule on accounts: the operator's own is never a job's (docs/adr/0068).
-    for pod in _pods(manifest, preview_raycluster(plan, manifest)):
+    # With the operator's init container, which most operators add: pods that only fit without it are no answer.
+    for pod in _pods(manifest, preview_raycluster(plan, manifest, init_image="dljob")):
         found += _accounts(pod, namespace, policy)
         if not exempt:
             found += (_of_level(pod.place(loc), wrong, policy) for loc, wrong in _level(pod, policy))

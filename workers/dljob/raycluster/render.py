@@ -62,16 +62,16 @@ def render_raycluster(plan: JobPlan, manifest: DLJobManifest, options: RenderOpt
     return ray_cluster(manifest, plan.node_groups, options)
 
 
-def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
+def preview_raycluster(plan: JobPlan, manifest: DLJobManifest, *, init_image: str = "") -> Object:
     """Return the RayCluster as far as the spec determines it, with defaults for image and version.
 
-    Empty for a job that runs on an existing RayCluster.
+    Empty for a job that runs on an existing RayCluster; `init_image` as in RenderOptions.
     """
     if manifest.spec.ray_cluster_ref:
         return {}
     metadata = manifest.metadata
     labels = {"app.kubernetes.io/managed-by": "dljob", "dljob.io/name": metadata.name}
-    options = RenderOptions(metadata.name, metadata.namespace or "", labels=labels)
+    options = RenderOptions(metadata.name, metadata.namespace or "", labels=labels, init_image=init_image)
     return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), plan.node_groups, options)
 
 
