@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kuberay_fields import unknown
-from plan_kit import job, machines, ray_cluster, role
+from plan_kit import job, machines, ray_cluster, role, together
 
 from dljob.plan.plan import plan
 from dljob.raycluster import pods
@@ -186,11 +186,12 @@ def test_ray_is_told_what_kuberay_would_not_tell_it(accelerator, kubernetes, tol
 
 
 def test_derived_machines_carry_two_kinds_of_device_and_custom_resources():
-    device = {"custom": {"NPU": "1", "slots": "2"}}
-    (group,) = workers(role("a", gpu=1, resources=device))
+    one = role("a", gpu=1, resources={"custom": {"slots": "2"}})
+    other = role("b", accelerator={"type": "NPU"})
+    (group,) = workers(one, other, collocations=[together("k", "Host", "a", "b")])
     assert group["groupName"] == "gpu1-npu1"
     assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {
-        "cpu": "1",
+        "cpu": "2",
         "nvidia.com/gpu": "1",
         "huawei.com/Ascend910": "1",
     }

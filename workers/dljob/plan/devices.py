@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dljob.spec.devices import KUBERNETES
+from dljob.spec.devices import KUBERNETES, RAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Device:
 DEVICES: dict[str, Device] = {
     device.type: device
     for device in (
-        Device("GPU", "GPU", KUBERNETES["GPU"], "CUDA_VISIBLE_DEVICES", auto=True),
-        Device("NPU", "NPU", KUBERNETES["NPU"], "ASCEND_RT_VISIBLE_DEVICES", auto=False),
-        Device("TPU", "TPU", KUBERNETES["TPU"], "TPU_VISIBLE_CHIPS", auto=True),
-        Device("HPU", "HPU", KUBERNETES["HPU"], "HABANA_VISIBLE_MODULES", auto=False),
-        Device("Neuron", "neuron_cores", KUBERNETES["Neuron"], "NEURON_RT_VISIBLE_CORES", auto=True),
+        Device("GPU", RAY["GPU"], KUBERNETES["GPU"], "CUDA_VISIBLE_DEVICES", auto=True),
+        Device("NPU", RAY["NPU"], KUBERNETES["NPU"], "ASCEND_RT_VISIBLE_DEVICES", auto=False),
+        Device("TPU", RAY["TPU"], KUBERNETES["TPU"], "TPU_VISIBLE_CHIPS", auto=True),
+        Device("HPU", RAY["HPU"], KUBERNETES["HPU"], "HABANA_VISIBLE_MODULES", auto=False),
+        Device("Neuron", RAY["Neuron"], KUBERNETES["Neuron"], "NEURON_RT_VISIBLE_CORES", auto=True),
         Device("Custom", "", "", "", auto=False),
     )
 }

@@ -1,4 +1,7 @@
-"""Kubernetes' names of the kinds of device. Data only, without imports: processes that start ranks read it."""
+"""Names of the kinds of device in Kubernetes and in Ray.
+
+Data only, without imports: processes that start ranks read it.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +13,5 @@ KUBERNETES = {
     "Neuron": "aws.amazon.com/neuroncore",
 }
 """Kind of device -> the usual extended resource for it."""
+RAY = {"GPU": "GPU", "NPU": "NPU", "TPU": "TPU", "HPU": "HPU", "Neuron": "neuron_cores"}
+"""Kind of device -> the name of Ray's resource for it."""

@@ -23,6 +23,7 @@ from dljob.spec.rules.outside import OUTSIDE_RULES
 from dljob.spec.rules.quota import QUOTA_RULES
 from dljob.spec.rules.reference import REFERENCE_RULES
 from dljob.spec.rules.rejoin import REJOIN_RULES
+from dljob.spec.rules.resources import RESOURCE_RULES
 from dljob.spec.rules.serving import SERVING_RULES
 from dljob.spec.rules.templates import TEMPLATE_RULES
 from dljob.spec.rules.tensorflow import TENSORFLOW_RULES
@@ -230,6 +231,7 @@ RULES: tuple[Check, ...] = (
     *COUPLED_RULES,
     *INTERPRETER_RULES,
     *MEMORY_RULES,
+    *RESOURCE_RULES,
     *AUTO_RULES,
     *FAILURE_DOMAIN_RULES,
     *WITNESS_RULES,
