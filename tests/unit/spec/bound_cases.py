@@ -290,7 +290,7 @@ class Bound:
 def bounds() -> Iterator[Bound]:
     """Both sides of each bound of each field of the spec."""
     schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    for path, node in _nodes(schema, ""):
+    for path, node in nodes(schema, ""):
         for what, value, ok in _sides(path, node):
             if not (ok and path in CROSS):
                 yield Bound(path, what, _with(path, value), ok)
@@ -300,12 +300,12 @@ def bounds() -> Iterator[Bound]:
             yield Bound(f"{path}.odd", "unknown", _with(f"{path}.odd", 1), ok=False)
 
 
-def _nodes(node: Json, path: str) -> Iterator[tuple[str, Json]]:
+def nodes(node: Json, path: str) -> Iterator[tuple[str, Json]]:
     yield path, node
     for name, field in node.get("properties", {}).items():
-        yield from _nodes(field, f"{path}.{name}")
+        yield from nodes(field, f"{path}.{name}")
     if "items" in node:
-        yield from _nodes(node["items"], f"{path}[]")
+        yield from nodes(node["items"], f"{path}[]")
 
 
 def _sides(path: str, node: Json) -> Iterator[tuple[str, Any, bool]]:  # noqa: C901 - one branch for each kind

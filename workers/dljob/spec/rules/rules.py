@@ -176,6 +176,8 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "faultTolerance", "rules")
     rules = spec.fault_tolerance.rules
     yield from one_each(loc, [rule.name for rule in rules], "rules")
+    causes = [cause.name for cause in spec.fault_tolerance.causes]
+    yield from one_each(("spec", "faultTolerance", "causes"), causes, "causes")
     names = [role.name for role in spec.roles]
     for index, rule in enumerate(rules):
         here = (*loc, index)
@@ -210,6 +212,11 @@ def _backoff(spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding(reads[0], words, reads=reads)
 
 
+def _metrics(spec: DLJobSpec) -> Iterator[Finding]:
+    for at, _, name in repeated(spec.progress_metrics):
+        yield Finding(("spec", "progressMetrics", at), f"{name} is listed twice", "keep one")
+
+
 RULES: tuple[Check, ...] = (
     _role_names,
     _drivers,
@@ -221,6 +228,7 @@ RULES: tuple[Check, ...] = (
     _env,
     _rules,
     _backoff,
+    _metrics,
     *ELASTIC_RULES,
     *MACHINE_RULES,
     *OUTSIDE_RULES,

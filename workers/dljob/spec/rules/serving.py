@@ -8,6 +8,7 @@ from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Probe, Role
 from dljob.spec.references import referred
 from dljob.spec.rules.findings import Check, Finding, one_each, repeated
+from dljob.spec.serving import HttpGet
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
@@ -45,6 +46,13 @@ def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
     target = probe.http_get or probe.tcp_socket or probe.grpc
     if target is not None:
         yield from port_findings(role, target.port, (*loc, given[0], "port"))
+    if probe.http_get is not None:
+        yield from header_findings(probe.http_get, (*loc, "httpGet"))
+
+
+def header_findings(get: HttpGet, loc: Loc) -> Iterator[Finding]:
+    """Refuse a second header of one name."""
+    yield from one_each((*loc, "httpHeaders"), [header.name for header in get.http_headers], "headers")
 
 
 def port_findings(role: Role, port: str, loc: Loc) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Role, Weights
 from dljob.spec.rules.findings import Check, Finding, repeated
-from dljob.spec.rules.serving import port_findings
+from dljob.spec.rules.serving import header_findings, port_findings
 from dljob.spec.text.tree import Loc
 
 
@@ -41,6 +41,7 @@ def _hooks(role: Role, weights: Weights, loc: Loc) -> Iterator[Finding]:
         yield from port_findings(role, load.http_post.port, (*loc, "load", "httpPost", "port"))
     if verify is not None and verify.http_get is not None:
         yield from port_findings(role, verify.http_get.port, (*loc, "verify", "httpGet", "port"))
+        yield from header_findings(verify.http_get, (*loc, "verify", "httpGet"))
 
 
 def weight_warnings(spec: DLJobSpec) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec
-from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.rules.findings import Check, Finding, one_each
 from dljob.spec.text.tree import Loc
 
 _WITNESSES: Loc = ("spec", "faultTolerance", "witnesses")
@@ -15,6 +15,7 @@ _FIELDS = ("port", "metric", "means", "when", "value")
 
 
 def _complete(spec: DLJobSpec) -> Iterator[Finding]:
+    yield from one_each(_WITNESSES, [witness.name for witness in spec.fault_tolerance.witnesses], "witnesses")
     for i, witness in enumerate(spec.fault_tolerance.witnesses):
         missing = [name for name in _FIELDS if getattr(witness, name) is None]
         # A recorder has nothing to read before a hang is found.
