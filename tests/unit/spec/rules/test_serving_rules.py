@@ -8,6 +8,7 @@ import pytest
 
 from dljob.errors import SpecError
 from dljob.spec.loading.load import parse
+from dljob.spec.rules.serving import port_warnings
 
 RUNS_A_CLASS = "drain is for a module or command: r runs a class, whose shutdown() can wait for its requests"
 LIVENESS = "spec.roles[0].livenessProbe"
@@ -26,6 +27,15 @@ def problems(**role: Any) -> list[str]:
 
 def http(**more: Any) -> dict[str, Any]:
     return {"readinessProbe": {"httpGet": {"port": "http", **more}}}
+
+
+def test_a_port_that_ray_takes_in_every_pod_is_warned_of() -> None:
+    ports = [{"name": "free"}, {"name": "http", "port": 8080}, {"name": "agent", "port": 52365}]
+    role = {"name": "r", "entrypoint": {"module": "serve.py"}, "ports": ports}
+    document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
+    first, second = port_warnings(parse({**document, "spec": {"roles": [role]}}).spec)
+    assert (first.loc[-3:], second.loc[-3:]) == (("ports", 1, "port"), ("ports", 2, "port"))
+    assert first.message == "on Kubernetes Ray takes port 8080 of every pod for its metrics"
 
 
 def test_a_probe_may_name_a_port_or_its_number() -> None:

@@ -66,12 +66,14 @@ def _warned(path: Path, manifest: DLJobManifest) -> list[str]:
     """Return the settings of a valid job that are hardly meant so."""
     from dljob.spec.rules.launchers import launcher_warnings
     from dljob.spec.rules.outside import checkpoint_warnings
+    from dljob.spec.rules.serving import port_warnings
     from dljob.spec.rules.tensorflow import tensorflow_warnings
     from dljob.spec.rules.weights import weight_warnings
     from dljob.spec.text.words import path_of
 
     spec = manifest.spec
-    found = (*weight_warnings(spec), *checkpoint_warnings(spec), *launcher_warnings(spec), *tensorflow_warnings(spec))
+    rules = (weight_warnings, checkpoint_warnings, launcher_warnings, tensorflow_warnings, port_warnings)
+    found = (finding for rule in rules for finding in rule(spec))
     return [f"{path}: {path_of(one.loc)}: {one.message} ({one.hint})" for one in found]
 
 

@@ -12,6 +12,9 @@ from dljob.spec.serving import HttpGet
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
+AGENT_PORTS = {8080: "its metrics", 52365: "its dashboard agent"}
+"""Ports that Ray's own agent takes in each pod. Source: KubeRay 1.6.2, controllers/ray/common/pod.go."""
+
 
 def _ports(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
@@ -25,6 +28,16 @@ def _ports(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding(
                 ("spec", "roles", index, "service"), cel.SERVICE.message, "give the role ports, such as {name: http}"
             )
+
+
+def port_warnings(spec: DLJobSpec) -> Iterator[Finding]:
+    """Yield ports that are free on a laptop, and that Ray takes in every pod."""
+    for index, role in enumerate(spec.roles):
+        for at, port in enumerate(role.ports):
+            if port.port in AGENT_PORTS:
+                words = f"on Kubernetes Ray takes port {port.port} of every pod for {AGENT_PORTS[port.port]}"
+                hint = f"choose another number, or port: 0; {role.name} would end with PortTakenError"
+                yield Finding(("spec", "roles", index, "ports", at, "port"), words, hint)
 
 
 def _probes(spec: DLJobSpec) -> Iterator[Finding]:
