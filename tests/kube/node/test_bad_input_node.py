@@ -75,7 +75,6 @@ JOBS = (
     job("codeless", code={"configMap": "code"}, **head()),
     job("secretless", **mounted({"secret": {"secretName": "certificates"}}, "/certificates")),
     job("claimless", checkpoint={"path": "/ckpt", "claimName": "unbound"}, **head()),
-    job("other-ray", rayVersion="2.59.0", **head()),
     # An image without Ray.
     job("two-images", nodeGroups=[{"name": "g", "cpu": "20m", "memory": "512Mi", "image": IMAGES["operator"]}]),
     job("bare", BARE, code={}, **mounted({"emptyDir": {}}, PACKAGE)),
@@ -195,14 +194,6 @@ def test_an_unbound_volume_claim_is_named_and_the_pod_goes_on_once_it_is_bound(n
     ends(node, "claimless")
     node.kubectl("delete", "pvc/unbound", "-n", SPACE)
     node.kubectl("delete", "pv/bad")
-
-
-def test_an_image_with_another_ray_version_than_the_spec_is_refused(node: Cluster, jobs: None) -> None:
-    words = failed(node, SPACE, "other-ray", "RayVersionMismatch")
-    assert words == (
-        "the image has Ray 2.60.0; the job says 2.59.0; set spec.rayVersion to 2.60.0, or spec.image to one with"
-        " Ray 2.59.0; then delete this job and apply it again"
-    )
 
 
 def test_a_node_group_whose_image_does_not_fit_the_heads_is_refused_with_both_versions(

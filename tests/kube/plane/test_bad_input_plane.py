@@ -224,13 +224,15 @@ def test_a_missing_service_account_is_named_in_the_status(plane: Cluster, operat
 def test_a_raycluster_refused_by_kuberay_is_told_with_its_reason(
     plane: Cluster, operator: Operator, namespace: str
 ) -> None:
-    apply(plane, namespace, "older", rayVersion="2.46.0")
-    words = said(plane, namespace, "older", "InvalidRayClusterSpec")
-    assert "authOptions.mode is 'token' but minimum Ray version is 2.52.0, got 2.46.0" in words
+    redis = {"name": "RAY_REDIS_ADDRESS", "value": "redis:6379"}
+    head = {"template": {"spec": {"containers": [{"name": "ray-head", "env": [redis]}]}}}
+    apply(plane, namespace, "refused", head=head)
+    words = said(plane, namespace, "refused", "InvalidRayClusterSpec")
+    assert "RAY_REDIS_ADDRESS is set which implicitly enables GCS fault tolerance" in words
     assert words.endswith("; correct the spec; the job then begins anew by itself")
-    assert warned(plane, namespace, "older", "InvalidRayClusterSpec") == words
-    patch = json.dumps({"spec": {"rayVersion": "2.60.0"}})
-    plane.kubectl("patch", "dljob", "older", "-n", namespace, "--type=merge", "-p", patch)
+    assert warned(plane, namespace, "refused", "InvalidRayClusterSpec") == words
+    patch = json.dumps({"spec": {"head": None}})
+    plane.kubectl("patch", "dljob", "refused", "-n", namespace, "--type=merge", "-p", patch)
     until(lambda: head_pods(plane, namespace), "KubeRay accepts the next one")
 
 

@@ -96,6 +96,13 @@ def test_the_store_of_the_head_is_redis_or_a_claim() -> None:
     assert "an existing Redis, or a claim" in lost
 
 
+def test_a_version_of_ray_that_dljob_does_not_run_is_named() -> None:
+    """The job would be refused with it."""
+    assert spec_of(cluster(rayVersion="2.60.1")).ray_version == "2.60.1"
+    (lost,) = dropped(cluster(rayVersion="2.9.0"))
+    assert lost.endswith("this dljob runs on Ray 2.60: take an image with it")
+
+
 def test_connections_are_not_encrypted() -> None:
     """TLS is named, and so is a policy of the network carried."""
     (lost,) = dropped(cluster(tlsOptions={"enabled": True}))

@@ -194,7 +194,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.QUALIFIED_PATTERN: (lambda n: "a" * (n - 2) + "/a", f"a/{'b' * 64}"),
     scalars.PYTHON_PATTERN: (lambda n: "/" + "a" * (n - 1), "my python"),
     scalars.RAY_PATTERN: (lambda n: "a" * n, "1"),
-    scalars.VERSION_PATTERN: (lambda n: "2.6." + "0" * (n - 4), "2.60"),
+    scalars.VERSION_PATTERN: (lambda n: "2.60." + "0" * (n - 5), "2.60"),
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),
     scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),

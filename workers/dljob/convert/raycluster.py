@@ -7,6 +7,7 @@ from dljob.convert.pods import ConvertedPod, Manner, machine
 from dljob.convert.source import Draft, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
 from dljob.spec.text.tree import Loc
+from dljob.spec.versions import RAY
 
 DRIVER = "driver"
 """Node group of the driver, made from headGroupSpec."""
@@ -47,7 +48,10 @@ def _cluster_field(draft: Draft, key: str, at: Loc) -> None:
     source = draft.source
     match key:
         case "rayVersion":
-            if text := source.text(at):
+            text = source.text(at)
+            if text and not text.startswith(f"{RAY}."):
+                source.drop(at, f"this dljob runs on Ray {RAY}: take an image with it")
+            elif text:
                 draft.move(at, ("spec", "rayVersion"), text)
         case "gcsFaultToleranceOptions":
             _gcs(draft, at)

@@ -12,8 +12,6 @@ from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memor
 HEALTH = {"httpGet": {"path": "/api/healthz", "port": 52365}}
 """Page that answers for the raylet and, on the head, the GCS. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go.
 """
-HEALTH_SINCE = (2, 53)
-"""First Ray with that page; older ones get KubeRay's own probes."""
 ALIVE = {**HEALTH, "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
 """Restart after two minutes of silence (KubeRay: ten). Less would kill a host that is merely busy."""
 
@@ -177,12 +175,10 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
             source.model_dump(mode="json", by_alias=True, exclude_defaults=True) for source in spec.env_from
         ]
     # The defaults of KubeRay wait ten seconds before the first readiness probe, which delays every start.
-    version = tuple(int(part) for part in (spec.ray_version or "").split(".")[:2])
-    if version >= HEALTH_SINCE:
-        container["readinessProbe"] = {
-            **HEALTH, "initialDelaySeconds": 1, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": 10
-        }  # fmt: skip
-        container["livenessProbe"] = dict(ALIVE)
+    container["readinessProbe"] = {
+        **HEALTH, "initialDelaySeconds": 1, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": 10
+    }  # fmt: skip
+    container["livenessProbe"] = dict(ALIVE)
     return container
 
 

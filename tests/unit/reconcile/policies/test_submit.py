@@ -43,10 +43,10 @@ def test_the_launcher_is_submitted_before_the_workers_are_ready():
 
 
 def test_the_runtime_environment_and_version_are_the_specs():
-    world = ordered(rayVersion="2.59.1", runtimeEnv={"pip": ["einops"], "working_dir": "s3://b/c.zip"})
+    world = ordered(rayVersion="2.60.1", runtimeEnv={"pip": ["einops"], "working_dir": "s3://b/c.zip"})
     (submit,) = world.look().actions
     assert submit.runtime_env == {"pip": ["einops"], "working_dir": "s3://b/c.zip"}
-    assert "2.59.1" in submit.argv
+    assert "2.60.1" in submit.argv
 
 
 @pytest.mark.parametrize("status", ["", "MISSING"])

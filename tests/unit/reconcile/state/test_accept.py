@@ -44,7 +44,7 @@ def test_a_small_jobs_accepted_terms_are_the_defaults():
 def test_accepted_terms_are_those_of_the_spec():
     said: dict[str, object] = {
         "image": "mine:1",
-        "rayVersion": "2.59.1",
+        "rayVersion": "2.60.1",
         "cleanupPolicy": "Retain",
         "ttlSecondsAfterFinished": 0,
         "activeDeadlineSeconds": 10,
@@ -53,7 +53,7 @@ def test_accepted_terms_are_those_of_the_spec():
         "scheduling": {"queueName": "research"},
     }
     made = good(**said)
-    assert (made.image, made.ray_version) == ("mine:1", "2.59.1")
+    assert (made.image, made.ray_version) == ("mine:1", "2.60.1")
     assert (made.lease_seconds, made.queued) == (60, True)
     assert live(source(dljob(**said))) == Live(10, 5, 0, retain=True, max_cluster_restarts=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from dljob.raycluster import pods
+from dljob.raycluster.render import DEFAULT_RAY_VERSION
 from dljob.runtime.job import launcher, versions
 from dljob.runtime.job.versions import Versions, installed_versions, refusal
+from dljob.spec import versions as spec_versions
 
 ROOT = Path(__file__).parents[4]
 GOOD = Versions((3, 11, 7), "2.60.0", "0.1.0")
@@ -35,6 +38,14 @@ def test_a_version_that_does_not_match_is_refused_with_the_fix(
     assert refused.reason == reason
     assert said in refused.message
     assert hint in refused.hint
+
+
+def test_the_spec_knows_the_launchers_version_of_ray() -> None:
+    assert spec_versions.RAY == versions.RAY
+    assert DEFAULT_RAY_VERSION.startswith(f"{versions.RAY}.")
+    schema = json.loads((ROOT / "charts/dljob/values.schema.json").read_text(encoding="utf-8"))
+    pattern = schema["properties"]["jobs"]["properties"]["rayVersion"]["pattern"]
+    assert [bool(re.search(pattern, f"{minor}.0")) for minor in (versions.RAY, "2.59", "1.0")] == [True, False, False]
 
 
 def test_another_ray_than_dljob_knows_is_refused_even_if_the_job_says_so() -> None:

@@ -31,6 +31,7 @@ from dljob.spec.rules.weights import WEIGHT_RULES
 from dljob.spec.rules.witnesses import WITNESS_RULES
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
+from dljob.spec.versions import RAY
 
 RESERVED_ROLES = ("job", "master", "node")
 
@@ -217,6 +218,13 @@ def _metrics(spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding(("spec", "progressMetrics", at), f"{name} is listed twice", "keep one")
 
 
+# Refused here, and not by the launcher: until it runs, the job would pay for machines and images.
+def _ray_version(spec: DLJobSpec) -> Iterator[Finding]:
+    if spec.ray_version and not spec.ray_version.startswith(f"{RAY}."):
+        hint = f"write {RAY}.0, or the patch version in the image"
+        yield Finding(("spec", "rayVersion"), f"this dljob runs on Ray {RAY}, not on {spec.ray_version}", hint)
+
+
 RULES: tuple[Check, ...] = (
     _role_names,
     _drivers,
@@ -229,6 +237,7 @@ RULES: tuple[Check, ...] = (
     _rules,
     _backoff,
     _metrics,
+    _ray_version,
     *ELASTIC_RULES,
     *MACHINE_RULES,
     *OUTSIDE_RULES,
