@@ -315,7 +315,8 @@ def _sides(path: str, node: Json) -> Iterator[tuple[str, Any, bool]]:  # noqa: C
         yield "is no such word", True if node["type"] == "boolean" else "Nope", False
     elif node.get("x-kubernetes-int-or-string"):
         good, bad = QUANTITIES[node["pattern"]]
-        yield from (("is right", good, True), ("is whole", 1, True), ("is wrong", bad, False))
+        whole = 2**20 if node["pattern"] == quantity.MEMORY_PATTERN else 1  # less is refused
+        yield from (("is right", good, True), ("is whole", whole, True), ("is wrong", bad, False))
         yield "is too long", "1" * (node["maxLength"] + 1), False
     elif node["type"] == "integer":
         for name, outside in (("minimum", -1), ("maximum", 1)):

@@ -113,7 +113,7 @@ spec:
     name: a
     env: *env
     entrypoint: {class: app.A}
-    resources: {cpu: 2, memory: 1024, custom: {licence: 1}}
+    resources: {cpu: 2, memory: 1048576, custom: {licence: 1}}
     accelerator: {count: 2}
   - <<: *role
     name: b
@@ -134,7 +134,7 @@ spec:
     }
     assert [(r.name, r.replicas, r.env[0].value) for r in spec.roles] == [("a", 1, "1"), ("b", 1, "1"), ("c", 2, "1")]
     resources = spec.roles[0].resources
-    assert (resources.cpu, resources.memory, resources.custom) == ("2", "1024", {"licence": "1"})
+    assert (resources.cpu, resources.memory, resources.custom) == ("2", "1048576", {"licence": "1"})
     assert spec.roles[2].accelerator
     assert spec.roles[2].accelerator.count == "2"
 
