@@ -83,7 +83,7 @@ _AFFINITY: Mapping[str, Mapping[str, str]] = {
 }
 """Part of an affinity -> its fields, with the kind of each; dljob adds terms of its own."""
 # Fields of a RayCluster that a template may set; `_SAID_ELSEWHERE` says why other fields are refused.
-_CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
+_CLUSTER = frozenset({"headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
 _WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
 # Parameters of `ray start` that the renderer or KubeRay sets.
@@ -96,6 +96,7 @@ _AUTOSCALER = "Ray's autoscaler stays off: it knows nothing of the job's ranks"
 _REPLICAS = "set nodeGroups[].replicas"
 _SAID_ELSEWHERE = {
     "rayVersion": "set spec.rayVersion",
+    "gcsFaultToleranceOptions": "set spec.gcsFaultTolerance",
     "authOptions": "the operator makes the token",
     "upgradeStrategy": "pods are replaced one by one",
     "suspend": "a queue or the operator suspends",
