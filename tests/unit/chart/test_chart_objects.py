@@ -253,6 +253,18 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
     assert objects["PodMonitor", "dljob-jobs"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
 
 
+def test_a_release_without_cluster_rights_makes_only_objects_of_namespaces(helm: Helm) -> None:
+    page = (CHART / "README.md").read_text(encoding="utf-8")
+    without = ("crds.install", "rbac.aggregateToDefaultRoles", "webhook.enabled")
+    paragraph = page.partition("**For one team and its namespaces**")[2].partition("\n - **")[0]
+    assert all(f"`{name}: false`" in paragraph for name in without)
+    values: dict[str, Any] = {"rbac": {"scope": "Namespaced"}}
+    for name in without:
+        group, key = name.split(".")
+        values[group] = {**values.get(group, {}), key: False}
+    assert all("namespace" in item["metadata"] for item in helm.render(**values).values())
+
+
 def test_the_namespaced_scope_without_names_serves_its_own(helm: Helm) -> None:
     objects = helm.render(rbac={"scope": "Namespaced"})
     assert ("Role", "dljob") in objects
