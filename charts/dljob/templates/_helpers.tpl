@@ -18,6 +18,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- define "dljob.testSelector" -}}
+app.kubernetes.io/name: {{ include "dljob.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end }}
+
 {{- define "dljob.labels" -}}
 {{ include "dljob.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -358,6 +358,15 @@ def test_the_networkpolicy_opens_metrics_and_the_webhook_and_no_other_port(helm:
     assert opened(webhook={"enabled": False}) == [(8080, False)]
 
 
+def test_the_pod_of_helm_test_reaches_the_metrics_wherever_they_are_read_from(helm: Helm) -> None:
+    placed = {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]}
+    objects = helm.render(networkPolicy={"metricsFrom": [{"namespaceSelector": {}}]}, **placed)
+    pod = objects["Pod", "dljob-test"]
+    peers = objects["NetworkPolicy", "dljob"]["spec"]["ingress"][0]["from"]
+    assert peers == [{"namespaceSelector": {}}, {"podSelector": {"matchLabels": pod["metadata"]["labels"]}}]
+    assert {key: pod["spec"][key] for key in placed} == placed
+
+
 def test_egress_reaches_ray_and_the_gateway(helm: Helm) -> None:
     policy = helm.render(**SWITCHED_ON)["NetworkPolicy", "dljob"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
@@ -389,6 +398,14 @@ def test_common_labels_are_on_every_object(helm: Helm) -> None:
     selector = objects["Service", "dljob-metrics"]["spec"]["selector"]
     assert selector.items() <= objects["Deployment", "dljob"]["spec"]["template"]["metadata"]["labels"].items()
     assert not selector.items() <= objects["Pod", "dljob-test"]["metadata"]["labels"].items()
+
+
+def test_a_label_of_the_pods_stands_over_one_of_all_objects(helm: Helm) -> None:
+    objects = helm.render(commonLabels={"team": "ml", "tier": "a"}, podLabels={"team": "ops"})
+    spec = objects["Deployment", "dljob"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert (labels["team"], labels["tier"]) == ("ops", "a")
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
 
 
 @pytest.mark.parametrize(

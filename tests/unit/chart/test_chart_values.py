@@ -139,6 +139,9 @@ def test_an_object_of_the_schema_refuses_what_it_does_not_know() -> None:
         ("env", [{"value": "without a name"}]),
         ("terminationGracePeriodSeconds", 0),
         ("crds.keep", "yes"),
+        ("podLabels", {"app.kubernetes.io/component": "x"}),
+        ("commonLabels", {"helm.sh/chart": "x"}),
+        ("resources.claims", [{"name": "gpu"}]),
     ],
 )
 def test_a_wrong_value_is_refused(path: str, value: Any) -> None:
