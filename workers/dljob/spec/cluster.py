@@ -224,7 +224,8 @@ class NetworkPolicy(Model):
 
     enabled: bool = False
     """Whether each attempt gets a NetworkPolicy: its pods reach each other; other pods reach only Ray's Job API and the
-    gateway, which require the token, and the metrics. It takes effect only if the cluster's network plugin enforces
+    gateway, which require the token, and the metrics; those of the namespace also the ports of roles with `service`. It
+    takes effect only if the cluster's network plugin enforces
     NetworkPolicies."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from reconcile_kit import UID, World, dljob
 
+from dljob.plan.serving import HIGHEST_PORT, LOWEST_PORT
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import Create
 
@@ -118,3 +120,8 @@ def test_without_being_asked_for_there_is_no_networkpolicy() -> None:
 def test_the_networkpolicy_selects_the_pods_of_the_raycluster() -> None:
     """KubeRay puts this label on each pod of a RayCluster, and no template may say otherwise."""
     assert policy()["spec"]["podSelector"] == {"matchLabels": {"ray.io/cluster": CLUSTER}}
+
+
+def test_the_page_on_security_names_the_ports_of_services() -> None:
+    page = (Path(__file__).parents[4] / "docs/howto/security.md").read_text(encoding="utf-8")
+    assert f"without a number all of {LOWEST_PORT} to {HIGHEST_PORT}" in " ".join(page.split())

@@ -17,7 +17,8 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
 
     Args:
         file: YAML or JSON file.
-        form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster that would run the job).
+        form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster as far as the file
+            determines it).
     """
     from dljob.cli.job_file import with_resources
     from dljob.cli.placement import render_plan
