@@ -103,9 +103,16 @@ class UsageError(DLJobError):
 
 
 class PlacementError(DLJobError):
-    """A plan that cannot fit on the machines; says what is missing and by how much."""
+    """A plan that cannot fit on the machines; says what is missing and by how much, and `loc` where the spec asks it.
+
+    `loc` is a path such as ("spec", "roles", 0).
+    """
 
     exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, hint: str = "", loc: tuple[str | int, ...] = ("spec",)) -> None:
+        super().__init__(message, hint=hint)
+        self.loc = loc
 
 
 class NotFoundError(DLJobError):

@@ -81,8 +81,17 @@ def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: py
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("bad.yaml:4:") and "name" in line for line in lines)
     assert any(line.startswith("bad.yaml:7:") and "did you mean replicas?" in line for line in lines)
-    assert any(line.startswith("large.yaml: ") and "does not fit" in line for line in lines)
+    assert any(line.startswith("large.yaml:9:15: spec.nodeGroups: the job does not fit") for line in lines)
     assert "none.yaml: cannot be read: No such file or directory" in lines
+
+
+def test_the_pods_of_a_job_that_does_not_fit_are_judged_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template = ", template: {spec: {hostNetwork: true}}}]"
+    (here / "both.yaml").write_text(TOO_LARGE.replace("}]", template))
+    assert main.run(["validate", "both.yaml"]) == 2
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("both.yaml:9:15: spec.nodeGroups: the job does not fit")
+    assert second.startswith("both.yaml:9:84: spec.nodeGroups[0].template.spec.hostNetwork: hostNetwork is true")
 
 
 def test_a_file_of_64_mebibytes_is_not_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +127,7 @@ def test_validate_prints_problems_as_json_and_yaml(form: str, here: Path, capsys
     assert {p["line"] for p in answer["problems"]} == {4, 7}
     assert main.run(["validate", "large.yaml", "none.yaml", "-o", form]) == 2
     answer = loaded(capsys.readouterr().out)
-    assert [(p["file"], p["line"]) for p in answer["problems"]] == [("large.yaml", 0), ("none.yaml", 0)]
+    assert [(p["file"], p["line"]) for p in answer["problems"]] == [("large.yaml", 9), ("none.yaml", 0)]
     assert main.run(["validate", "good.yaml", "-o", form]) == 0
     assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
 

@@ -101,6 +101,19 @@ def test_collocated_group_counts_of_which_none_divides_the_other_are_refused():
     assert message.startswith("collocation t: a has 4 groups and b has 6;")
 
 
+def test_a_plan_that_cannot_be_made_says_where_the_spec_asks_for_it():
+    apart = [together("ok", "Host", "c", "d"), together("t", "Host", "a", "b")]
+    custom = role("e", accelerator={"type": "Custom"})
+    for roles, more, loc in (
+        ([role("a", 4), role("b", 6), role("c"), role("d")], {"collocations": apart}, ("collocations", 1)),
+        ([role("a"), custom], {}, ("roles", 1, "accelerator")),
+        ([role("a", gpu=2)], {"nodeGroups": [machines("g")]}, ("nodeGroups",)),
+    ):
+        with pytest.raises(PlacementError) as caught:
+            plan(job(*roles, **more))
+        assert caught.value.loc == ("spec", *loc)
+
+
 def test_shares_over_one_device_are_refused_with_the_fewest_roles_that_exceed_it():
     message = refusal(
         role("a", gpu="0.1"), role("b", gpu="0.6"), role("c", gpu="0.5"), role("d"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dljob.errors import SpecError
-from dljob.plan.plan import plan
 from dljob.raycluster.acceptance import refusals
 from dljob.raycluster.pod_security import Level, PodPolicy
 from dljob.spec.loading.load import parse
@@ -21,7 +20,7 @@ def found(policy: PodPolicy | None = None, namespace: str = "team", **spec: Any)
     """(path, message) of all that is refused."""
     job = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j", "namespace": namespace}}
     made = parse({**job, "spec": {"roles": [ROLE], **spec}})
-    return [(path_of(one.loc), one.message) for one in refusals(made, plan(made), policy or PodPolicy())]
+    return [(path_of(one.loc), one.message) for one in refusals(made, policy or PodPolicy())]
 
 
 def paths(template: dict[str, Any], policy: PodPolicy | None = None, namespace: str = "team") -> list[str]:

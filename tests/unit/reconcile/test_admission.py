@@ -193,5 +193,5 @@ def test_the_admission_answer_has_the_form_kubernetes_reads():
 def test_a_job_that_fits_nowhere_is_a_problem_of_its_spec():
     role = {**ROLE, "resources": {"cpu": "64"}, "nodeGroup": "small"}
     (problem,) = problems(dljob(roles=[role], nodeGroups=[{"name": "small", "cpu": "2"}]), SETTINGS)
-    assert problem.path == "spec"
+    assert problem.path == "spec.nodeGroups"
     assert "64 CPU" in problem.message

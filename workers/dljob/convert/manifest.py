@@ -15,8 +15,7 @@ from dljob.convert.rayjob import ray_cluster, ray_job
 from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named, told
 from dljob.convert.tensorflow_job import elastic_servers, has_servers, tf_job
 from dljob.convert.trainjob import train_job
-from dljob.errors import PlacementError, Problem, SpecError, UsageError
-from dljob.plan.plan import plan
+from dljob.errors import Problem, SpecError, UsageError
 from dljob.raycluster.acceptance import refusals
 from dljob.raycluster.pod_security import Level, PodPolicy
 from dljob.spec.loading.load import load
@@ -332,12 +331,10 @@ def _check(text: str, given: ConvertOptions) -> list[str]:
     """Return all that is wrong with a DLJob: its spec, its pods, its plan."""
 
     def rules(manifest: DLJobManifest) -> Any:  # noqa: ANN401 - findings
-        return refusals(manifest, plan(manifest), PodPolicy(given.level))
+        return refusals(manifest, PodPolicy(given.level))
 
     try:
         load(text, rules=rules)
     except SpecError as error:
         return [f"{one.path}: {one.message}{f'. {one.hint}' if one.hint else ''}" for one in error.problems]
-    except PlacementError as error:
-        return [error.message]
     return []

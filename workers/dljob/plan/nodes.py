@@ -46,6 +46,11 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
     return {g.name: _with_spares(g, spares) for g in ordered}
 
 
+def declared_machines(spec: DLJobSpec) -> dict[str, MachineGroup]:
+    """Return the declared machines of a job without a plan; one without `cpu` has one CPU."""
+    return {group.name: _declared(group, parse_cpu(group.cpu or "1")) for group in spec.node_groups}
+
+
 def _declared_groups(
     declared: Sequence[spec_model.NodeGroup],
     batches: Sequence[Batch],
@@ -171,6 +176,7 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: st
         raise PlacementError(
             f"the job does not fit on its nodeGroups{when}: {conflict.why}{sure}",
             hint="add replicas or larger machines to nodeGroups, or ask for less; `dljob plan` shows who takes what",
+            loc=("spec", "nodeGroups"),
         )
 
 

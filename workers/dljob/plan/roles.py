@@ -235,6 +235,7 @@ def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
             f"role {role.name}: accelerator type Custom names no device; "
             f"the node groups it may live on declare {len(_custom_resources(homes))} different rayResources",
             hint="give the role a nodeGroup whose accelerator is Custom with a rayResource",
+            loc=("spec", "roles", spec.roles.index(role), "accelerator"),
         )
     return (ray, parse_devices(wanted.count))
 

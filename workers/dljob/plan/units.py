@@ -21,12 +21,18 @@ def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
     series: list[Series] = []
     apart: dict[str, tuple[str, str]] = {}
     together: set[str] = set()
-    for collocation in spec.collocations:
+    for index, collocation in enumerate(spec.collocations):
         if collocation.level == "Separate":
             apart.update({name: (collocation.name, name) for name in collocation.roles})
         else:
             together.update(collocation.roles)
-            series.append(_collocated(collocation, [roles[name] for name in sorted(collocation.roles)], set(roles)))
+            members = [roles[name] for name in sorted(collocation.roles)]
+            try:
+                series.append(_collocated(collocation, members, set(roles)))
+            except PlacementError as error:
+                # The checks know the collocation, and not where it stands.
+                loc = ("spec", "collocations", index)
+                raise PlacementError(error.message, hint=error.hint, loc=loc) from None
     # Roles of a Separate collocation keep units of their own; the claim only keeps these off each other's nodes.
     for name, role in roles.items():
         if name not in together:

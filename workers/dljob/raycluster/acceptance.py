@@ -1,4 +1,4 @@
-"""Acceptance of a planned job on Kubernetes: refusals beyond the spec's own rules and the plan.
+"""Acceptance of a job on Kubernetes: refusals beyond the spec's own rules, its plan included.
 
 The operator, its admission webhook and `dljob validate` all call this module, so that they refuse the same.
 """
@@ -6,23 +6,35 @@ The operator, its admission webhook and `dljob validate` all call this module, s
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from dljob.plan.model import JobPlan
+from dljob.errors import PlacementError
+from dljob.plan.model import MachineGroup
+from dljob.plan.nodes import declared_machines
+from dljob.plan.plan import plan
 from dljob.raycluster.pod_security import PodPolicy, breaches
 from dljob.raycluster.render import DEFAULT_IMAGE, DEFAULT_RAY_VERSION, effective
 from dljob.spec.model import DLJobManifest
+from dljob.spec.rules.annotations import spoken, written_at
 from dljob.spec.rules.findings import Finding
 
 MAX_SPEC = 1_000_000
 """Most bytes of the spec. The head mounts it from a ConfigMap of 1 MiB, beside the state of the previous attempt."""
 
 
-def refusals(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple[Finding, ...]:
-    """Return all that an operator of this policy refuses about a planned job."""
+def refusals(manifest: DLJobManifest, policy: PodPolicy) -> tuple[Finding, ...]:
+    """Return all that an operator of this policy refuses about a job whose spec keeps the rules."""
     # On an existing RayCluster there is no image of ours, so none is filled in.
     there = manifest.spec.ray_cluster_ref is not None
     whole = manifest if there else effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION)
-    return (*too_large(len(spec_text(whole))), *breaches(manifest, plan, policy))
+    misfit: tuple[Finding, ...] = ()
+    try:
+        groups: Mapping[str, MachineGroup] = plan(manifest).node_groups
+    except PlacementError as error:
+        # Its pods are judged all the same, so that a user sees all problems at once.
+        loc = written_at(manifest.spec, spoken(manifest.spec), error.loc)
+        misfit, groups = (Finding(loc, error.message, error.hint),), declared_machines(manifest.spec)
+    return (*misfit, *too_large(len(spec_text(whole))), *breaches(manifest, groups, policy))
 
 
 def spec_text(manifest: DLJobManifest) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from dljob.plan.model import JobPlan
+from dljob.plan.model import MachineGroup
 from dljob.raycluster.overlay import KEYS
-from dljob.raycluster.render import preview_raycluster
+from dljob.raycluster.render import preview_of
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.findings import Finding
 from dljob.spec.text.tree import Loc
@@ -65,14 +65,17 @@ class _Pod:
         return self.home
 
 
-def breaches(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple[Finding, ...]:
-    """Return all that the pods of a job ask for and may not have; nothing for a job on an existing RayCluster."""
+def breaches(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], policy: PodPolicy) -> tuple[Finding, ...]:
+    """Return all that the pods of a job ask for and may not have; nothing for a job on an existing RayCluster.
+
+    `groups` are the machines of its plan, or those that the spec declares where it has no plan.
+    """
     found: list[Finding] = []
     namespace = manifest.metadata.namespace or ""
     exempt = namespace in policy.exempt
     # Exempt namespaces keep the rule on accounts: the operator's own is never a job's (docs/adr/0068).
     # With the operator's init container, which most operators add: pods that only fit without it are no answer.
-    for pod in _pods(manifest, preview_raycluster(plan, manifest, init_image="dljob")):
+    for pod in _pods(manifest, preview_of(groups, manifest, init_image="dljob")):
         found += _accounts(pod, namespace, policy)
         if not exempt:
             found += (_of_level(pod.place(loc), wrong, policy) for loc, wrong in _level(pod, policy))

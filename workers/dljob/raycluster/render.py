@@ -62,17 +62,22 @@ def render_raycluster(plan: JobPlan, manifest: DLJobManifest, options: RenderOpt
     return ray_cluster(manifest, plan.node_groups, options)
 
 
-def preview_raycluster(plan: JobPlan, manifest: DLJobManifest, *, init_image: str = "") -> Object:
+def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
     """Return the RayCluster as far as the spec determines it, with defaults for image and version.
 
-    Empty for a job that runs on an existing RayCluster; `init_image` as in RenderOptions.
+    Empty for a job that runs on an existing RayCluster.
     """
+    return preview_of(plan.node_groups, manifest)
+
+
+def preview_of(groups: Mapping[str, MachineGroup], manifest: DLJobManifest, *, init_image: str = "") -> Object:
+    """Return the preview with these machines; `init_image` as in RenderOptions."""
     if manifest.spec.ray_cluster_ref:
         return {}
     metadata = manifest.metadata
     labels = {"app.kubernetes.io/managed-by": "dljob", "dljob.io/name": metadata.name}
     options = RenderOptions(metadata.name, metadata.namespace or "", labels=labels, init_image=init_image)
-    return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), plan.node_groups, options)
+    return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), groups, options)
 
 
 def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], options: RenderOptions) -> Object:

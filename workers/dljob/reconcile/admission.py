@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from dljob.errors import PlacementError, Problem, SpecError
+from dljob.errors import Problem, SpecError
 from dljob.raycluster.acceptance import refusals
 from dljob.reconcile.state import accept
 from dljob.reconcile.state.accept import LIVE_FIELDS
@@ -62,12 +62,10 @@ def review(request: Object, settings: Settings) -> Admission:
 def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
     """Return every problem for which an operator with these settings refuses a DLJob."""
     try:
-        made = accept.read(accept.source(reduced(job)), settings)
-        found = refusals(made.manifest, made.plan, settings.pods)
+        _, manifest = accept.completed(accept.source(reduced(job)), settings)
+        found = refusals(manifest, settings.pods)
     except SpecError as error:
         return error.problems
-    except PlacementError as error:
-        return (Problem("spec", error.message, hint=error.hint),)
     return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
 
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.job_file import unfit_code
-from dljob.errors import ExitCode, PlacementError, Problem, SpecError, UsageError
+from dljob.errors import ExitCode, Problem, SpecError, UsageError
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def _warned(path: Path, manifest: DLJobManifest) -> list[str]:
 
 def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManifest]]:
     """Return the problems of one file, and its jobs."""
-    from dljob.plan.plan import plan
     from dljob.raycluster.acceptance import refusals
     from dljob.raycluster.pod_security import PodPolicy
     from dljob.spec.capabilities import lacking
@@ -88,12 +87,7 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
     misfits: list[Problem] = []
 
     def rules(manifest: DLJobManifest) -> Sequence[Finding]:
-        try:
-            found = refusals(manifest, plan(manifest), PodPolicy(level))
-        except PlacementError as error:
-            # A plan that does not fit has no single line in the file.
-            misfits.append(Problem("", error.message, file=str(path), hint=error.hint))
-            found = ()
+        found = refusals(manifest, PodPolicy(level))
         # A Ray has all capabilities; of another backend only its adapter knows them.
         backend = manifest.spec.backend
         if backend is not None and backend.name == "yr":

@@ -185,7 +185,7 @@ def forbidden(text: str, settings: Settings) -> Refused | None:
     that runs.
     """
     made = blueprint(text, settings)
-    found = breaches(made.manifest, made.plan, settings.pods)
+    found = breaches(made.manifest, made.plan.node_groups, settings.pods)
     return Refused(reasons.FORBIDDEN_POD, _describe_findings(found)) if found else None
 
 
@@ -207,7 +207,18 @@ def _kept(text: str, settings: Settings) -> Blueprint:
 
 
 def read(text: str, settings: Settings) -> Blueprint:
-    """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
+    """Return a spec with its plan, without a cache."""
+    written, manifest = completed(text, settings)
+    # The digest is of what the user wrote: the choice of each attempt is no edit.
+    return Blueprint(manifest, plan(manifest), _hash(written))
+
+
+def completed(text: str, settings: Settings) -> tuple[DLJobManifest, DLJobManifest]:
+    """Return a job as it was written, and with the defaults of the operator and the amounts of the attempt.
+
+    Raises:
+        SpecError: The spec is wrong.
+    """
     data: dict[str, Any] = json.loads(text)
     too_much = field(data, "spec", excess.MARK)
     if too_much:
@@ -216,9 +227,7 @@ def read(text: str, settings: Settings) -> Blueprint:
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
     there = written.spec.ray_cluster_ref is not None
-    manifest = with_chosen(written if there else effective(written, settings.image, settings.ray_version), chosen)
-    # The digest is of what the user wrote: the choice of each attempt is no edit.
-    return Blueprint(manifest, plan(manifest), _hash(written))
+    return written, with_chosen(written if there else effective(written, settings.image, settings.ray_version), chosen)
 
 
 def _hash(manifest: DLJobManifest) -> str:
