@@ -5,8 +5,9 @@ A name of cases/NAME.json is a case that the simulator found: its journal is wha
 A recorded journal is kept as it is: record a new one for a new incident, never an old one again, unless the format's
 version changes. What the core decides now may differ on purpose: then the times of its events are moved, as those of
 `killed-with-its-neighbour` by 35 s when scripts whose peer failed were given 30 s to save, and those of `used-up` were
-stretched by a fifth when three lives of up to 30 s became a crash loop. The words of the message in the last line,
-"expected", are those of today.
+stretched by a fifth when three lives of up to 30 s became a crash loop. In `given-back-and-wanted-anew` lives 3 of role
+e are 2 since one event that restarts the job restarts no role once more; `spare-where-nobody-is` has fewer restarts
+since. The words of the message in the last line, "expected", are those of today.
 """
 
 from __future__ import annotations
