@@ -86,7 +86,7 @@ EVENTS = st.one_of(
     st.builds(ev.CutSealed, small, st.lists(files, max_size=2).map(tuple)),
     st.builds(ev.CutGivenUp, small, text),
     st.builds(ev.CutDamaged, small, text),
-    st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
+    st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved, st.none() | saved),
     st.builds(
         ev.ShardsTold,
         st.sampled_from(["d", "e"]),

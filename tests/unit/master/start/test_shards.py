@@ -12,6 +12,7 @@ from immutables import Map
 from master_kit import KILLED, UID, World, job
 
 from dljob.master.persistence.changes import changes
+from dljob.master.persistence.codec import decode_event, encode_event
 from dljob.master.placement.previous_attempt import carried, carry
 from dljob.master.start import shards
 from dljob.master.state import events as ev
@@ -34,10 +35,11 @@ def world():
 def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, undone=None, **sizes):
     spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, **sizes}
     own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
+    done = [(*one, 0) if len(one) == 3 else one for one in done]
     name = role if role == "t" else f"{role}/{rank}"
     event = ev.ShardsTold(
-        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, done=tuple(done), want=want,
-        undone=undone,
+        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, want=want,
+        done=tuple(one[:3] for one in done), revisions=tuple(one[3] for one in done), undone=undone,
     )  # fmt: skip
     world.send(event)
     return shards.runs_of(world.state, spec["name"], (role, rank), own)
@@ -218,6 +220,28 @@ def test_the_next_attempt_goes_on_from_there(world):
     assert feed(late).todo == ((4, 10),)
 
 
+def test_a_step_that_is_saved_again_has_what_was_done_since_its_first_save(world):
+    tell(world, 0, want=2, saves=True)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, 5), (4, 8, 5, 2)])
+    told = carry(world.state)
+    assert told["data"]["d"][4] == [["w/0", 1, 1, 5, 0, 4], ["w/0", 1, 1, 5, 4, 8, 2]]
+    after = World(LONE).boot()
+    after.send(carried(json.dumps({"job": UID, "attempt": 1, "state": told}), UID, 2))
+    assert feed(after).acked == feed(world).acked
+    world.send(ev.CheckpointDecided("w/0", B, CheckpointId(A, 5, 2)))
+    assert acked(world) == [(0, 4)]
+    world.send(ev.CheckpointDecided("w/0", C, CheckpointId(A, 5)))
+    assert feed(world).todo == ((0, 10),)
+
+
+def test_a_report_in_a_journal_of_before_has_no_revisions(world):
+    tell(world, 0, want=1, saves=True)
+    told = encode_event(replace(world.told[-1], done=((0, 4, 5),)))
+    del told["revisions"]
+    world.send(decode_event(told))
+    assert [one.mark for one in feed(world).acked] == [CheckpointId(A, 5)]
+
+
 def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_had_in_them():
     world, one = World(WORLD).boot(), {"role": "t", "saves": True}
     tell(world, 0, want=1, **one)
@@ -260,7 +284,7 @@ def stories(draw):
     return [
         draw(
             st.tuples(
-                st.sampled_from(["ask", "ask", "ask", "do", "do", "save", "commit", "die", "reload"]),
+                st.sampled_from(["ask", "ask", "ask", "do", "do", "save", "again", "commit", "die", "reload"]),
                 st.integers(0, 1),
                 st.integers(0, 3),
             )
@@ -269,19 +293,27 @@ def stories(draw):
     ]
 
 
+NONE = (-1, 0)
+
+
+def mark_of(life, step, revision):
+    return CheckpointId(RunId(1, life), step, revision)
+
+
 class Trainers:
     """Two ranks that save each by itself; what each has in its hands, its memory and its checkpoints."""
 
     def __init__(self):
         self.feed = shard_table.new_table(7, 2, 2)
         self.life = [1, 1]
-        self.step = [-1, -1]
+        self.last = [NONE, NONE]
+        """(step, revision) of the last save of the present life."""
         self.seen = [[], []]
         """What the model of a rank has been trained on, in the lineage that it is in."""
         self.saved = [{}, {}]
-        """(life, step) -> what the model had seen."""
+        """(life, step, revision) -> what the model had seen."""
         self.did = [[], []]
-        """(highest step saved before, interval), of the present life."""
+        """(last save before, interval), of the present life."""
         self.began = [None, None]
         """The checkpoint with which the present life began."""
 
@@ -300,44 +332,46 @@ class Trainers:
         if runs:
             run = runs[which % len(runs)]
             self.seen[rank] = [*self.seen[rank], *range(*run)]
-            self.feed = shard_table.done(self.feed, ("w", rank), self.life[rank], run, self.step[rank])
-            self.did[rank].append((self.step[rank], run))
+            self.feed = shard_table.done(self.feed, ("w", rank), self.life[rank], run, self.last[rank])
+            self.did[rank].append((self.last[rank], run))
 
     def reload(self, rank, which):
         """Load again in the same life: its newest checkpoint that is not damaged, else the one with which it began."""
         own = sorted(mark for mark in self.saved[rank] if mark[0] == self.life[rank])
         chosen = own[-1 - which % len(own)] if own else self.began[rank]
         self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if not own or mark <= chosen}
-        mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])
-        undone = [
-            run
-            for step, run in self.did[rank]
-            if not shard_table.covered(CheckpointId(RunId(1, self.life[rank]), step), mark)
-        ]
+        mark = chosen and mark_of(*chosen)
+        undone = [run for last, run in self.did[rank] if not shard_table.covered(mark_of(self.life[rank], *last), mark)]
         self.did[rank] = [one for one in self.did[rank] if one[1] not in undone]
         self.seen[rank] = self.saved[rank][chosen] if chosen else []
         self.feed = shard_table.returned(self.feed, ("w", rank))
         self.feed, _ = shard_table.undone(self.feed, f"w/{rank}", undone)
 
     def save(self, rank, _):
-        self.step[rank] += 1
-        self.saved[rank][self.life[rank], self.step[rank]] = self.seen[rank]
+        self.last[rank] = (self.last[rank][0] + 1, 0)
+        self.saved[rank][self.life[rank], *self.last[rank]] = self.seen[rank]
+
+    def again(self, rank, _):
+        """Save the last step once more."""
+        step, revision = self.last[rank]
+        if step >= 0:
+            self.last[rank] = (step, revision + 1)
+            self.saved[rank][self.life[rank], *self.last[rank]] = self.seen[rank]
 
     def commit(self, rank, _):
         if self.saved[rank]:
             self.saved[rank] = dict(sorted(self.saved[rank].items())[-2:])
-            oldest = CheckpointId(RunId(1, min(self.saved[rank])[0]), min(self.saved[rank])[1])
-            self.feed = shard_table.settled(self.feed, f"w/{rank}", oldest, remember=True)
+            self.feed = shard_table.settled(self.feed, f"w/{rank}", mark_of(*min(self.saved[rank])), remember=True)
 
     def die(self, rank, which):
         """Its next life goes on from any checkpoint that is left, or from none."""
         left = [None, *sorted(self.saved[rank])]
         chosen = left[-1 - which % len(left)]
         self.life[rank] += 1
-        self.step[rank], self.did[rank], self.began[rank] = -1, [], chosen
+        self.last[rank], self.did[rank], self.began[rank] = NONE, [], chosen
         self.seen[rank] = self.saved[rank][chosen] if chosen else []
         self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if chosen and mark <= chosen}
-        mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])
+        mark = chosen and mark_of(*chosen)
         self.feed, _ = shard_table.restored(self.feed, f"w/{rank}", RunId(1, self.life[rank]), mark)
 
     def check(self):
@@ -375,7 +409,7 @@ class Savers:
 
     def __init__(self):
         self.world = World(job({"name": "t", "type": "Elastic", "replicas": 1}, {"name": "w", "replicas": 1})).boot()
-        self.life, self.step, self.seen = [1, 1], [-1, -1], [[], []]
+        self.life, self.last, self.seen = [1, 1], [NONE, NONE], [[], []]
         self.disk = [{}, {}]
         """Checkpoint with a manifest -> what the model had seen."""
         self.once = True
@@ -385,20 +419,21 @@ class Savers:
         who = {"rank": 0, "role": self.roles[own], "life": RunId(1, self.life[own]), "saves": True, "shard": 1}
         for run in tell(self.world, want=1, **who):
             self.seen[own] = [*self.seen[own], *range(*run)]
-            tell(self.world, want=0, done=[(*run, self.step[own])], **who)
+            tell(self.world, want=0, done=[(*run, *self.last[own])], **who)
 
-    def save(self, own, _, *, refused=False):
-        """Save: the journal has the checkpoint, and the disk may refuse its manifest."""
-        self.step[own] += 1
-        mark, whole = CheckpointId(RunId(1, self.life[own]), self.step[own]), sorted(self.disk[own])[-2:]
+    def save(self, own, how, *, refused=False):
+        """Save the next step, or the last one again. The journal has it, and the disk may refuse its manifest."""
+        step, revision = self.last[own]
+        self.last[own] = (step, revision + 1) if how == 0 and step >= 0 else (step + 1, 0)
+        mark, whole = mark_of(self.life[own], *self.last[own]), sorted(self.disk[own])[-2:]
         self.world.send(ev.CheckpointCommitted(self.names[own], mark, whole[0] if whole else None))
         if not refused:
             self.disk[own][mark] = self.seen[own]
             if self.roles[own] == "w":  # the disk of the other one does not delete either
                 self.disk[own] = dict(sorted(self.disk[own].items())[-2:])
 
-    def refuse(self, own, _):
-        self.save(own, _, refused=True)
+    def refuse(self, own, how):
+        self.save(own, how, refused=True)
 
     def die(self, own, how):
         """Restore any checkpoint on disk: the Elastic rank may find all of them damaged, the Actor rank one of two."""
@@ -406,7 +441,7 @@ class Savers:
         among = [None, *left] if self.roles[own] == "t" else left or [None]
         chosen = among[-1 - how % len(among)]
         self.once &= chosen in (None, *left[-2:])
-        self.life[own], self.step[own] = self.life[own] + 1, -1
+        self.life[own], self.last[own] = self.life[own] + 1, NONE
         self.seen[own] = self.disk[own][chosen] if chosen else []
         self.disk[own] = {mark: seen for mark, seen in self.disk[own].items() if chosen and mark <= chosen}
         self.world.send(ev.CheckpointDecided(self.names[own], RunId(1, self.life[own]), chosen))
@@ -444,7 +479,7 @@ def turns(feed, worlds, shards):
         who = feed.held.get(("w", rank)) or ShardLeases(f"w/{rank}", 1, A, saves=True)
         feed = shard_table.take(feed, ("w", rank), who, 1)
         (run,) = feed.held["w", rank].runs
-        feed = shard_table.done(feed, ("w", rank), 1, run, -1)
+        feed = shard_table.done(feed, ("w", rank), 1, run, NONE)
     return feed
 
 
@@ -459,7 +494,7 @@ def test_the_state_of_a_data_set_does_not_grow_with_its_size():
 
 def test_a_shard_that_is_done_changes_one_row_of_the_journal():
     feed = turns(shard_table.new_table(1000, 1, 1), 7, 600)
-    after = shard_table.done(shard_table.take(feed, ("w", 0), feed.held["w", 0], 1), ("w", 0), 1, (600, 601), -1)
+    after = shard_table.done(shard_table.take(feed, ("w", 0), feed.held["w", 0], 1), ("w", 0), 1, (600, 601), NONE)
     state = World(LONE).state
     before, now = (replace(state, feeds=Map({"d": one})) for one in (feed, after))
     assert len(json.dumps(changes(before, now))) < 1000

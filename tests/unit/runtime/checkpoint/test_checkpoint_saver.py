@@ -296,13 +296,13 @@ def test_a_load_in_a_life_that_has_saved_leaves_what_follows_outside_of_its_save
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         assert mine.load() is None
-        assert mine.saved == -1
-        for step in (10, 4):
+        assert mine.saved == (-1, 0)
+        for step, revision in ((10, 0), (4, 0), (10, 3)):
             mine.save(step, state(step), persist=True)
-            assert mine.saved == 10
+            assert mine.saved == (10, revision)
         mine.wait(20)
         step, _state = mine.load() or (0, None)
-        assert (step, mine.saved) == (10, 10)
+        assert (step, mine.saved) == (10, (10, 3))
         mine.close()
 
 
@@ -459,10 +459,10 @@ def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(
         mine = client(where[0])
         mine._ask = lambda: asdict(where[0])
         mine.save(7, state(7), persist=False)
-        assert (mine.saved, mine.renewed().life) == (7, where[0].life)
+        assert (mine.saved, mine.renewed().life) == ((7, 0), where[0].life)
         del where[0]
         step, found = mine.load() or (0, None)
-        assert (step, mine.saved) == (7, -1)
+        assert (step, mine.saved) == (7, (-1, 0))
         assert same(found, state(7))
         mine.save(8, state(8), persist=True)
         mine.wait(20)
@@ -552,13 +552,13 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
         rank = threading.Thread(target=mine.save, args=(2, state(2)), kwargs={"persist": False})
         rank.start()
         assert held.wait(60)
-        assert mine.saved == 1
+        assert mine.saved == (1, 0)
         assert [mark.step for mark in Folder(tmp_path).marks()] == [1]
         with saver._changed:  # the node stays after all
             saver.parting._until = 0.0
             saver._changed.notify_all()
         rank.join(60)
-        assert mine.saved == 2
+        assert mine.saved == (2, 0)
         mine.close()
 
 

@@ -234,7 +234,7 @@ def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: 
 
 
 def test_many_done_batches_are_reported_before_a_save(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: 3), raising=False)
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (3, 0)), raising=False)
     monkeypatch.setattr(module, "REPORT", 2)
     mine = opened(desk, me, Memory(a=12))
     for count in (0, 0, 2):
@@ -279,7 +279,7 @@ def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk: Des
 
 
 def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: 10), raising=False)
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (10, 0)), raising=False)
     mine = opened(desk, me, Memory(a=12))
     first = next(mine)
     first.done()
@@ -336,7 +336,7 @@ class Trainer:
         self.desk.shards(self.source.told())
         mark = CheckpointId(self.life, self.step)
         self.saved = self.step
-        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: self.saved), raising=False)
+        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (self.saved, 0)), raising=False)
         if self.draw.random() < 0.7:
             _send(self.desk, ev.CheckpointCommitted("w/0", mark, self.kept[0][0] if self.kept else None))
             self.kept = [*self.kept[-1:], (mark, self.step, dict(self.state))]
@@ -350,7 +350,7 @@ class Trainer:
         self.state = dict(state)
         again(self.desk, number)
         _send(self.desk, ev.CheckpointDecided("w/0", self.life, mark))
-        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: -1), raising=False)
+        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
         self.source = opened(self.desk, self.me, self.memory)
 
 
@@ -371,7 +371,7 @@ def again(desk: Desk, number: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_each_checkpoint_has_each_event_up_to_its_position_once(seed: int, me: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: -1), raising=False)
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
     desk, memory = Desk(), Memory(a=5, b=0)
     draw = random.Random(seed)  # noqa: S311 - a schedule
     trainer = Trainer(desk, me, memory, seed)

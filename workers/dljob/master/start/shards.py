@@ -39,7 +39,9 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
     )
     # Work of a former process still counts if its leases stand; new leases are for the present process only.
     cut = d.cuts.last if d.cuts.queues else None
-    for start, end, after in event.done:
+    revisions = event.revisions or (0,) * len(event.done)
+    for (start, end, step), revision in zip(event.done, revisions, strict=True):
+        after = None if step is None else (step, revision)
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
     feed = _source_told(d, event, feed)
     if present(d, event):
@@ -189,7 +191,11 @@ def _carry(feed: ShardTable, most: int | None = None) -> list[Any]:
     todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), most)
     # Joining neighbours may have included acknowledged intervals: these are then done again, and must not count twice.
     known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
-    rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
+    rows = [
+        [one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end]
+        + ([one.mark.revision] if one.mark.revision else [])
+        for one in known
+    ]
     settled = {
         world: [list(run) for run in shard_table.coarse(runs, most)] for world, runs in sorted(feed.settled.items())
     }
@@ -202,7 +208,11 @@ def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
     found: list[tuple[str, ShardTable]] = []
     for name, (size, shard, epochs, todo, rows, *more) in told.items():
         acked = [
-            Acked(str(row[0]), CheckpointId(RunId(int(row[1]), int(row[2])), int(row[3])), *map(int, row[4:]))
+            Acked(
+                str(row[0]),
+                CheckpointId(RunId(int(row[1]), int(row[2])), int(row[3]), *map(int, row[6:])),
+                *map(int, row[4:6]),
+            )
             for row in rows
         ]
         done: Mapping[str, Any] = more[0] if more else {}

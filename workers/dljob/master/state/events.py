@@ -437,6 +437,8 @@ class ShardsTold:
     """What its source did that users should know: a partition that is gone, went back, or does not answer."""
     undone: tuple[tuple[int, int], ...] | None = None
     """What the process did that is not in the checkpoint which it loaded again, its leases included; None: no load."""
+    revisions: tuple[int, ...] = ()
+    """The revision of the saved step of each interval in `done`; empty, as in journals of before: all are 0."""
 
 
 @dataclass(frozen=True, slots=True)

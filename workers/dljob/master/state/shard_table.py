@@ -38,7 +38,7 @@ class ShardLeases:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """An interval that a world finished. `mark` holds the life and the highest step saved before (-1: none)."""
+    """An interval that a world finished. `mark` is the highest checkpoint that its life had saved (step -1: none)."""
 
     world: str
     mark: CheckpointId
@@ -160,9 +160,7 @@ def coarse(runs: Runs, most: int) -> Runs:
 
 def covered(mark: CheckpointId, chosen: CheckpointId | None) -> bool:
     """Whether work acknowledged with this mark is contained in the chosen checkpoint."""
-    if chosen is None:
-        return False
-    return mark.life < chosen.life or (mark.life == chosen.life and mark.step < chosen.step)
+    return chosen is not None and mark < chosen
 
 
 def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> ShardTable:
@@ -210,12 +208,18 @@ def returned(feed: ShardTable, holder: Holder) -> ShardTable:
 
 
 def done(
-    feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: int | None, *, cut: int | None = None
+    feed: ShardTable,
+    holder: Holder,
+    incarnation: int,
+    run: Run,
+    after: tuple[int, int] | None,
+    *,
+    cut: int | None = None,
 ) -> ShardTable:
     """Return the table after a process finished a leased shard. A shard that it does not hold changes nothing.
 
-    `after` is the last saved step, or None for a process that saves nothing: its work is done for good, unless the job
-    can go back to a cut. `cut`: the last one that was begun; None: the job has no queues.
+    `after` is (step, revision) of the highest saved checkpoint, or None for a process that saves nothing: its work is
+    done for good, unless the job can go back to a cut. `cut`: the last one that was begun; None: the job has no queues.
     """
     held = feed.held.get(holder)
     # The lease was taken back, and the shard may be leased to another rank: it would be done twice.
@@ -224,7 +228,7 @@ def done(
     left = evolve(held, runs=rest)
     feed = evolve(feed, held=feed.held.set(holder, left))
     if after is not None:
-        return evolve(feed, acked=_joined(feed.acked, Acked(held.world, CheckpointId(held.life, after), *run)))
+        return evolve(feed, acked=_joined(feed.acked, Acked(held.world, CheckpointId(held.life, *after), *run)))
     # What came of the shard was in a queue before this report: a cut begun since has it.
     return feed if cut is None else evolve(feed, acked=_joined(feed.acked, Acked(STATELESS, cut_mark(cut), *run)))
 

@@ -149,8 +149,8 @@ class Checkpoints:
             return self._client
 
     @property
-    def saved(self) -> int | None:
-        """The highest step that this process saved in its present life; -1 if it has only loaded; None if neither."""
+    def saved(self) -> tuple[int, int] | None:
+        """(step, revision) of the highest checkpoint of this process's present life: `CheckpointClient.saved`."""
         with self._lock:
             return self._client.saved if self._client is not None else None
 

@@ -32,21 +32,25 @@ SLACK = 16
 """Headroom of the shared memory: a state may grow by 1/SLACK before the memory is allocated anew."""
 
 
+NOTHING_SAVED = (-1, 0)
+"""(step, revision) before the first save of a life."""
+
+
 class SaveCount:
     """Counts the saves of a process, per life."""
 
     def __init__(self) -> None:
         self._life: RunId | None = None
         self._order = 0
-        self._highest = -1
+        self._highest = NOTHING_SAVED
 
     def made(self, life: RunId) -> int:
         """Return the number of saves of a life."""
         return self._order if life == self._life else 0
 
-    def highest(self, life: RunId) -> int:
-        """Return the highest step that a life has saved; -1: none."""
-        return self._highest if life == self._life else -1
+    def highest(self, life: RunId) -> tuple[int, int]:
+        """Return (step, revision) of the highest checkpoint that a life has saved."""
+        return self._highest if life == self._life else NOTHING_SAVED
 
     def next(self, life: RunId, step: int) -> tuple[int, int]:
         """Return (order, revision) of the next save.
@@ -55,10 +59,10 @@ class SaveCount:
         the same saves, so their revisions are equal, and parts of two saves of a step never make a checkpoint together.
         """
         if life != self._life:
-            self._life, self._order, self._highest = life, 0, -1
+            self._life, self._order, self._highest = life, 0, NOTHING_SAVED
         self._order += 1
-        revision = 0 if step > self._highest else self._order
-        self._highest = max(self._highest, step)
+        revision = 0 if step > self._highest[0] else self._order
+        self._highest = max(self._highest, (step, revision))
         return self._order, revision
 
 
@@ -81,8 +85,9 @@ class CheckpointClient:
         self._count = count or SaveCount()
         self._done: list[Mapping[str, Any]] = []
         """Data positions done before the last save: a saver that replaces another gets them along with the memory."""
-        self.saved: int | None = None
-        """The highest step that this life has saved; -1 if it has only loaded; None if neither.
+        self.saved: tuple[int, int] | None = None
+        """(step, revision) of the highest checkpoint that this life has saved, or NOTHING_SAVED if it has only loaded.
+        None if neither.
 
         Work that follows is in no checkpoint of this life up to it, also after a load that went back.
         """

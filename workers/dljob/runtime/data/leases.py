@@ -36,9 +36,10 @@ class LeaseClient:
         self._leased: list[Run] = []
         self._epoch = 0
         """The history of the job to which these leases belong."""
-        self._done: list[tuple[int, int, int | None]] = []
-        self._undoable: dict[int, Runs] = {}
-        """What a load may undo: the highest step saved before -> positions done since, without those surely kept."""
+        self._done: list[tuple[int | None, ...]] = []
+        """(start, end, highest step saved before, and its revision unless that is 0)."""
+        self._undoable: dict[tuple[int, int], Runs] = {}
+        """What a load may undo, without what is surely kept: positions done since (step, revision) was saved."""
 
     def told(self) -> dict[str, Any]:
         """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
@@ -65,7 +66,8 @@ class LeaseClient:
     def _note_done(self, run: Run) -> None:
         """Note positions as done, to be reported; called with the lock."""
         after = checkpoint.saved
-        self._done.append((*run, after))
+        step, revision = after or (None, 0)
+        self._done.append((*run, step, revision) if revision else (*run, step))
         if after is not None:
             self._undoable[after] = merged((*self._undoable.get(after, ()), run))
 
@@ -85,9 +87,9 @@ class LeaseClient:
         for first in range(0, max(1, len(undone)), AT_ONCE):
             client.shards({**self._question(0), "undone": undone[first : first + AT_ONCE]})
 
-    def _in(self, after: int, mark: CheckpointId | None) -> bool:
-        """Whether a checkpoint has what this process did after it had saved a step."""
-        return covered(CheckpointId(self._place.life, after), mark)
+    def _in(self, after: tuple[int, int], mark: CheckpointId | None) -> bool:
+        """Whether a checkpoint has what this process did after it had saved another one, a (step, revision)."""
+        return covered(CheckpointId(self._place.life, *after), mark)
 
     def _held(self) -> int:
         """Return the number of leases in hand, which do not count as wanted."""
@@ -118,7 +120,7 @@ class LeaseClient:
     def _answered(self, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
         """Take the answer to a question; called with the lock."""
         del question  # of a source, it has what need not be said again
-        since = {(start, end) for start, end, _ in self._done}
+        since = {done[:2] for done in self._done}
         self._epoch = int(said.get("epoch", 0))
         self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
 
