@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dljob.master.placement.takeover import LATE_S, SILENT_S, PeerQuestion, PeerState, judge
+from dljob.master.placement.takeover import LATE_S, SILENT_S, PeerQuestion, PeerState, judge, start_again_after
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ from dljob.master.placement.takeover import LATE_S, SILENT_S, PeerQuestion, Peer
 def test_each_end_of_a_question_has_its_verdict(heard: PeerState, took_s: float, claim: int, fence: bool, why: str):
     verdict = judge(PeerQuestion(heard, 7, took_s))
     assert (verdict.claim, verdict.fence, why in verdict.reason) == (claim, fence, True)
+
+
+def test_failed_starts_wait_longer_each_time_and_end_at_last():
+    assert [start_again_after(count, 7) for count in range(9)] == [5, 5, 10, 20, 40, 60, 60, 60, None]
+    assert [start_again_after(count, 0) for count in (0, 1)] == [5, None]

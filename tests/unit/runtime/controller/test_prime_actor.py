@@ -19,6 +19,7 @@ from master_shell_kit import HANG_S, UID, World
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.errors import NotFoundError
+from dljob.master.placement import takeover
 from dljob.master.state.events import Carried
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, ActorRef
@@ -98,6 +99,13 @@ class ProcessEndError(BaseException):
     """The process is gone."""
 
 
+class CommandingHost(MemoryHost):
+    """The other PrimeMaster, which commands."""
+
+    async def follow(self, _segment: int) -> dict[str, bool]:
+        return {"commands": True}
+
+
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("other", [True, False])
 async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_other_one(
@@ -107,7 +115,7 @@ async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_othe
     backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, str(tmp_path), "", "memory", "memory", number=number)
     if other:
         name = prime.actor_name(order.uid, 3 - number)
-        backend.hosts[name] = MemoryHost(name, "n1")
+        backend.hosts[name] = CommandingHost(name, "n1")
     keys = {f"dljob/jobs/{order.uid}": b"{}", f"dljob/{order.uid}/journal/000001/000000000000": b""}
     backend.kv.values |= keys
     codes: list[int] = []
@@ -118,8 +126,8 @@ async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_othe
 
     monkeypatch.setattr(prime, "factory", lambda _: lambda _options: backend)
     monkeypatch.setattr(prime, "_end", end)
-    for wait in ("AGAIN_S", "ANSWER_S"):
-        monkeypatch.setattr(prime, wait, 0.0)
+    monkeypatch.setattr(takeover, "AGAIN_S", 0.0)
+    monkeypatch.setattr(prime, "ANSWER_S", 0.0)
     master = prime.MasterServer(order)
     await asyncio.wait([master._main])
     assert isinstance(master._main.exception(), ProcessEndError)

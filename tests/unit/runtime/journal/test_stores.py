@@ -188,6 +188,26 @@ async def test_superseded_files_are_kept_compressed_within_a_bound(
     await store.close()
 
 
+async def test_folder_that_may_not_be_listed_is_no_empty_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a new master would begin the job anew, or try to claim the first number for ever."""
+    store = FileStore(tmp_path)
+    assert await store.claim(1)
+
+    def refuses(_path: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, refuses)
+    with pytest.raises(PermissionError):
+        await store.epochs()
+    assert not await store.superseded(1), "the next number tells it alone"
+    monkeypatch.undo()
+    assert await FileStore(tmp_path / "none").epochs() == ()
+    await store.close()
+
+
 async def test_small_files_stay_as_they_are(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     for segment in (1, 2):

@@ -18,6 +18,12 @@ FIRST_SILENT_S = 6.0
 LATE_S = 0.5
 """Most seconds by which the end of that time may be noticed late; later than that, the follower itself was stopped."""
 
+MOST_FAILURES = 10
+"""Failures in a row of a PrimeMaster that cannot begin, while the other one does not command, before it ends the job:
+the default of `master.maxRestarts`, for a spec that cannot be read."""
+AGAIN_S, MOST_AGAIN_S = 5.0, 60.0
+"""Seconds before a PrimeMaster that cannot begin ends, and Ray starts it again: at first, and after many failures."""
+
 
 class PeerState(StrEnum):
     """The end of one question to the other PrimeMaster."""
@@ -74,3 +80,15 @@ def judge(question: PeerQuestion) -> TakeoverVerdict:
         PeerState.ABSENT: "there is no other PrimeMaster",
     }
     return TakeoverVerdict(number, reasons[heard])
+
+
+def start_again_after(failures: int, allowed: int) -> float | None:
+    """Return the seconds before a PrimeMaster that cannot begin is to be started again; None: it is to end the job.
+
+    Args:
+        failures: Its failures in a row while the other one did not command; 0 if that one does.
+        allowed: The most of them. The fault may pass, or Ray may bring the other one back; nobody else ends the job.
+    """
+    if failures > allowed:
+        return None
+    return min(AGAIN_S * 2.0 ** max(failures - 1, 0), MOST_AGAIN_S)

@@ -119,3 +119,12 @@ def find_master(job: JobInfo) -> Any:
     with suppress(ValueError):  # it was ended for good, and the other one takes over
         return ray.get_actor(first, job.namespace)
     return ray.get_actor(other, job.namespace)
+
+
+async def clear(backend: Backend, uid: str, keep: Sequence[str] = ()) -> None:
+    """Kill a job's actors but those of these names, then release its reservations, where no master can sweep."""
+    for name in await backend.actors(f"{uid[:8]}/"):
+        if name not in keep and (left := await backend.lookup(name)) is not None:
+            await backend.kill(left)
+    for name in await backend.reservations(f"{uid[:8]}/"):
+        await backend.release(name)

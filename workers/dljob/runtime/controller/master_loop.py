@@ -182,14 +182,17 @@ class MasterLoop:
 
     # -- the life of a master
 
-    async def run(self) -> None:
+    async def run(self, failed: Exception | None = None) -> None:
         """Recover from the journal, run the loop until the core says Finish, and write the final status.
+
+        Args:
+            failed: An error before the claim, by which the job ends at once.
 
         Raises:
             FencedError: A later master has claimed the next epoch. Nothing is cleaned up: all is the later one's.
         """
         try:
-            await self._recover(await self.journal.open())
+            await self._recover(await self._opened(failed))
             hangs = HangWatch(
                 *(self.setup, self.backend, self.offer, lambda: self.state, self.progress),
                 owner=self.tasks,
@@ -230,6 +233,11 @@ class MasterLoop:
             self.timeline.close()
             self.samples.close()
             self.record.close()
+
+    async def _opened(self, failed: Exception | None) -> Replay:
+        if failed is not None:
+            raise failed
+        return await self.journal.open()
 
     async def follow(self) -> None:
         """Fold what the commanding master has journaled since the last call, while this one is its standby."""

@@ -20,13 +20,14 @@ from typing import Any, NoReturn
 from dljob.errors import NotFoundError
 from dljob.master.failure.tf_cluster import addresses
 from dljob.master.placement.previous_attempt import carried
+from dljob.master.placement.takeover import MOST_FAILURES
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, Reason
 from dljob.master.status import endpoints as endpoints_of
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, Backend, factory
-from dljob.runtime.backend.masters import SECOND, NotCommandingError, actor_name
+from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, clear
 from dljob.runtime.control_socket.server import ControlSocket
 from dljob.runtime.controller import prestop_listener
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
@@ -34,9 +35,9 @@ from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, un
 from dljob.runtime.controller.peers import ParkedCalls, callees_of, role_table
 from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.runtime.controller.stack_collector import stacks_of
-from dljob.runtime.controller.standby import StandbyPair, has_other, started
+from dljob.runtime.controller.standby import StandbyPair, StartFailures, end_other, started
 from dljob.runtime.journal.code_version import code_version
-from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget
+from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, sign_off_unplanned
 from dljob.runtime.journal.journal import FencedError
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import FileStore, JournalStore, KeyValueStore
@@ -55,8 +56,6 @@ HEARTBEAT_S = 0.2
 GUARD_S = 0.25
 ANSWER_S = 2.0
 """Seconds that an ending master waits for its open long polls to deliver the final status."""
-AGAIN_S = 5.0
-"""Seconds before a master that cannot begin beside the other one ends: Ray starts it again, and it may fail again."""
 KEEPER_S = 5.0
 """Seconds for the keeper of a queue to tell its pid."""
 LONGEST_S = 30.0
@@ -89,9 +88,10 @@ class MasterServer:
             # The creator's `hello` raises it. The process stays: an end would only have Ray restart it, to fail again.
             self._started_loop.set_exception(error)
             return
+        made: MasterLoop | None = None
         try:
             setup = await _setup(self._order, backend)
-            shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
+            made = shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
             if Capability.PROCESSES in backend.capabilities:
                 _Guard(shell)  # before the claim: a standby beside a dead raylet must not become the one that commands
             pair = self._pair = _pair(self._order, shell)
@@ -100,6 +100,8 @@ class MasterServer:
             self._started_loop.set_result(shell)
             if pair is not None:
                 shell.tasks.repeat("standby", pair.keep_other, nobody_waits)
+                failures = StartFailures(backend, self._order)
+                shell.tasks.start("count of failed starts", failures.clear(), nobody_waits)
             self._tasks.repeat("preStop listener", lambda: prestop_listener.serve(shell, self._order.uid), nobody_waits)
             self._tasks.repeat("control socket", self._listen, nobody_waits)
             await shell.run()
@@ -107,20 +109,39 @@ class MasterServer:
             # At once and without clean-up: actors, keys and journal belong to the later master now.
             _end(0, str(error))
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
-            if not self._started_loop.done() and await has_other(backend, self._order):
-                # Nothing is claimed: job, keys and journal are the other master's. Ray starts this one again.
-                said = "PrimeMaster %d of job %s cannot begin; the other one has the job, and Ray starts this one again"
-                log.exception(said, self._order.number, self._order.uid)
-                await asyncio.sleep(AGAIN_S)
-                self._broken(error)
-                return
-            log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
-            if not self._started_loop.done():
-                self._started_loop.set_exception(error)
-            # The job's keys go all the same, or it would count as running for ever.
-            await forget(backend.kv, self._order.uid)
+            if self._started_loop.done():
+                log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
+                # The job's keys go all the same, or it would count as running for ever.
+                await forget(backend.kv, self._order.uid)
+            else:
+                await self._failed(backend, made, error)
         self._control.close()
         await self._leave(backend)
+
+    async def _failed(self, backend: Backend, shell: MasterLoop | None, error: Exception) -> None:
+        """End this process after an error before its claim; or else the job, where no PrimeMaster can begin.
+
+        Nothing is claimed: while there is another master, job, keys and journal are that one's.
+        """
+        order, failures = self._order, StartFailures(backend, self._order)
+        pause = await failures.add(MOST_FAILURES if shell is None else shell.setup.spec.master.max_restarts)
+        if pause is not None:
+            said = "PrimeMaster %d of job %s cannot begin; the job has the other one, and Ray starts this one again"
+            log.error(said, order.number, order.uid, exc_info=error)
+            await asyncio.sleep(pause)
+            self._broken(error)
+        log.error("PrimeMaster of job %s cannot go on", order.uid, exc_info=error)
+        last = failures.described(error)
+        await end_other(backend, order)  # first: it would begin with what is swept here
+        if shell is None:
+            self._started_loop.set_exception(last)
+            with suppress(Exception):  # what is left ends with its lease
+                await clear(backend, order.uid, keep=[actor_name(order.uid, number) for number in (FIRST, SECOND)])
+            roams = order.roams or order.launcher != backend.here()
+            await sign_off_unplanned(backend.kv, order, str(last), roams=roams)
+        else:
+            self._started_loop.set_result(shell)
+            await shell.run(last)
 
     def _calls(self) -> dict[str, Callable[..., Awaitable[Any]]]:
         """Return the calls of the control socket by name, as `control_socket.messages.CALLS` lists them."""
@@ -143,7 +164,7 @@ class MasterServer:
         await self._ready()
         await self._control.open()
 
-    def _broken(self, error: BaseException) -> None:
+    def _broken(self, error: BaseException) -> NoReturn:
         """End this process for an error that even `_run` cannot handle: Ray starts another, which replays."""
         self._close_log()
         _end(70, f"{type(error).__name__}: {error}")

@@ -9,11 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 from dataclasses import replace
 from typing import Any
 
+from dljob.errors import DLJobError, JournalError
 from dljob.linux.process_watch import ProcessWatch
-from dljob.master.placement.takeover import FIRST_SILENT_S, SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
+from dljob.master.placement.takeover import (
+    FIRST_SILENT_S,
+    SILENT_S,
+    PeerQuestion,
+    PeerState,
+    TakeoverVerdict,
+    judge,
+    start_again_after,
+)
 from dljob.master.state.state import Phase, RankPhase
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend, find_actor
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
@@ -79,7 +89,7 @@ class StandbyPair:
     async def _ask(self) -> TakeoverVerdict:
         """Ask the other PrimeMaster once. The claims are known before: see `takeover`."""
         loop, limit = asyncio.get_running_loop(), SILENT_S if self._commanded else FIRST_SILENT_S
-        claimed = self._claimed or max(await self._shell.journal.store.epochs(), default=0)
+        claimed = self._claimed or await self._shell.journal.highest()
         peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
         try:
             async with asyncio.timeout(limit):
@@ -212,10 +222,7 @@ class StandbyPair:
 
     async def end_other(self) -> bool:
         """Order the end of the other one, for good; return whether it was there."""
-        peer = await self._shell.backend.lookup(self._other)
-        if peer is not None:
-            await self._shell.backend.kill(peer)
-        return peer is not None
+        return await end_other(self._shell.backend, self._order)
 
     async def _end_stopped(self) -> None:
         """End the other one, again until it is gone.
@@ -242,6 +249,72 @@ def other_name(order: MasterOrder) -> str:
 async def has_other(backend: Backend, order: MasterOrder) -> bool:
     """Return whether the job has its other PrimeMaster, whose process runs or is started again by Ray."""
     return await find_actor(backend, other_name(order)) is not None
+
+
+async def end_other(backend: Backend, order: MasterOrder) -> bool:
+    """Order the end of the other one, for good; return whether it was there."""
+    peer = await backend.lookup(other_name(order))
+    if peer is not None:
+        await backend.kill(peer)
+    return peer is not None
+
+
+async def _other_commands(backend: Backend, peer: ActorRef) -> bool:
+    try:
+        async with asyncio.timeout(FIRST_SILENT_S):
+            answer: dict[str, Any] = await backend.call(peer, "follow", 0)
+    except ActorCallError:  # of a version without the method, which always commands
+        return True
+    except (ActorLostError, TimeoutError):
+        return False
+    return bool(answer["commands"])
+
+
+class StartFailures:
+    """Counts the failures in a row of one PrimeMaster to begin, in the key-value store: each ends a process."""
+
+    def __init__(self, backend: Backend, order: MasterOrder) -> None:
+        self._backend = backend
+        self._order = order
+        self._prefix = f"dljob/{order.uid}/cannot-begin/"
+        self.count = 0
+        """Failures while the other PrimeMaster does not command; 0 if it does, or if there is none."""
+
+    async def clear(self) -> None:
+        """Begin to count anew: a PrimeMaster commands."""
+        await self._backend.kv.delete(self._prefix)
+
+    async def add(self, allowed: int) -> float | None:
+        """Count a failure; return the seconds until this process is to be started again, None if the job is to end."""
+        peer = await find_actor(self._backend, other_name(self._order))
+        if peer is None:
+            return None
+        if await _other_commands(self._backend, peer):
+            await self.clear()
+            return start_again_after(0, allowed)
+        kv, key = self._backend.kv, f"{self._prefix}{self._order.number}"
+        self.count = int(await kv.get(key) or 0) + 1
+        await kv.put(key, str(self.count).encode())
+        pause = start_again_after(self.count, allowed)
+        return pause if pause is not None or await self._ends_job() else start_again_after(0, allowed)
+
+    async def _ends_job(self) -> bool:
+        """Return whether this one is to end the job: if both did, each would end the other one before."""
+        kv, key, own = self._backend.kv, f"{self._prefix}ends", str(self._order.number).encode()
+        return await kv.put_if_absent(key, own) or await kv.get(key) == own
+
+    def described(self, error: Exception) -> Exception:
+        """Return the error by which the job ends; it names the node and what to do where several starts have failed."""
+        if not self.count:
+            return error
+        message, hint = (error.message, error.hint) if isinstance(error, DLJobError) else (repr(error), "")
+        node = " ".join(filter(None, (self._backend.here()[:8], f"({platform.node()})")))
+        said = (
+            f"no PrimeMaster of the job can begin; on node {node} {self.count} starts in a row have failed: {message}"
+        )
+        kind = JournalBrokenError if isinstance(error, (JournalBrokenError, JournalError)) else DLJobError
+        more = f"see the other failures with dljob logs {self._order.uid[:8]} --master; then start the job again"
+        return kind(said, hint="; ".join(filter(None, (hint, more))))
 
 
 async def started(loop: asyncio.Future[MasterLoop], pair: StandbyPair | None) -> MasterLoop:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dljob.errors import DeadlineError, UnreachableError
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend
-from dljob.runtime.backend.masters import actor_name
+from dljob.runtime.backend.masters import actor_name, clear
 from dljob.runtime.journal.job_record import ENDED, REGISTRY, JobRecord, MasterOrder, forget, is_final, master_actor
 
 if TYPE_CHECKING:
@@ -81,11 +81,7 @@ async def _tear_down(backend: Backend, ref: ActorRef, uid: str) -> None:
     # The master first: it would restart the actors that are killed below.
     await backend.kill(ref)
     with suppress(Exception):  # actors that are left end with their lease
-        for name in await backend.actors(f"{uid[:8]}/"):
-            if (left := await backend.lookup(name)) is not None:
-                await backend.kill(left)
-        for name in await backend.reservations(f"{uid[:8]}/"):
-            await backend.release(name)
+        await clear(backend, uid)
     await forget(backend.kv, uid)
 
 

@@ -21,7 +21,7 @@ from dljob.runtime.backend.masters import actor_name
 from dljob.runtime.journal.event_file import each_event, events_before, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
 from dljob.spec.status import TERMINAL
-from dljob.telemetry.reasons import with_current_reasons
+from dljob.telemetry.reasons import MASTER_FAILED, with_current_reasons
 
 if TYPE_CHECKING:
     from dljob.runtime.backend.interface import KeyValue
@@ -142,14 +142,32 @@ def is_final(folder: Path) -> bool:
 async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes: Sequence[object]) -> None:
     """Remove all keys of an ended job; keep its end for processes that cannot read its folder."""
     if setup.roams:
-        left = {"dir": setup.info.dir, "status": status, "notes": notes}
-        try:
-            await kv.put(ENDED + setup.info.uid, json.dumps(left).encode())
-            await _drop_older(kv, setup.info.uid)
-        except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
-            log.warning("the end of job %s is kept in its folder alone: %r", setup.info.uid, error)
+        await _keep_end(kv, setup.info.uid, {"dir": setup.info.dir, "status": status, "notes": notes})
     # After the end is kept: a process that misses the job's keys looks for it there.
     await forget(kv, setup.info.uid)
+
+
+async def sign_off_unplanned(kv: KeyValue, order: MasterOrder, message: str, *, roams: bool) -> None:
+    """Write the end of a job over its last status, and remove its keys, where its spec cannot be read or planned.
+
+    A job without a status has not begun: its creator hears the error.
+    """
+    folder = Path(order.dir)
+    if last := await asyncio.to_thread(read_status, folder):
+        status = {**last, "phase": "Failed", "reason": MASTER_FAILED, "message": message}
+        with suppress(OSError):  # as for every last status: a full volume must not keep the job from its end
+            await asyncio.to_thread(write_atomically, folder / STATUS, json.dumps(status, ensure_ascii=False, indent=1))
+        if roams:
+            await _keep_end(kv, order.uid, {"dir": order.dir, "status": status, "notes": []})
+    await forget(kv, order.uid)
+
+
+async def _keep_end(kv: KeyValue, uid: str, left: Mapping[str, Any]) -> None:
+    try:
+        await kv.put(ENDED + uid, json.dumps(left).encode())
+        await _drop_older(kv, uid)
+    except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
+        log.warning("the end of job %s is kept in its folder alone: %r", uid, error)
 
 
 async def _drop_older(kv: KeyValue, uid: str) -> None:

@@ -48,6 +48,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_S = 600.0
 """Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
 HINT = "make room there, or set spec.master.journal.path"
+READ_HINT = "see that it is mounted, and that the user of Ray's workers may read and write it: ls -ld"
 FIRST_S, MOST_S = 0.05, 5.0
 """Backoff on a full volume in seconds: the first pause, and the longest."""
 
@@ -106,6 +107,18 @@ class Journal:
         chain, _ = await self._chain(await self.store.epochs())
         self._scans = {scan.header.epoch: scan for scan in chain if scan.header is not None}
         return self._replay(chain)
+
+    async def highest(self) -> int:
+        """Return the highest number that is claimed; 0 without any.
+
+        Raises:
+            JournalBrokenError: They cannot be read.
+        """
+        try:
+            return max(await self.store.epochs(), default=0)
+        except OSError as error:
+            said = f"the journal in {self.store.where} cannot be read: {error.strerror or error}"
+            raise JournalBrokenError(said, hint=f"{READ_HINT} {self.store.where}") from error
 
     async def claim(self, number: int) -> bool:
         """Claim one segment as this master's epoch; False when it, or a later one, is claimed already.

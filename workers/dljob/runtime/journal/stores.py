@@ -93,10 +93,12 @@ class FileStore:
         return self.folder / f"{epoch:06d}{SUFFIX}"
 
     def _epochs(self) -> tuple[int, ...]:
-        if not self.folder.is_dir():
+        # Not by `glob`, which takes a folder that may not be read for an empty one: the job would begin anew.
+        try:
+            paths = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208 - `iterdir` reads no sooner
+        except FileNotFoundError:
             return ()
-        stems = (path.stem for path in self.folder.glob(f"*{SUFFIX}"))
-        return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
+        return tuple(sorted(int(path.stem) for path in paths if path.suffix == SUFFIX and path.stem.isdigit()))
 
     async def epochs(self) -> tuple[int, ...]:
         """Return the numbers that have a file."""
@@ -162,7 +164,12 @@ class FileStore:
     def superseded_now(self, epoch: int) -> bool:
         """Return whether a later file exists."""
         # The usual answer is one look: numbers have no gap, so a successor has mostly claimed the next one.
-        return self._path(epoch + 1).exists() or any(other > epoch for other in self._epochs())
+        if self._path(epoch + 1).exists():
+            return True
+        try:
+            return any(other > epoch for other in self._epochs())
+        except PermissionError:  # the folder may still be written, and the next number is the one that tells
+            return False
 
     async def forget(self, before: int) -> str:
         """Compress older segments into a folder beside the journal, as far as there is room."""
