@@ -35,6 +35,7 @@ print(any("forked_workers/server.py" in each for each in found))
 
 def test_ray_start_with_the_hook_forks_its_workers(tmp_path: Path) -> None:
     # Ray's sockets need a short path.
+    before = set(Path("/tmp").glob("dljob-forks-*"))
     port, log, folder = free_port(), tmp_path / "log", tempfile.mkdtemp(prefix="rsh-", dir="/tmp")
     hook = "dljob.runtime.forked_workers.start_hook.install"
     env = {**os.environ, "RAY_START_HOOK": hook}
@@ -62,3 +63,4 @@ def test_ray_start_with_the_hook_forks_its_workers(tmp_path: Path) -> None:
         ray.terminate()
         ray.wait(patience(60))
         shutil.rmtree(folder)
+    eventually(lambda: set(Path("/tmp").glob("dljob-forks-*")) <= before, 60, lambda: "its folder stays")

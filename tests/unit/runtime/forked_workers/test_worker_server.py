@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -242,6 +243,20 @@ def test_server_ends_with_its_raylet(served: Served) -> None:
     assert served.process is not None
     assert served.process.returncode == 0
     assert not Path(served.path).exists()
+
+
+def test_server_removes_the_folder_of_a_raylet_that_has_ended(served: Served) -> None:
+    forks = Path(tempfile.mkdtemp(prefix="dljob-forks-", dir="/tmp"))
+    served.path = f"{forks}/7-0123456789abcdef.sock"
+    (forks / "7-0123456789abcdef.sock.lock").touch()
+    served.start(first_s=0.1)
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
+    assert [each.suffix for each in forks.iterdir()] == [".lock"], "the raylet lives, and may want another server"
+    served.start()
+    served.ask()
+    served.close()
+    assert not forks.exists()
 
 
 def test_server_without_workers_ends(served: Served) -> None:

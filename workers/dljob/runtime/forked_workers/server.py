@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from dljob import ray_private
 from dljob.linux import device_drivers
+from dljob.runtime.forked_workers import socket_folders
 
 LIBRARIES = (
     *(*ray_private.WORKER_LIBRARIES, "numpy", "pydantic", "pydantic.v1"),
@@ -267,6 +268,12 @@ class WorkerServer:
         Path(self._path).unlink(missing_ok=True)
         self._line.close()
 
+    def clear_behind_raylet(self) -> None:
+        """Remove the folder of the sockets if the raylet has ended, whose alone it is."""
+        if select.select([self._raylet], [], [], 0)[0]:
+            with contextlib.suppress(OSError):  # another server does it, too
+                socket_folders.clear(Path(self._path).parent)
+
 
 def _has_task(pid: int) -> bool:
     """Return whether a worker has had a task or an actor, and so is registered."""
@@ -369,12 +376,14 @@ def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: It
     drivers = device_drivers.loaded() - before
     if drivers or len(list(Path("/proc/self/task").iterdir())) > 1:
         _say(f"forks none, as an import has {f'loaded {min(drivers)}' if drivers else 'started a thread'}")
-        Path(path + UNFIT).touch()
+        with contextlib.suppress(FileNotFoundError):  # its raylet has ended, and the folder is gone
+            Path(path + UNFIT).touch()
         server.leave()
     elif (start := server.serve()) is not None:
         become(start, raylet)
     else:
         server.leave()
+        server.clear_behind_raylet()
 
 
 def main(fd: int, path: str, first_s: float, raylet: int) -> None:
