@@ -45,8 +45,7 @@ def test_a_good_job_is_admitted_without_a_word():
 
 
 def test_all_problems_are_listed_to_a_bound():
-    roles = [{"name": f"w{at}", "entrypoint": {"class": "a.B"}, "replicas": -1} for at in range(42)]
-    lines = create(roles=roles).message.splitlines()
+    lines = create(env=[{"name": f"{at}A"} for at in range(42)]).message.splitlines()
     assert lines[0].startswith("DLJob hello has ")
     assert len(lines) == 42
     assert lines[-1].endswith("others")

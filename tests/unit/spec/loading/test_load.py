@@ -225,6 +225,59 @@ def test_good_data_with_one_bad_key_is_refused() -> None:
         parse(job(config={1: "a"}))
 
 
+def test_a_wrong_name_of_a_job_hides_no_rule_between_fields() -> None:
+    roles = [{**ROLE, "nodeGroup": "gone"}, {**ROLE, "replicas": 3, "replicasPerGroup": 2}]
+    with pytest.raises(SpecError) as caught:
+        parse({**job(roles=roles), "metadata": {"name": "Bad_Name", "labels": {"a": 5}}})
+    assert {problem.path for problem in caught.value.problems} == {
+        "metadata.name",
+        "metadata.labels.a",
+        "spec.roles[0].nodeGroup",
+        "spec.roles[1].name",
+        "spec.roles[1].replicasPerGroup",
+    }
+
+
+def test_a_wrong_item_of_a_list_hides_only_rules_on_that_list() -> None:
+    env = [{"name": "1A"}, {"name": "B", "value": 5}, {"name": "C"}, {"name": "C"}]
+    role = {"name": "a", "env": env, "entrypoint": {"class": 5}, "dependsOn": [{"role": "gone"}]}
+    with pytest.raises(SpecError) as caught:
+        parse(job(roles=[role, {"name": "b", "driver": 1}]))
+    assert {problem.path for problem in caught.value.problems} == {
+        "spec.roles[0].env[0].name",
+        "spec.roles[0].env[1].value",
+        "spec.roles[0].entrypoint.class",
+        "spec.roles[0].dependsOn[0].role",
+        "spec.roles[1].driver",
+        "spec.roles[1].entrypoint",
+    }
+
+
+def test_a_wrong_item_that_others_refer_to_makes_no_finding_about_them() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(job(roles=[{**ROLE, "nodeGroup": "g"}], nodeGroups=[{"name": "g", "image": "a b"}, {"cpu": 1}]))
+    assert {problem.path for problem in caught.value.problems} == {
+        "spec.nodeGroups[0].image",
+        "spec.nodeGroups[1].name",
+    }
+
+
+def test_a_list_of_too_many_wrong_items_is_one_finding() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(job(roles=[{"name": f"Bad_{i}"} for i in range(40)], image=5))
+    assert problems(caught) == [
+        "spec.roles: has 40 items, at most 32",
+        'spec.image: must be a text, not 5 (write "5")',
+    ]
+
+
+def test_a_rest_that_is_still_wrong_is_checked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dljob.spec.loading.validate.is_required", lambda loc: False)
+    with pytest.raises(SpecError) as caught:
+        parse(job(roles=[{**ROLE, "name": "Bad_Name"}, {**ROLE, "nodeGroup": "gone"}]))
+    assert [problem.path for problem in caught.value.problems] == ["spec.roles[0].name"]
+
+
 def test_check_holds_models_against_the_rules() -> None:
     manifest = parse(job())
     role = manifest.spec.roles[0].model_copy(update={"name": "job"})

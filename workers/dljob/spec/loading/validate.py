@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -13,12 +13,17 @@ from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.findings import Finding
 from dljob.spec.rules.rules import findings
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import describe, did_you_mean, nearest_field, path_of
+from dljob.spec.text.words import describe, did_you_mean, is_required, most_items, nearest_field, path_of
+from dljob.telemetry.wording import counted
 
 API_VERSION = "dljob.io/v1alpha1"
 KIND = "DLJob"
 PRIVATE = "env"
 """Field that may hold secrets: errors in it do not repeat the value, since they may end in a log or a condition."""
+_STAND_INS: dict[str | int, JsonValue] = {"metadata": {"name": "job"}, "entrypoint": {"command": ["true"]}}
+"""Required field -> a right value in the place of a wrong one, while the rules between the other fields run."""
+_REFERRED = ("roles", "nodeGroups", "ports", "backends")
+"""Lists to whose items other fields refer: without one of them, rules would find faults that are none."""
 
 
 def check(manifest: DLJobManifest) -> None:
@@ -52,11 +57,11 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     try:
         manifest = _strict(data)
     except ValidationError as error:
-        found = list(details(error))
+        found = _with_lengths(list(details(error)), data)
         wrong += [finding for _, finding in found]
         # The rest is still checked by the rules between fields, so that a user sees all problems at once.
-        manifest = _without(data, found)
-        unsure += [_about(kind, finding, data) for kind, finding in found]
+        manifest, gone = _without(data, [finding for _, finding in found])
+        unsure += [*gone, *(_about(kind, finding, data) for kind, finding in found)]
     if manifest is not None:
         # Findings that rest on an uncertain field are dropped: they might be mere consequences.
         wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
@@ -116,29 +121,66 @@ def _hidden(value: object) -> object:
     return {"…": "…"} if isinstance(value, dict) else value
 
 
-def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobManifest | None:
-    """Return the manifest without its wrong fields, for rules between the others; None if wrong fields are required."""
-    rest = json.loads(json.dumps(data))
-    for kind, finding in wrong:
-        parent = rest
-        for part in finding.loc[:-1]:
-            parent = parent[part]
-        key = finding.loc[-1]
-        # A required field, or an item of a list, cannot be taken out.
-        if kind == "missing" or not isinstance(key, str):
-            return None
-        parent.pop(key, None)
+def _with_lengths(found: Sequence[tuple[str, Finding]], data: JsonValue) -> list[tuple[str, Finding]]:
+    """Return the findings, with one about each list that is too long in the place of those about its items."""
+    lists = {one.loc[:at]: None for _, one in found for at, part in enumerate(one.loc) if isinstance(part, int)}
+    long: dict[Loc, tuple[str, Finding]] = {}
+    for loc in lists:
+        most, items = most_items(loc), _value(data, loc)
+        if most is not None and len(items) > most:
+            said = f"has {counted(len(items), 'item')}, at most {most}"
+            long[loc] = ("too_long", Finding(loc, said))
+    rest = [(kind, one) for kind, one in found if not _within(one.loc, long)]
+    return [*long.values(), *rest]
+
+
+def _value(data: Any, loc: Loc) -> Any:  # noqa: ANN401 - any value of JSON
+    for part in loc:
+        data = data[part]
+    return data
+
+
+def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[DLJobManifest | None, set[Loc]]:
+    """Return the manifest without what is wrong, for rules between the rest, and what was left out or replaced.
+
+    None: something is wrong that can be neither left out nor replaced.
+    """
+    rest: Any = json.loads(json.dumps(data))
+    gone: set[Loc] = set()
+    for finding in wrong:
+        loc = _optional(finding.loc)
+        if not loc:
+            return None, gone
+        if _within(loc, gone):
+            continue
+        parent, name = _value(rest, loc[:-1]), loc[-1]
+        gone.add(loc)
+        if name in _STAND_INS:
+            parent[name] = _STAND_INS[name]
+        else:
+            parent.pop(name, None)
     try:
-        # The remaining fields are wrong too, so no rule between fields applies.
-        return _strict(rest)
+        return _strict(rest), gone
     except ValidationError:
-        return None
+        # The remaining fields are wrong too, so no rule between fields applies.
+        return None, gone
+
+
+def _within(loc: Loc, places: Container[Loc]) -> bool:
+    """Return whether one of the places contains `loc`, or is it."""
+    return any(loc[:length] in places for length in range(1, len(loc) + 1))
+
+
+def _optional(loc: Loc) -> Loc:
+    """Return the smallest part around a wrong value that can be left out or replaced; () where there is none."""
+    while loc and loc[-1] not in _STAND_INS and (isinstance(loc[-1], int) or is_required(loc)):
+        if isinstance(loc[-1], int) and loc[-2] in _REFERRED:
+            return ()
+        loc = loc[:-1]
+    return loc
 
 
 def _about(kind: str, finding: Finding, data: JsonValue) -> Loc:
     """Return the field whose value is unknown because of a finding; for an unknown key, the field nearest to it."""
     name = nearest_field(finding.loc) if kind == "extra_forbidden" else None
-    parent: Any = data
-    for part in finding.loc[:-1]:
-        parent = parent[part]
-    return (*finding.loc[:-1], name) if name and name not in parent else finding.loc
+    return (*finding.loc[:-1], name) if name and name not in _value(data, finding.loc[:-1]) else finding.loc

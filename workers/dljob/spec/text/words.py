@@ -73,8 +73,22 @@ def describe(error: ErrorDetails, loc: Loc, root: type[BaseModel] = DLJobManifes
 
 def expected(loc: Loc, root: type[BaseModel] = DLJobManifest) -> str:
     """Return the type of the value at `loc` in words (boolean, whole number or text); "" where several are allowed."""
-    kinds = {word for leaf in _leaves(_field(loc, root)) for kind, word in _EXPECTED if leaf is kind}
+    field = _field(loc, root)
+    kinds = {word for leaf in _leaves(field and field.annotation) for kind, word in _EXPECTED if leaf is kind}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+def is_required(loc: Loc, root: type[BaseModel] = DLJobManifest) -> bool:
+    """Return whether the field at `loc` cannot be left out."""
+    field = _field(loc, root)
+    return field is not None and field.is_required()
+
+
+def most_items(loc: Loc, root: type[BaseModel] = DLJobManifest) -> int | None:
+    """Return the greatest length of the list at `loc`; None where it has no bound."""
+    field = _field(loc, root)
+    bounds = (getattr(one, "max_length", None) for one in (field.metadata if field else ()))
+    return next((most for most in bounds if most is not None), None)
 
 
 def model_in(annotation: object) -> type[BaseModel] | None:
@@ -133,15 +147,15 @@ def _model(loc: Loc, root: type[BaseModel]) -> type[BaseModel]:
     return model
 
 
-def _field(loc: Loc, root: type[BaseModel]) -> object:
-    """Return the annotation of the value at `loc`; None where the models have no such field."""
+def _field(loc: Loc, root: type[BaseModel]) -> FieldInfo | None:
+    """Return the field at `loc`; None where the models have none."""
     names = [part for part in loc if isinstance(part, str)]
     model: type[BaseModel] | None = root
     for name in names[:-1]:
         known = aliases(model) if model else {}
         model = model_in(known[name].annotation) if name in known else None
     known = aliases(model) if model and names else {}
-    return known[names[-1]].annotation if names and names[-1] in known else None
+    return known.get(names[-1]) if names else None
 
 
 def _leaves(annotation: object) -> Iterable[object]:
