@@ -238,6 +238,15 @@ def test_a_wrong_name_of_a_job_hides_no_rule_between_fields() -> None:
     }
 
 
+def test_a_wrong_kind_is_told_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse({key: value for key, value in job().items() if key != "apiVersion"} | {"kind": "DLjob"})
+    assert problems(caught) == [
+        "apiVersion: is missing (write apiVersion: dljob.io/v1alpha1)",
+        'kind: must be DLJob, not "DLjob" (did you mean DLJob?)',
+    ]
+
+
 def test_a_wrong_item_of_a_list_hides_only_rules_on_that_list() -> None:
     env = [{"name": "1A"}, {"name": "B", "value": 5}, {"name": "C"}, {"name": "C"}]
     role = {"name": "a", "env": env, "entrypoint": {"class": 5}, "dependsOn": [{"role": "gone"}]}

@@ -58,7 +58,8 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         manifest = _strict(data)
     except ValidationError as error:
         found = _with_lengths(list(details(error)), data)
-        wrong += [finding for _, finding in found]
+        # The kind beside a missing apiVersion is told already.
+        wrong += [finding for _, finding in found if finding.loc not in {one.loc for one in foreign}]
         # The rest is still checked by the rules between fields, so that a user sees all problems at once.
         manifest, gone = _without(data, [finding for _, finding in found])
         unsure += [*gone, *(_about(kind, finding, data) for kind, finding in found)]
