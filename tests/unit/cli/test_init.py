@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +49,18 @@ def test_init_writes_a_job_that_runs(
     result, told, saved = run_script(job.with_name("train.py"), monkeypatch, None)
     assert (result["steps"], told, saved) == (20, list(range(1, 21)), [5, 10, 15, 20])
     assert run_script(job.with_name("train.py"), monkeypatch, (15, 0.1))[2] == [20]
+
+
+def test_the_script_of_init_trains_as_a_program_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main.run(["init", str(tmp_path)]) == 0
+    steps: list[int] = []
+    keeper = SimpleNamespace(load=lambda: (19, 0.1), save=lambda *_: None)
+    monkeypatch.setattr(dljob, "checkpoint", keeper, raising=False)
+    monkeypatch.setattr(dljob, "progress", lambda step, **_metrics: steps.append(step), raising=False)
+    monkeypatch.setattr(dljob, "current_worker", lambda: SimpleNamespace(rank=0, world_size=2), raising=False)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+    assert steps == [20]
 
 
 def test_the_fields_that_are_commented_out_are_valid_too(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def main() -> dict[str, float]:
             checkpoint.save(step, loss)
             print(f"step {step}: loss {loss:.4f}", flush=True)
     return {"steps": step, "loss": loss}
+
+
+if __name__ == "__main__":  # for dljob torchrun, which runs the file; dljob.yaml names the function
+    main()
 '''
 
 
