@@ -145,6 +145,31 @@ def test_restricted_wants_a_user_that_is_not_root():
     ]
 
 
+def test_what_restricted_misses_is_told_with_the_words_to_write():
+    sidecar = {"name": "mine", "image": "x"}
+    template = pod(securityContext={"seccompProfile": None}, containers=[sidecar])
+    job = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
+    head = {"template": template}
+    made = parse({**job, "spec": {"roles": [ROLE], "head": head}})
+    hints = {
+        (one.message.partition(",")[0], one.hint.partition(", or ask")[0])
+        for one in refusals(made, PodPolicy("restricted"))
+        if "container mine" in one.message
+    }
+    assert hints == {
+        (
+            "container mine does not say runAsNonRoot: true",
+            "write template: {spec: {securityContext: {runAsNonRoot: true, runAsUser: 1000}}} at spec.head",
+        ),
+        ("container mine has no seccompProfile", "write {type: RuntimeDefault} there"),
+        (
+            "container mine does not say allowPrivilegeEscalation: false",
+            "write allowPrivilegeEscalation: false there",
+        ),
+        ("container mine does not drop ALL capabilities", "write {drop: [ALL]} there"),
+    }
+
+
 def test_restricted_asks_it_of_the_init_container_that_the_operator_adds():
     head = {"template": context(**RESTRICTED)}
     group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}

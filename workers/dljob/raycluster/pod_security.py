@@ -17,6 +17,7 @@ from dljob.raycluster.render import preview_of
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.findings import Finding
 from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import path_of
 
 Object: TypeAlias = Mapping[str, Any]
 Level: TypeAlias = Literal["privileged", "baseline", "restricted"]
@@ -78,14 +79,15 @@ def breaches(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], policy
     for pod in _pods(manifest, preview_of(groups, manifest, init_image="dljob")):
         found += _accounts(pod, namespace, policy)
         if not exempt:
-            found += (_of_level(pod.place(loc), wrong, policy) for loc, wrong in _level(pod, policy))
+            found += (_of_level(pod.place(loc), wrong, remedy, policy) for loc, wrong, remedy in _level(pod, policy))
             found += _capabilities(pod, policy)
     return tuple(found)
 
 
-def _of_level(loc: Loc, wrong: str, policy: PodPolicy) -> Finding:
-    hint = "leave it out, or ask the operator's administrator for this namespace in jobs.exemptNamespaces"
-    return Finding(loc, f"{wrong}, which the operator's jobs.podSecurity={policy.level} forbids", hint)
+def _of_level(loc: Loc, wrong: str, remedy: str, policy: PodPolicy) -> Finding:
+    hint = f"{remedy}, or ask the operator's administrator for this namespace in jobs.exemptNamespaces"
+    verb = "forbids" if remedy == _OUT else "asks for"
+    return Finding(loc, f"{wrong}, which the operator's jobs.podSecurity={policy.level} {verb}", hint)
 
 
 def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
@@ -179,11 +181,15 @@ _VOLUMES = _names("name configMap csi downwardAPI emptyDir ephemeral persistentV
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
-def _level(pod: _Pod, policy: PodPolicy) -> Iterator[tuple[Loc, str]]:
-    """Yield (place in the pod template, violation) for the policy's level."""
+_OUT = "leave it out"
+_NOT_ROOT = "{runAsNonRoot: true, runAsUser: 1000}"
+
+
+def _level(pod: _Pod, policy: PodPolicy) -> Iterator[tuple[Loc, str, str]]:
+    """Yield (place in the pod template, violation, remedy) for the policy's level."""
     if policy.level == "privileged":
         return
-    yield from _baseline(pod)
+    yield from ((loc, wrong, _OUT) for loc, wrong in _baseline(pod))
     if policy.level == "restricted":
         yield from _restricted(pod)
 
@@ -210,29 +216,38 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
                 yield (*here, "ports", port.get("name", ""), "hostPort"), f"hostPort is {port['hostPort']}"
 
 
-def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
+def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str, str]]:
     spec, at = pod.spec, ("spec",)
+    # At the pod, it holds for the containers that dljob and KubeRay add, too.
+    not_root = f"write template: {{spec: {{securityContext: {_NOT_ROOT}}}}} at {path_of(pod.home)}"
     for volume in _items(spec, "volumes"):
         # `_baseline` reports hostPath.
         for kind in sorted(volume.keys() - _VOLUMES - {"hostPath"}):
-            yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}"
+            yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}", _OUT
     for here, container in _containers(spec):
         context = _mapping(container, "securityContext")
         # A container inherits the pod's context, and overrides it field by field.
         whole = {**_mapping(spec, "securityContext"), **context}
+        place, name = (*here, "securityContext"), f"container {here[-1]}"
         if not _on(whole.get("runAsNonRoot")):
-            yield (*here, "securityContext", "runAsNonRoot"), f"container {here[-1]} does not say runAsNonRoot: true"
+            yield (*place, "runAsNonRoot"), f"{name} does not say runAsNonRoot: true", not_root
         if whole.get("runAsUser") == 0:
-            yield (*here, "securityContext", "runAsUser"), f"container {here[-1]} runs as user 0"
+            yield (*place, "runAsUser"), f"{name} runs as user 0", _OUT
         if _at(whole, ("seccompProfile", "type")) is None:
-            yield (*here, "securityContext", "seccompProfile"), f"container {here[-1]} has no seccompProfile"
+            yield (*place, "seccompProfile"), f"{name} has no seccompProfile", "write {type: RuntimeDefault} there"
         # Only a container can have this field and capabilities, so there is nothing to inherit.
         if context.get("allowPrivilegeEscalation") is not False:
-            wrong = f"container {here[-1]} does not say allowPrivilegeEscalation: false"
-            yield (*here, "securityContext", "allowPrivilegeEscalation"), wrong
+            yield (
+                (*place, "allowPrivilegeEscalation"),
+                f"{name} does not say allowPrivilegeEscalation: false",
+                "write allowPrivilegeEscalation: false there",
+            )
         if "ALL" not in _texts(_at(context, ("capabilities", "drop"))):
-            wrong = f"container {here[-1]} does not drop ALL capabilities"
-            yield (*here, "securityContext", "capabilities", "drop"), wrong
+            yield (
+                (*place, "capabilities", "drop"),
+                f"{name} does not drop ALL capabilities",
+                "write {drop: [ALL]} there",
+            )
 
 
 def _values(value: Object, at: Loc, table: Mapping[Loc, Allowed]) -> Iterator[tuple[Loc, str]]:
