@@ -241,7 +241,7 @@ class DLJobSpec(Model):
     image: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=scalars.IMAGE_PATTERN)] = None
     """The image of the job's pods; left out: the operator's --image. A laptop ignores it."""
     ray_version: Annotated[str | None, Field(max_length=32, pattern=scalars.VERSION_PATTERN)] = None
-    """Version of Ray in the image, x.y.z; left out: the operator's --ray-version."""
+    """Version of Ray in the image, such as 2.60.0; only 2.60 runs. Left out: the operator's --ray-version."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When Kubernetes pulls the images; left out: the default of Kubernetes, Always for the tag latest, else
     IfNotPresent."""

@@ -94,7 +94,7 @@ class RoleResources(Model):
     memory: Memory | None = None
     """Memory of one rank, "8Gi"; left out: not counted."""
     custom: Annotated[dict[RayName, Amount], Field(max_length=16)] = Field(default_factory=dict)
-    """Amounts of other resources that one rank takes, by Ray's name."""
+    """Amounts of other resources that one rank takes, by Ray's name; none of CPU, memory or a device."""
     auto: AutoResources | None = None
     """Resources that are chosen before an attempt starts, from what earlier jobs of the name used; the event
     ResourcesChosen tells which. On Kubernetes the operator chooses, from the jobs of the namespace; elsewhere

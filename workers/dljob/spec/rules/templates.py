@@ -33,11 +33,15 @@ def _by_kind(kinds: Mapping[str, str]) -> Mapping[str, str]:
     return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 
+def _list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in cast("list[object]", value))
+
+
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "a mapping": lambda value: isinstance(value, dict),
     "a list": lambda value: isinstance(value, list),
-    "a list of mappings": lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value),
-    "a list of texts": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    "a list of mappings": _list_of(dict),
+    "a list of texts": _list_of(str),
     # A bool is an int to Python.
     "a whole number": lambda value: type(value) is int,
     "a whole number of seconds, at least 0 and without a unit": lambda value: type(value) is int and value >= 0,
