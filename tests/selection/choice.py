@@ -46,7 +46,7 @@ ELSEWHERE = {
     "report": ("ray/test_examples",),
     "report/live": ("ray/test_examples",),
     "report/advice": ("ray/test_examples",),  # what a real job leaves for it
-    "dljob_operator/watch": ("kube/test_operator_outage", "kube/test_operator_proxy"),
+    "dljob_operator/watch": ("kube/test_operator_outage", "kube/test_operator_proxy", "kube/test_operator_large"),
     "dljob_operator/webhook": ("kube/test_webhook", "kube/test_bad_input_plane"),
     "kube": ("kube/test_operator_proxy", "kube/test_rights"),
     "kube/kuberay_client": ("kube/test_operator_apply", "kube/test_bad_kuberay_plane"),

@@ -247,7 +247,7 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
     assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
     rights = [rule for rule in load("files/rights.yaml") if rule.get("only") == "Cluster"]
     everywhere = {resource for rule in rights for resource in rule["resources"]}
-    assert everywhere == {"nodes"}
+    assert everywhere == {"nodes", "clusterrolebindings"}
     assert not [rule for rule in objects["Role", "a/dljob"]["rules"] if everywhere & set(rule["resources"])]
     assert {"--namespace=a", "--namespace=b"} <= set(container(objects)["args"])
     assert objects["PodMonitor", "dljob-jobs"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
