@@ -99,7 +99,7 @@ def asked(d: StateTransaction, event: CutAsked) -> None:
         d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
         return
     number = d.cuts.last + 1
-    ranks = Map({(one.role, one.rank): one for one in members})
+    ranks = Map(((one.role, one.rank), one) for one in members)
     opened = OpenCut(number, d.now, event.by, ranks, len(ranks), weights=weights.newest_versions(d))
     d.cuts = evolve(d.cuts, last=number, refused="", open=opened)
     d.because(f"cut {number} begins, asked for by {event.by}")

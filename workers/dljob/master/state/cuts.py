@@ -174,9 +174,10 @@ def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
 def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
     """Return the checkpoints of a world that cuts need, the one under way included."""
     role, _, rank = world.partition("/")
-    ranks = {} if cuts.open is None else cuts.open.ranks
-    # A rank that is a world of its own is not looked for among 10,000 others.
-    own = (ranks.get((role, int(rank))),) if rank else ranks.values()
+    own: Iterable[CutMember | None] = ()
+    if cuts.open is not None:
+        # A rank that is a world of its own is not looked for among 10,000 others.
+        own = (cuts.open.ranks.get((role, int(rank))),) if rank else cuts.open.ranks.values()
     made = {one.mark for one in own if one is not None and one.world == world and one.mark is not None}
     return tuple(sorted({mark for one in cuts.kept if (mark := one.mark_of(world)) is not None} | made))
 
