@@ -49,6 +49,7 @@ MAKERS = {
     "operator/dljob_operator/testing/simulated_operator.py _live": "of a TaskGroup: an exception ends the operator",
     "operator/dljob_operator/webhook/process.py start": "awaited by who asks; one that failed is made anew",
     "workers/dljob/api/kubernetes/fault_means.py _strike_ranks": "of a TaskGroup: an exception ends the fault",
+    "workers/dljob/api/kubernetes/logs.py _read_ahead": "awaited by whoever prints that rank, or at the end",
     "workers/dljob/cli/commands/observe/open.py _serve": "its end is told on the terminal, with its exception",
     "workers/dljob/report/live/feed.py run": "awaited as soon as it has ended; cancelled after",
     "workers/dljob/cli/kubernetes/run.py follow": "both are awaited; its result is taken",
