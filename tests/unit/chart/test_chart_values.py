@@ -210,7 +210,7 @@ def test_every_right_has_a_reason_and_stands_in_the_page() -> None:
 def test_the_ports_are_those_of_the_pods() -> None:
     monitors = (CHART / "templates/monitors.yaml").read_text(encoding="utf-8")
     policy = (CHART / "templates/networkpolicy.yaml").read_text(encoding="utf-8")
-    assert f"port: {GATEWAY_PORT_NAME}, path: /metrics" in monitors
+    assert f"port: {GATEWAY_PORT_NAME}\n" in monitors
     assert f"port: {GATEWAY_PORT}, protocol" in policy
 
 

@@ -19,7 +19,7 @@ def manifest(replicas: int, resources: dict[str, str], **spec: Any) -> Any:
     return parse({**document, "spec": {"roles": [role], **spec}})
 
 
-@pytest.mark.parametrize(("replicas", "memory"), [(4, "1G"), (3, "1500M"), (4, "1Gi"), (7, "1")])
+@pytest.mark.parametrize(("replicas", "memory"), [(4, "1G"), (3, "1500M"), (4, "1Gi"), (7, "1048577")])
 def test_the_node_has_room_for_all_bundles_as_they_are_asked_for(tmp_path: Path, replicas: int, memory: str) -> None:
     job = manifest(replicas, {"cpu": "1", "memory": memory})
     node = bundle_of(YrRunner(job, tmp_path)._everything())

@@ -144,17 +144,22 @@ class Kube:
         asked: dict[str, str | int] = {**query, "limit": limit}
         while True:
             size = int(asked["limit"])
-            reply = await self._good("GET", path, query=asked)
-            if size > 1 and len(reply.body) > SMALL_PAGE and answers.excess(reply.body, PAGE):
+            page = await self._page(path, asked, whole=size == 1)
+            if page is None:
                 asked["limit"] = max(1, size // 10)
                 continue
-            page = reply.json()
-            del reply  # not held while its objects are used
             yield page
             more = page["metadata"].get("continue")
             if not more:
                 return
             asked |= {"continue": more, "limit": min(limit, 2 * size)}
+
+    async def _page(self, path: str, query: Query, *, whole: bool) -> Json | None:
+        """Return a page of a list; None where it is too large for memory, unless `whole`: it has one object."""
+        reply = await self._good("GET", path, query=query)
+        if not whole and len(reply.body) > SMALL_PAGE and answers.excess(reply.body, PAGE):
+            return None
+        return reply.json()
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Json:
         """Create an object (POST). Raises ApiError with reason AlreadyExists when its name is taken."""
