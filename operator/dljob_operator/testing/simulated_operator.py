@@ -22,7 +22,7 @@ from dljob_operator.testing.simulated_process import SimulatedProcess
 from dljob_operator.testing.world import StoryState
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.clock import JITTER, OperatorClock
-from dljob_operator.watch.feed import SELECTORS, feeds
+from dljob_operator.watch.feed import SELECTORS, feeds, job_feed
 from dljob_operator.watch.relist import Relist, sources
 from dljob_operator.watch.workqueue import WorkQueue
 
@@ -53,7 +53,8 @@ class SimulatedOperator(SimulatedProcess):
             lambda: 1 - JITTER + 2 * JITTER * world.rng.random(),
         )
         self._cache, self._queue = Cache(), WorkQueue(self._clock)
-        self._feeds = {feed.resource.kind: feed for feed in feeds(self._cache, self._queue, kuberay=True)}
+        others = feeds(self._cache, self._queue, kuberay=True)
+        self._feeds = {feed.resource.kind: feed for feed in (job_feed(self._cache, self._queue), *others)}
         self._kube = SimulatedKube(self, world)
         self._told_at: dict[str, float] = {}
         self._first(behind, lag)

@@ -164,7 +164,7 @@ ROWS: dict[str, Plan | Code] = {
         "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations",
     ),
     "spec.image": Plan("spec.image", "example/x:1"),
-    "spec.rayVersion": Plan("spec.rayVersion", "2.61.0"),
+    "spec.rayVersion": Plan("spec.rayVersion", "2.60.1"),
     "spec.imagePullPolicy": Plan("spec.imagePullPolicy", "Always"),
     "spec.imagePullSecrets[].name": Plan("spec.imagePullSecrets", [{"name": "pull"}]),
     "spec.env[].name": Plan("spec.env.0.name", "OTHER"),

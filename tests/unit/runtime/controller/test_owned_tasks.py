@@ -304,7 +304,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
 OF_ACTORS = {
     *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights", "question by a line"),
     "chain of weights",
-    *("standby", "announcement", "journal ahead", "end of the stopped PrimeMaster"),
+    *("standby", "announcement", "journal ahead", "end of the stopped PrimeMaster", "count of failed starts"),
 }
 """Tasks of the actors themselves, which have tests of their own: a standby's in `test_standby.py`, a question's in
 `test_version_lines.py`."""
