@@ -176,6 +176,7 @@ def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(
     (far.folder / "status.json").unlink()
     assert main.run(["status", "far"]) == 0
     assert "no status has been written yet" in capsys.readouterr().err
+    assert dljob.job("far").status() == {"phase": "Pending", "host": "other"}
     (far.folder / "status.json").write_text('{"phase": "Failed"}')
     assert main.run(["status", "far"]) == 0
     assert capsys.readouterr().out.startswith("far (11111111): Failed\n"), "it has ended, wherever it ran"

@@ -85,11 +85,20 @@ def test_each_process_has_a_row_and_each_row_its_process() -> None:
     assert quoted(2, r"[\w/]+\.py") == starters
 
 
+def is_program(text: str) -> bool:
+    """Whether a file runs as a program; the script in `dljob init` does, the file that holds it does not."""
+    ends = '\nif __name__ == "__main__":'
+    tests = (
+        (ast.unparse(node.test) for node in ast.parse(text).body if isinstance(node, ast.If)) if ends in text else ()
+    )
+    return "__name__ == '__main__'" in tests
+
+
 def test_each_program_has_a_row() -> None:
     programs = {
         name
         for name, path in SOURCES.items()
-        if path.name == "__main__.py" or '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+        if path.name == "__main__.py" or is_program(path.read_text(encoding="utf-8"))
     }
     named = quoted(1, r"[\w/]+\.py")
     assert programs - TOOLS - FORWARDS <= named

@@ -135,6 +135,8 @@ class JobStatus(TypedDict, total=False):
     version: int
     masterNode: str
     """Ray's id of the node that PrimeMaster is, or was, on."""
+    host: str
+    """Another host on which it may run; present while nothing of it can be seen from this one."""
     ranks: list[RankStatus]
     endpoints: list[ServerStatus]
     """Absent from jobs whose roles have no ports."""

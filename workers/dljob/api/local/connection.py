@@ -149,7 +149,8 @@ def filed(record: registry.RegistryEntry) -> dict[str, Any]:
     # No process is left to correct the last status, which may say Running for ever.
     if record.stale:
         return lost_status(record)
-    return {**record.status(), "host": record.elsewhere} if record.elsewhere else record.status()
+    host = record.elsewhere
+    return {"phase": "Pending", **record.status(), "host": host} if host else record.status()
 
 
 def lost_status(record: registry.RegistryEntry) -> dict[str, Any]:

@@ -39,6 +39,8 @@ ANSWER_S = 0.5
 """Seconds after which a commanding master answers its standby in any case."""
 KEEP_S = 5.0
 """Seconds between two looks whether the standby is still there. Ray restarts it, unless it was ended for good."""
+FEW_MORE = 3
+"""Failures more of a PrimeMaster that leaves the end of the job to the other one, before it ends the job itself."""
 AGAIN_S = 0.05
 """Seconds before the next question after a lost claim, or after a method that the other one does not have."""
 
@@ -296,7 +298,10 @@ class StartFailures:
         self.count = int(await kv.get(key) or 0) + 1
         await kv.put(key, str(self.count).encode())
         pause = start_again_after(self.count, allowed)
-        return pause if pause is not None or await self._ends_job() else start_again_after(0, allowed)
+        # Who ends the job ends the other one at once. Where that does not happen, the one is gone that was to do it.
+        if pause is None and self.count <= allowed + FEW_MORE and not await self._ends_job():
+            return start_again_after(0, allowed)
+        return pause
 
     async def _ends_job(self) -> bool:
         """Return whether this one is to end the job: if both did, each would end the other one before."""
