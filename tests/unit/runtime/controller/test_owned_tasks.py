@@ -128,7 +128,7 @@ def test_every_task_of_the_product_has_an_owner_or_somebody_who_hears_of_its_end
 def test_the_executed_actions_are_those_of_the_executor(tmp_path: Path) -> None:
     async def names() -> set[str]:
         world = World(tmp_path)
-        found = {kind.__name__ for kind in world.master().executor._works} | {"Reserve"}
+        found = {kind.__name__ for kind in world.master().executor._works} | {"Reserve", "SaveCopies"}
         world.close()
         return found
 

@@ -142,6 +142,17 @@ async def test_a_reservation_that_ray_cannot_give_back_yet_holds_up_its_own_unit
     made.close()
 
 
+async def test_copies_are_saved_once_ray_says_again_which_actors_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, core, failures = MemoryBackend(), Core(), list[Exception]()
+    muted(monkeypatch, backend, "actors", "01234567/", 2)
+    made = executor_of(backend, core.offer, failed=failures.append)
+    made.execute([ac.SaveCopies("n1", 5.0)])
+    assert isinstance(await core.next(), ev.NodesSeen)
+    assert await core.next() == ev.CopiesSaved("n1", "")
+    assert (backend.calls.count("silent actors"), failures) == (2, [])
+    made.close()
+
+
 async def test_a_reservation_that_ray_does_not_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, core, failures = MemoryBackend(), Core(), list[Exception]()
     muted(monkeypatch, backend, "reserve", "01234567/w/0/1", 2)

@@ -104,7 +104,6 @@ class Executor:
             ac.StopRanks: self._stop,
             ac.LeaveGroup: self._leave,
             ac.LoadWeights: self._load,
-            ac.SaveCopies: self._save_copies,
             ac.RelaunchNode: self._relaunch,
             ac.Release: self._release,
         }
@@ -189,6 +188,9 @@ class Executor:
                 if name not in self._reserving:
                     task = self._owner.repeat("execution of Reserve", lambda: self._reserve(action))
                     self._reserving[name] = self._keep(task)
+            case ac.SaveCopies():
+                # Again where Ray lists no actors: a GCS is silent while its head is replaced.
+                self._keep(self._owner.repeat("execution of SaveCopies", lambda: self._save_copies(action)))
             case ac.SpawnHost():
                 self._bring_up_host(action)
             case ac.SpawnSpare():
@@ -196,13 +198,7 @@ class Executor:
             case ac.CheckNodes():
                 self._checks.begin(action)
             case (
-                ac.StartRanks()
-                | ac.StopRanks()
-                | ac.LeaveGroup()
-                | ac.LoadWeights()
-                | ac.SaveCopies()
-                | ac.RelaunchNode()
-                | ac.Release()
+                ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.LoadWeights() | ac.RelaunchNode() | ac.Release()
             ):
                 self._spawn(self._works[type(action)], action)
             case _:
