@@ -159,8 +159,9 @@ def watch(watcher: Watcher) -> None:
         watcher.after(full, answer.status)
         return answer
 
-    def way(self: Heads, uid: str, cluster: str, host: str, port: int) -> Ask:
-        made = ask_of(self, uid, cluster, host, port)
+    def way(self: Heads, namespace: str, uid: str, cluster: str, url: str) -> Ask:
+        made = ask_of(self, namespace, uid, cluster, url)
+        port = int(re.split("[:/]", url)[-1])
 
         async def asked(method: str, path: str, **options: Any) -> Any:
             whom = f"{'Ray' if port == RAY_PORT else 'gateway'} of {cluster}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from contextlib import aclosing
 from pathlib import Path
@@ -133,6 +134,18 @@ async def test_changes_begin_with_what_is_there_or_after_a_version_and_have_line
         assert [_short(await anext(heard)) for _ in range(2)] == [("ADDED", "two"), ("DELETED", "one")]
     fake.compact()
     assert [heard async for heard in kube.changes(CONFIG_MAPS, "default", "1")] == []
+
+
+async def test_a_stream_that_is_never_answered_ends(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that was silent for a while, and is back, still does not answer what it was asked meanwhile."""
+
+    async def silent(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(kube.transport, "stream", silent)
+    monkeypatch.setattr(api_module, "TIMEOUT", 0.01)
+    async with asyncio.timeout(30):
+        assert [heard async for heard in kube.changes(CONFIG_MAPS, "default")] == []
 
 
 async def test_a_busy_server_is_asked_again(fake: FakeCluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:

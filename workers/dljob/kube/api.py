@@ -374,8 +374,10 @@ class Kube:
         flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 3000}
         flags |= _some(resourceVersion=since)
         try:
-            response = await self.transport.stream(path, {**query, **flags})
-        except ApiError:
+            # The server answers at once, also where nothing has changed yet: the silence within a stream is longer.
+            async with asyncio.timeout(TIMEOUT):
+                response = await self.transport.stream(path, {**query, **flags})
+        except (ApiError, TimeoutError):
             return  # the list that follows raises an error that lasts
         async with response:
             async for kind, item in _lines(response):
