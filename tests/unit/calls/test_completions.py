@@ -231,6 +231,30 @@ def test_a_chat_is_sent_again_whole() -> None:
     assert not own.is_whole
 
 
+@pytest.mark.parametrize("part", [{"tool_calls": [{"index": 0}]}, {"reasoning_content": "hm"}, {"refusal": "no"}])
+def test_what_a_chat_says_beside_its_text_is_not_sent_again_unseen(part: dict[str, Any]) -> None:
+    def told(**delta: Any) -> bytes:
+        return b"data: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n"
+
+    own = begun({"messages": []})
+    assert positions(own.take(told(role="assistant", content="", tool_calls=None))) == [0]
+    assert own.lose(loss(own, opened=False)) == "", "nothing came yet"
+    assert positions(own.take(told(content=None, **part) + told(**part))) == [0, 1]
+    assert own.took
+    assert own.lose(loss(own)) == "lost after 2 chunks; a chat cannot go on elsewhere: rollout/0: it broke"
+    own = begun({"messages": []}, without_ids="restart")
+    own.take(told(**part))
+    assert own.lose(loss(own)) == ""
+    own.opened("rollout/1", 1, {})
+    assert [chunk.restarted for chunk in own.take(told(role="assistant") + told(**part) + told(**part))] == [
+        False, True, False
+    ]  # fmt: skip
+    own = begun({"messages": []}, versions="same")
+    assert own.take(told(**part)) == []
+    assert own.end
+    assert "tells no version" in own.end.why
+
+
 def test_a_loss_before_the_first_token_is_sent_again_by_any() -> None:
     own = begun({"messages": []})
     assert own.lose(loss(own, opened=False)) == ""

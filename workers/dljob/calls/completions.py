@@ -34,7 +34,7 @@ class CompletionChunk(NamedTuple):
     token_ids: Sequence[int]
     """Ids of its tokens; empty where the server tells none."""
     position: int
-    """Number of tokens before it; of chunks with text, where the server tells no ids."""
+    """Number of tokens before it; of chunks with a part of the answer, where the server tells no ids."""
     version: Any
     """Version of the weights that made it; None where the server tells none."""
     server: str
@@ -111,7 +111,7 @@ class CompletionProgress:
         prompt = body.get("prompt")
         self._prompt: list[int] | None = None if self.chat or isinstance(prompt, str) else list(prompt or ())
         self.count = 0
-        """Number of tokens that came; of chunks with text, where there are no ids."""
+        """Number of tokens that came; of chunks with a part of the answer, where there are no ids."""
         self._has_ids: bool | None = None
         """None: no token came yet."""
         self.restarts = 0
@@ -211,8 +211,9 @@ class CompletionProgress:
             self.end = AnswerEnd("lost", "the server aborted the request")
             return None
         ids: list[int] = choice.get("token_ids") or []
-        text: str = (((choice.get("delta") or {}).get("content")) if self.chat else choice.get("text")) or ""
-        if not ids and not text:
+        delta = choice.get("delta") or {}
+        text: str = (delta.get("content") if self.chat else choice.get("text")) or ""
+        if not ids and not text and not _says_more(delta):
             self._is_finished = self._is_finished or finish is not None
             version = self._made_by and self._made_by[0]
             return CompletionChunk(text, ids, self.count, version, self._callee, finish, False, data)
@@ -300,6 +301,11 @@ class CompletionProgress:
     def last_chunk(self) -> CompletionChunk:
         """Return the end of a stream whose last server was lost before it said so."""
         return CompletionChunk("", [], self.count, None, self._callee, "length", False, {})
+
+
+def _says_more(delta: Mapping[str, Any]) -> bool:
+    """Whether a chat's chunk without text has a part of the answer: a call of a tool, or a thought."""
+    return any(value for name, value in delta.items() if name != "role")
 
 
 def _error(error: Any) -> AnswerEnd:
