@@ -214,6 +214,24 @@ def test_the_deadline_tells_who_refused_the_connection(told: Any) -> None:
         client.get("http://rollout/")
 
 
+def test_the_time_for_a_server_begins_anew_after_one_that_had_the_request(told: Any) -> None:
+    """An answer may take longer than the search for a server may."""
+    began = threading.Event()
+
+    def slow(answer: Any) -> Any:
+        def answered(_: Any) -> Any:
+            began.wait(0.3)
+            return answer
+
+        return answered
+
+    for answer in ("hang up", (503, {}, b""), (500, {}, b"")):
+        with serving(Script(slow(answer)), Script((200, {}, b"ok"))) as servers:
+            told(*servers)
+            with httpx.Client(transport=HttpTransport(timeout=0.1, safe=["/"])) as client:
+                assert client.post("http://rollout/x", json={}).text == "ok"
+
+
 def test_a_host_that_is_no_role_is_refused_with_those_that_exist(told: Any) -> None:
     told()
     words = "http://rolout: the host of a request"

@@ -33,6 +33,8 @@ BUSY = (429, 503)
 BROKEN = (500, 502, 504)
 """Answers of a server that took the request and failed: it is ready by its probe, but does not work."""
 CONNECT_S = 5.0
+SHORTEST_PAUSE_S = 0.05
+"""Seconds until a server that says `Retry-After: 0` is asked again: one that loads may say so for minutes."""
 KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *((socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -84,6 +86,8 @@ class RoleRequest:
         """Decide whether it goes to another server."""
         sent = not isinstance(error, NOT_SENT)
         self._losses += sent
+        if sent:
+            self.search.again()
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.search.failed(one, what)
         return self._elsewhere(what, sent=sent)
@@ -107,6 +111,7 @@ class RoleRequest:
         self._busy += 1
         # It may be the request: it goes to as many servers as one that ends them.
         self._losses += broken
+        self.search.again()
         self.search.failed(one, what, retry_after(response))
         # Each ready server is asked once: if all are busy the client gets the answer, and decides when to ask again.
         free = self._busy < len(self.search.servers) and not isinstance(self.search.look(), NoServer)
@@ -144,7 +149,7 @@ class OnceRead(httpx.SyncByteStream, httpx.AsyncByteStream):
 def retry_after(response: httpx.Response) -> float | None:
     """Return the seconds of a Retry-After header; None without one, or where it is a date."""
     said = response.headers.get("retry-after", "")
-    return min(60.0, float(said)) if said.isdecimal() else None
+    return min(60.0, max(SHORTEST_PAUSE_S, float(said))) if said.isdecimal() else None
 
 
 class CountedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -226,7 +231,8 @@ class HttpTransport(RoleTransport, httpx.BaseTransport):
     Args:
         policy: `round_robin`, or `least_loaded`: the server with the fewest open answers of this transport. A header
             `dljob-key` sends all requests of one value to one server as long as it is ready.
-        timeout: seconds that a request waits while no server is ready; None: without limit.
+        timeout: seconds after which a request that no server took ends: none is ready, or none can be
+            connected to; None: without limit.
         safe: paths, or their beginnings, of requests that may run twice whatever their method.
         port: name of the port of the role; by default its first.
         inner: transport of the requests themselves, as one with other limits.

@@ -47,7 +47,7 @@ class ServerSearch:
         """Server -> why it is not asked, for an error."""
 
     def again(self) -> None:
-        """Begin the time for a wait anew, as for the next server of a stream that was served meanwhile."""
+        """Begin the time for a server anew, as for the next one of a request that was at work meanwhile."""
         self._end = None if self._timeout is None else self._clock() + self._timeout
 
     def failed(self, one: Endpoint, why: str, pause_s: float | None = None) -> None:
@@ -66,6 +66,9 @@ class ServerSearch:
         """
         seen, ready = self.servers.look()
         now = self._clock()
+        # Servers that fail slowly would otherwise take turns for ever: by the next try of one, another's pause is over.
+        if self._failures and self._end is not None and now >= self._end:
+            return NoServer(seen, 0.0)
         found = next_servers([(one.rank, one.incarnation) for one in ready], self._avoid, now)
         if found.servers:
             allowed = [one for one in ready if (one.rank, one.incarnation) in found.servers]
