@@ -148,6 +148,11 @@ class CompletionProgress:
         return not self.count or (bool(self._has_ids) and self._prompt is not None)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the present server has begun its answer."""
+        return bool(self._headers)
+
+    @property
     def is_whole(self) -> bool:
         """Whether all tokens came, and only the word of the end was lost."""
         return bool(self._has_ids) and self.can_resume and self.count >= self._asked.get("max_tokens", 0)

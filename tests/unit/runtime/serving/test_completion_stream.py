@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import socket
 import subprocess
 import sys
 import threading
@@ -299,7 +300,7 @@ def test_a_stream_of_one_version_waits_for_a_server_that_has_it(told: Any) -> No
         with pytest.raises(
             module.NoServerReadyError, match=r"rollout/1 .*: it has version '2', and the stream began with '1'"
         ):
-            list(completion(versions="same", timeout=0.4))
+            list(completion(versions="same", timeout=1.0))
         servers[0].script.answers = [5, (503, {}, b"")]
         stream = completion(versions="any")
         assert ids_of(stream) == undisturbed(PROMPT, 12)
@@ -312,6 +313,39 @@ async def test_a_wait_for_a_server_has_a_deadline(told: Any) -> None:
         list(completion(timeout=0.05))
     with pytest.raises(module.NoServerReadyError):
         [chunk async for chunk in completion(timeout=0.05)]
+
+
+async def test_a_server_that_never_answers_is_waited_for_until_the_timeout(told: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        told(*[f"127.0.0.1:{stopped.getsockname()[1]}"] * 2)
+        words = r"no server of rollout answered within 0\.3 s .*rollout/0 .*: ReadTimeout"
+        with pytest.raises(module.NoServerReadyError, match=words):
+            list(completion(timeout=0.3))
+        with pytest.raises(module.NoServerReadyError):
+            [chunk async for chunk in completion(timeout=0.3, silence=None)]
+
+
+ONE = event({"choices": [{"text": "a", "token_ids": undisturbed(PROMPT, 1), "finish_reason": "length"}]})
+
+
+@pytest.mark.parametrize(("silence", "last"), [(60.0, ONE), (None, b"")])
+async def test_a_server_that_has_answered_may_be_silent_for_longer_than_the_timeout(
+    told: Any, silence: float | None, last: bytes
+) -> None:
+    def slow(handler: Any) -> str:
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.end_headers()
+        threading.Event().wait(0.8)  # it works on the prompt
+        handler.wfile.write(last)
+        return "hang up"
+
+    with serving(Script(slow, None), Script()) as servers:
+        told(*servers)
+        assert ids_of(completion(1, timeout=0.5, silence=silence)) == undisturbed(PROMPT, 1)
+        servers[0].script.answers = [slow, None]
+        stream = completion(1, timeout=0.5, silence=silence)
+        assert ids_of([chunk async for chunk in stream]) == undisturbed(PROMPT, 1)
 
 
 def test_a_silent_server_counts_as_lost(told: Any) -> None:

@@ -52,7 +52,8 @@ class CompletionStream:
         body: the request, as for `/v1/completions` (with `prompt`) or `/v1/chat/completions` (with `messages`).
         versions: `same` goes on only where the weights are of the version that began, and waits for such a server.
         without_ids: what a loss means where nothing can go on: `fail`, or `restart`, and `chunk.restarted` tells.
-        timeout: seconds until a server has answered, at first and after each loss; None: without limit.
+        timeout: seconds until a server begins its answer, at first and after the loss of one that had; None: without
+            limit.
         silence: seconds without a byte after which a server counts as lost; None: without limit.
         policy: `least_loaded` by the streams of this object's process and role, or `round_robin`.
         key: streams of one key go to one server as long as it is ready.
@@ -164,13 +165,13 @@ class CompletionStream:
         servers, progress = endpoints(self._role), self._progress
         search = self._search(servers)
         inner = httpx.HTTPTransport(verify=plain_tls(), trust_env=False, limits=LIMITS, socket_options=KEEPALIVE)
-        with httpx.Client(transport=inner, timeout=self._times(), trust_env=False) as client:
+        with httpx.Client(transport=inner, trust_env=False) as client:
             while one := search.find():
                 error: httpx.TransportError | None = None
                 progress.opened(self._name(one), one.incarnation, {})
                 try:
-                    with servers.counted(one), client.stream("POST", **self._request(one)) as response:
-                        if self._is_stream(response):
+                    with servers.counted(one), client.stream("POST", **self._request(one, search)) as response:
+                        if self._begins(response):
                             progress.opened(self._name(one), one.incarnation, dict(response.headers))
                             for part in _parts(response):
                                 yield from progress.take(part)
@@ -193,14 +194,14 @@ class CompletionStream:
         servers, progress = await asyncio.to_thread(endpoints, self._role), self._progress
         search = self._search(servers)
         inner = httpx.AsyncHTTPTransport(verify=plain_tls(), trust_env=False, limits=LIMITS, socket_options=KEEPALIVE)
-        async with httpx.AsyncClient(transport=inner, timeout=self._times(), trust_env=False) as client:
+        async with httpx.AsyncClient(transport=inner, trust_env=False) as client:
             while one := await search.find_async():
                 error: httpx.TransportError | None = None
                 progress.opened(self._name(one), one.incarnation, {})
                 try:
                     with servers.counted(one):
-                        async with client.stream("POST", **self._request(one)) as response:
-                            if self._is_stream(response):
+                        async with client.stream("POST", **self._request(one, search)) as response:
+                            if self._begins(response):
                                 progress.opened(self._name(one), one.incarnation, dict(response.headers))
                                 async for part in _parts_async(response):
                                     for chunk in progress.take(part):
@@ -224,18 +225,26 @@ class CompletionStream:
     def _search(self, servers: Endpoints) -> ServerSearch:
         return ServerSearch(servers, self._timeout, key=self._key, policy=self._policy)
 
-    def _times(self) -> httpx.Timeout:
-        return httpx.Timeout(self._silence, connect=CONNECT_S)
-
-    def _request(self, one: Endpoint) -> dict[str, Any]:
-        return {"url": one.url(self._path, self._port), "json": self._progress.body(), "headers": self._headers}
+    def _request(self, one: Endpoint, search: ServerSearch) -> dict[str, Any]:
+        limits = [each for each in (self._silence, search.left()) if each is not None]
+        answer_s = max(0.001, min(limits)) if limits else None
+        return {
+            "url": one.url(self._path, self._port),
+            "json": self._progress.body(),
+            "headers": self._headers,
+            "timeout": httpx.Timeout(self._silence, connect=CONNECT_S, read=answer_s),
+        }
 
     def _name(self, one: Endpoint) -> str:
         return f"{self._role}/{one.rank}"
 
-    @staticmethod
-    def _is_stream(response: httpx.Response) -> bool:
-        return response.status_code == 200 and response.headers.get("content-type", "").startswith(EVENTS)
+    def _begins(self, response: httpx.Response) -> bool:
+        """Whether an answer is a stream; from then on it may take its time, but for silence."""
+        if response.status_code != 200 or not response.headers.get("content-type", "").startswith(EVENTS):
+            return False
+        # httpcore looks here when it begins to read the body.
+        response.request.extensions["timeout"]["read"] = self._silence
+        return True
 
     def _refused(self, one: Endpoint, search: ServerSearch, response: httpx.Response, text: str) -> None:
         """Note a server that did not begin a stream.
@@ -274,7 +283,7 @@ class CompletionStream:
         if end.kind == "other" and not progress.took:
             search.failed(one, end.why, VERSION_POLL_S)
             return False
-        if progress.took:
+        if progress.is_open:
             # The wait that is limited is that for the next server, not the time of the stream.
             search.again()
         self._lost(one, search, end.why, died=end.kind == "died", opened=progress.took)

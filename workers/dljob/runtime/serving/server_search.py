@@ -50,6 +50,10 @@ class ServerSearch:
         """Begin the time for a server anew, as for the next one of a request that was at work meanwhile."""
         self._end = None if self._timeout is None else self._clock() + self._timeout
 
+    def left(self) -> float | None:
+        """Return the seconds until its end; None: it has none."""
+        return None if self._end is None else self._end - self._clock()
+
     def failed(self, one: Endpoint, why: str, pause_s: float | None = None) -> None:
         """Note a failure or a refusal: another server is asked first. `pause_s`: as the server itself says."""
         who = one.rank, one.incarnation
