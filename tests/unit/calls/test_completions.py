@@ -325,6 +325,10 @@ def test_a_server_that_failed_is_asked_again_only_where_no_other_is_ready() -> N
     assert [pause(n) for n in (0, 1, 2, 3, 9)] == [0.2, 0.2, 0.4, 0.8, 5.0]
 
 
+def test_a_server_that_fails_for_hours_has_the_longest_pause() -> None:
+    assert [pause(n) for n in (1024, 1025, 10_000_000)] == [5.0, 5.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("method", "change", "allowed", "words"),
     [

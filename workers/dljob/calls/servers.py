@@ -33,7 +33,7 @@ class Elsewhere(NamedTuple):
 
 def pause(failures: int) -> float:
     """Return the seconds before a server that failed so often is asked again."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** max(0, failures - 1))
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(max(0, failures - 1), 16))
 
 
 def next_servers(ready: Collection[Server], avoid: Mapping[Server, float], now: float) -> NextServers:
