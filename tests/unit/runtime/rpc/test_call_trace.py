@@ -117,6 +117,24 @@ def test_a_callee_with_many_callers_writes_a_part_of_them(trace: RankTrace, tmp_
     assert len(written(tmp_path).rows) == 1
 
 
+def test_a_call_of_which_no_row_is_made_leaves_nothing_behind(trace: RankTrace) -> None:
+    """Callers sample by their own level, so a rank with many of them runs far more traced calls than it writes."""
+    trace.level = 1
+
+    def answer() -> Reply:
+        trace.began(request(AWAY))
+        return Reply()
+
+    def broken() -> Reply:
+        trace.began(request(AWAY))
+        raise SystemExit
+
+    trace.serve(request(AWAY), answer)
+    with pytest.raises(SystemExit):
+        trace.serve(request(AWAY), broken)
+    assert trace._begun == {}
+
+
 @pytest.mark.parametrize("own", [call(method=DESCRIBE), call(role=":queue:q")])
 def test_calls_to_hosts_and_storage_actors_are_not_traced(trace: RankTrace, own: RankCall) -> None:
     trace.begin(own, 1)

@@ -147,7 +147,10 @@ class RankTrace:
         """Run a call to this rank, and record it."""
         # A caller may sample more than a rank with many callers can write. A call in trouble is always recorded.
         if not call.again and not trace_rows.is_sampled(trace_rows.number_of(call.id), self.level):
-            return answer()
+            try:
+                return answer()
+            finally:
+                self._begun.pop(call.id, None)
         start, outcome = time.monotonic(), "error"
         try:
             reply = answer()
