@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -156,3 +158,54 @@ def test_files_that_vanish_meanwhile_are_no_error(home: Path, tmp_path: Path, mo
     register_calls(home / "jobs" / "j-01234567" / "calls", tmp_path / "kept")
     (home / "jobs" / "j-01234567" / "calls" / "a.jsonl").symlink_to(tmp_path / "gone")
     assert keep_all(home) == ""
+
+
+def test_a_log_that_was_removed_costs_no_other_its_place(home: Path, volume: Path) -> None:
+    writes(home, 1, "one")
+    writes(home, 1, "other", rank=1)
+    (home / "jobs" / "j-01234567" / "logs" / "w-0.log").unlink()
+    assert keep_all(home) == ""
+    assert kept(volume) == {"w-1.1.log": ["other"]}
+    writes(home, 2, "again")
+    assert keep_all(home) == ""
+    assert kept(volume)["w-0.2.log"] == ["again"]
+
+
+def test_an_error_of_one_log_is_said_and_the_others_are_kept(home: Path, volume: Path) -> None:
+    for rank in range(3):
+        writes(home, 1, "one", rank=rank)
+    for rank in range(2):
+        (volume / f"w-{rank}.1.log").mkdir(parents=True)
+    assert keep_all(home) == "logs are not kept: Is a directory"
+    assert (volume / "w-2.1.log").read_text().splitlines()[1:] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "torn", ["1 6", "one 6 /vol", "1 6 vol", "1 6 /v\0l", "2 3 /vol", "\n", "1 " + "6" * 5000 + " /vol"]
+)
+def test_a_line_that_a_full_disk_tore_is_no_place(home: Path, volume: Path, torn: str) -> None:
+    writes(home, 1, "one")
+    writes(home, 1, "other", rank=1)
+    parts = home / "jobs" / "j-01234567" / "logs" / "w-0.parts"
+    with parts.open("a") as out:
+        out.write(torn if torn == "2 3 /vol" else f"{torn}\n")  # that one looks whole, but for its end
+    assert keep_all(home) == ""
+    assert kept(volume) == {"w-0.1.log": ["one"], "w-1.1.log": ["other"]}
+
+
+def test_a_beginning_is_recorded_whole_or_not_at_all(home: Path, volume: Path) -> None:
+    writes(home, 1, "one")
+    log = home / "jobs" / "j-01234567" / "logs" / "w-0.log"
+    parts = log.with_suffix(archive.PARTS)
+    before = parts.read_text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, hard))
+    try:
+        archive.begins(log, 2, log.stat().st_size, volume)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert parts.read_text() == before
+    archive.begins(log, 3, log.stat().st_size, volume)
+    assert parts.read_text().splitlines()[1:] == [f"3 {log.stat().st_size} {volume}"]

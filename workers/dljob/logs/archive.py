@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ FREE_SHARE, FREE_BYTES = 20, 10 << 30
 """Free space that a volume must keep, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""
 PIECE = 1 << 20
 PARTS = ".parts"
+_PART = re.compile(r"(\d{1,18}) (\d{1,18}) (/[^\0]*)")
+"""A line of such a file: incarnation, offset of its beginning, and the folder on the volume."""
 CALLS, PLACE = "calls", ".place"
 """The folder of traced calls in a job's folder, and the file in it that names the folder on the volume."""
 CALLS_BYTES = 50_000_000
@@ -45,8 +48,11 @@ def checkpoints(name: str, uid: str, folder: Path) -> Path:
 
 def begins(log: Path, incarnation: int, size: int, place: Path) -> None:
     """Record that a rank's process begins to write to a log of `size` bytes, which is to be kept at `place`."""
-    with suppress(OSError), log.with_suffix(PARTS).open("a", encoding="utf-8") as parts:
-        parts.write(f"{incarnation} {size} {place}\n")
+    line = f"{incarnation} {size} {place}\n".encode()
+    with suppress(OSError), log.with_suffix(PARTS).open("ab", buffering=0) as parts:
+        before = parts.tell()
+        if parts.write(line) < len(line):  # a full disk: the next line must not join half of this one
+            parts.truncate(before)
 
 
 def keep_all(home: Path) -> str:
@@ -57,17 +63,24 @@ def keep_all(home: Path) -> str:
 
 def keep(folder: Path) -> str:
     """Append the logs in a job's folder to the volume. Returns why not all were kept; empty if they were."""
-    try:
-        with _alone(folder):
-            for parts in sorted(folder.glob(f"*{PARTS}")):
-                log = parts.with_suffix(".log")
-                for place, incarnation, start, end in _ranges(log, parts):
-                    place.mkdir(parents=True, exist_ok=True)
-                    _append(log, start, end, place / f"{log.stem}.{incarnation}.log")
+    said = list[str]()
+    with _noted(said), _alone(folder):
+        for parts in sorted(folder.glob(f"*{PARTS}")):
+            with _noted(said):
+                _keep_log(parts)
+        with _noted(said):
             _keep_calls(folder.parent / CALLS)
+    return f"logs are not kept: {'; '.join(said)}" if said else ""
+
+
+@contextmanager
+def _noted(said: list[str]) -> Generator[None]:
+    """Note what an error says, once: one file must not cost the others their place."""
+    try:
+        yield
     except OSError as error:
-        return f"logs are not kept: {error.strerror or error}"
-    return ""
+        if (words := error.strerror or str(error)) not in said:
+            said.append(words)
 
 
 def newest(root: Path, name: str) -> Path | None:
@@ -87,11 +100,23 @@ def _alone(folder: Path) -> Generator[None]:
         yield
 
 
+def _keep_log(parts: Path) -> None:
+    log = parts.with_suffix(".log")
+    for place, incarnation, start, end in _ranges(log, parts):
+        place.mkdir(parents=True, exist_ok=True)
+        _append(log, start, end, place / f"{log.stem}.{incarnation}.log")
+
+
 def _ranges(log: Path, parts: Path) -> list[tuple[Path, int, int, int]]:
-    """Return (kept where, incarnation, start, end) for each incarnation in a log."""
-    lines = [line.split(" ", 2) for line in parts.read_text(encoding="utf-8").splitlines()]
-    starts = [int(line[1]) for line in lines] + [log.stat().st_size]
-    return [(Path(line[2]), int(line[0]), starts[n], starts[n + 1]) for n, line in enumerate(lines)]
+    """Return (kept where, incarnation, start, end) for each incarnation in a log; none once it was removed."""
+    # The last line may be torn. What an incarnation without a line has written is kept with the one before.
+    lines = parts.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    found = [match.groups() for match in map(_PART.fullmatch, lines) if match]
+    try:
+        starts = [int(start) for _, start, _ in found] + [log.stat().st_size]
+    except FileNotFoundError:
+        return []
+    return [(Path(place), int(own), starts[n], starts[n + 1]) for n, (own, _, place) in enumerate(found)]
 
 
 def _append(log: Path, start: int, end: int, kept: Path) -> None:
