@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,47 @@ def test_a_file_system_that_keeps_files_whole_is_told_once(log: Path, monkeypatc
         "[dljob] this file system cannot punch holes into files: this log is not shortened"
     ]
     assert read(log)[:2] == ["line 0000000000", "line 0000000001"]
+
+
+def test_a_passing_error_is_told_once_and_the_log_is_shortened_later(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    write(log, 20_000)
+    watch = LogWatch()
+    watch._running = True
+    watch.begin(str(log), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(cut, "_punch", refuse)
+        for _ in range(2):
+            watch.look()
+    assert [line for line in read(log) if line.startswith("[dljob]")] == [
+        "[dljob] Too many open files: this log is not shortened until that has passed"
+    ]
+    watch.look()
+    assert on_disk(log) < MOST + SLACK
+
+
+@pytest.mark.parametrize("read_by", ["nobody", "somebody"])
+def test_a_pipe_or_a_link_in_place_of_a_log_holds_up_no_other_and_gets_no_word(log: Path, read_by: str) -> None:
+    pipe, link, target = log.with_name("a-0.log"), log.with_name("b-0.log"), log.with_name("target")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if read_by == "somebody" else None
+    target.write_text("of the user\n")
+    link.symlink_to(target)
+    write(log, 20_000)
+    watch = LogWatch()
+    watch._running = True
+    for path in (pipe, link, log):
+        watch.begin(str(path), 0)
+    looking = threading.Thread(target=watch.look, daemon=True)
+    looking.start()
+    looking.join(10)
+    assert not looking.is_alive()
+    assert on_disk(log) < MOST + SLACK
+    assert target.read_text() == "of the user\n"
+    if reader is not None:
+        assert os.read(reader, 100) == b""
+        os.close(reader)

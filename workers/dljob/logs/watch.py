@@ -28,6 +28,8 @@ class _Log:
     """The size at the last mark."""
     whole: bool = False
     """Whether it cannot be cut."""
+    told: str = ""
+    """Why it was not cut, as its reader was told."""
 
 
 class LogWatch:
@@ -62,10 +64,8 @@ class LogWatch:
                 with self._lock:
                     self._logs.pop(path, None)
             except OSError as error:
-                log.whole = True
-                why = "this file system cannot punch holes into files" if error.errno in _UNSUPPORTED else str(error)
-                with suppress(OSError), path.open("a", encoding="utf-8") as file:  # then there is nowhere to say it
-                    file.write(f"[dljob] {why}: this log is not shortened\n")
+                log.whole = error.errno in _UNSUPPORTED
+                _tell(path, log, error)
 
     def _run(self) -> None:
         said = ""
@@ -76,6 +76,22 @@ class LogWatch:
             except Exception as error:  # noqa: BLE001 - a log that grows is no reason to end a rank
                 if said != (said := f"{type(error).__name__}: {error}"):
                     print(f"[dljob] cannot mark and shorten logs: {said}", file=sys.stderr)  # noqa: T201
+
+
+def _tell(path: Path, log: _Log, error: OSError) -> None:
+    """Say in a log, once, why it is not shortened. In its place may be a pipe, or a link to another file."""
+    why = "this file system cannot punch holes into files" if log.whole else error.strerror or str(error)
+    if log.told == why:
+        return
+    log.told = why
+    until = "" if log.whole else " until that has passed"
+    with suppress(OSError):  # then there is nowhere to say it
+        out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(out).st_mode):
+                os.write(out, f"[dljob] {why}: this log is not shortened{until}\n".encode())
+        finally:
+            os.close(out)
 
 
 def _mark(path: Path, log: _Log) -> None:
