@@ -23,7 +23,7 @@ from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CANCEL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
-from dljob.runtime.rpc import client
+from dljob.runtime.rpc import client, server
 from dljob.runtime.rpc.client import RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
@@ -207,6 +207,17 @@ async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Sce
     await asyncio.to_thread(scene.callee.wait_idle)
     assert scene.doer.ran == ["opened"]
     assert scene.callee._pending.under_way == {}
+
+
+async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KNOWN_S", 0.0)
+    with pytest.raises(CallTimeoutError):
+        await scene.call("count", 3, timeout_s=SHORT_S)
+    scene.doer.gate.set()
+    await asyncio.to_thread(scene.callee.wait_idle)
+    assert await asyncio.to_thread(scene.callee.finish, WAIT_S)
 
 
 async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: Scene) -> None:

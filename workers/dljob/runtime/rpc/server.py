@@ -365,6 +365,8 @@ class RpcServer:
             self._streams[call.id] = stream
             # All of it may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
+            if unwanted:  # nobody has its key, and so nobody would close it
+                del self._streams[call.id]
             draining = self._draining
         if draining:
             stream.drain()
