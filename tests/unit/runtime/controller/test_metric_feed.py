@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -107,6 +108,26 @@ def test_a_process_that_hangs_costs_rows_and_is_killed_at_the_end(
     assert said[0] == "the process of the metric sinks does not read: 5 rows wait, later ones are dropped"
     assert feed._process is not None
     assert feed._process.wait(10) == -9
+
+
+def test_rows_that_fill_the_room_at_the_end_are_all_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_feed, "ROOM", 3)
+    ends, start = threading.Event(), MetricFeed._start
+
+    def late(own: MetricFeed) -> subprocess.Popen[str]:
+        ends.wait(60)
+        return start(own)
+
+    monkeypatch.setattr(MetricFeed, "_start", late)
+    said = list[str]()
+    feed = feed_of(tmp_path, COPY, said)
+    for step in range(3):
+        feed.put("w", 0, (1, step, {"loss": 1.0}), 0.0)
+    join = feed._thread.join
+    monkeypatch.setattr(feed._thread, "join", lambda seconds: (ends.set(), join(seconds)))
+    feed.close()
+    assert [json.loads(line)[1] for line in (tmp_path / "rows").read_text().splitlines()] == [0, 1, 2]
+    assert said == []
 
 
 async def test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end(

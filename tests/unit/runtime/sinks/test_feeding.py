@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Mapping
@@ -161,6 +162,52 @@ def test_a_sink_that_hangs_costs_rows_and_never_its_caller(tmp_path: Path, monke
     feeder.end()
     assert said == ["is too slow or hangs: 3 rows wait, and later ones are dropped"]
     let_go.set()
+
+
+def test_a_slow_sink_writes_all_rows_that_wait_at_the_end_and_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "ROOM", 3)
+    begun, let_go, made = threading.Event(), threading.Event(), list[Plain]()
+
+    class Slow(Plain):
+        def __init__(self, run: SinkRun) -> None:
+            super().__init__(run)
+            made.append(self)
+
+        def write(self, step: int, metrics: Mapping[str, float], at: float) -> None:
+            begun.set()
+            let_go.wait(60)
+            super().write(step, metrics, at)
+
+    run = SinkRun("j-01234567", "j", "0123456789", 1, tmp_path)
+    feeder = SinkFeeder("s", lambda: Slow, run, lambda name, text: None)
+    feeder.thread.start()
+    feeder.put(row(0))
+    assert begun.wait(10)
+    for step in range(1, 4):
+        feeder.put(row(step))
+    feeder.end()
+    let_go.set()
+    feeder.thread.join(10)
+    assert not feeder.thread.is_alive()
+    assert (made[0].rows, made[0].closed) == ([0, 1, 2, 3], True)
+    assert load(tmp_path) == SinkPosition(LIFE, 3, 3)
+
+
+def test_a_position_that_cannot_be_saved_is_said_once_and_costs_the_sink_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(feeding, "save", full)
+    monkeypatch.setattr(feeding, "SAVE_S", 0.0)
+    sink, said = fed(tmp_path, Plain, row(1), row(2))
+    assert (sink.rows, sink.closed) == ([1, 2], True)
+    assert said == [
+        "s goes on, but its position is not saved: No space left on device; another PrimeMaster may give it rows again"
+    ]
 
 
 def test_values_of_secret_variables_and_users_of_urls_are_left_out() -> None:

@@ -65,7 +65,7 @@ class MetricFeed:
     def __init__(self, info: JobInfo, driver: DriverMetrics, tell: Tell, program: Sequence[str] = ()) -> None:
         self._info, self._driver, self._tell, self._program = info, driver, tell, program or PROGRAM
         self._rows: queue.Queue[str | None] = queue.Queue(ROOM)
-        self._dropped = False
+        self._dropped = self._ends = False
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._main, name="dljob-metrics", daemon=True)
         self._thread.start()
@@ -75,7 +75,7 @@ class MetricFeed:
         if chosen := self._driver.chosen(role, rank, told):
             self._put(json.dumps([told[0], told[1], round(at, 3), chosen]))
 
-    def _put(self, row: str | None) -> None:
+    def _put(self, row: str) -> None:
         try:
             self._rows.put_nowait(row)
         except queue.Full:
@@ -85,11 +85,17 @@ class MetricFeed:
 
     def close(self) -> None:
         """End the process; blocks until its sinks have written what they hold, at most `END_S` seconds."""
-        self._put(None)
+        self._ends = True
+        with suppress(queue.Full):  # then the thread finds the end behind the rows that wait
+            self._rows.put_nowait(None)
         self._thread.join(END_S)
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
+
+    def _next(self) -> str | None:
+        """Wait for a row; None: the process is to end."""
+        return None if self._ends and self._rows.empty() else self._rows.get()
 
     def _main(self) -> None:
         try:
@@ -101,7 +107,7 @@ class MetricFeed:
         reports = threading.Thread(target=self._listen, args=(process,), name="dljob-sink-reports", daemon=True)
         reports.start()
         try:
-            while (row := self._rows.get()) is not None:
+            while (row := self._next()) is not None:
                 stdin.write(row + "\n")
                 stdin.flush()
         except OSError:

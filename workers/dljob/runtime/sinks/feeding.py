@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class SinkFeeder:
         self._rows: queue.Queue[MetricRow | None] = queue.Queue(ROOM)
         self._last: SinkPosition | None = None
         self._saved = 0.0
-        self._dropped = False
+        self._dropped = self._unsaved = self._ends = False
         self.thread = threading.Thread(target=self._main, name=f"sink-{name}", daemon=True)
 
     def put(self, row: MetricRow) -> None:
@@ -91,10 +92,13 @@ class SinkFeeder:
 
     def end(self) -> None:
         """Order the thread to close the sink after the rows that wait."""
-        try:
+        self._ends = True
+        with suppress(queue.Full):  # then it finds the end behind them
             self._rows.put_nowait(None)
-        except queue.Full:  # it hangs, and is left behind
-            return
+
+    def _next(self) -> MetricRow | None:
+        """Wait for a row; None: the sink is to be closed."""
+        return None if self._ends and self._rows.empty() else self._rows.get()
 
     def _main(self) -> None:
         try:
@@ -103,7 +107,7 @@ class SinkFeeder:
             if sink is None:
                 self._drain()
                 return
-            while (row := self._rows.get()) is not None:
+            while (row := self._next()) is not None:
                 self._give(sink, row)
             sink.close()
             self._save(now=True)
@@ -112,7 +116,7 @@ class SinkFeeder:
             self._drain()
 
     def _drain(self) -> None:
-        while self._rows.get() is not None:
+        while self._next() is not None:
             pass
 
     def _give(self, sink: MetricSink, row: MetricRow) -> None:
@@ -130,8 +134,14 @@ class SinkFeeder:
 
     def _save(self, *, now: bool) -> None:
         if self._last is not None and (now or time.monotonic() - self._saved >= SAVE_S):
-            save(self._run.folder, self._last)
             self._saved = time.monotonic()
+            try:
+                save(self._run.folder, self._last)
+            except OSError as error:
+                if not self._unsaved:
+                    self._unsaved = True
+                    why = f"its position is not saved: {error.strerror or error}"
+                    self._say(self.name, f"goes on, but {why}; another PrimeMaster may give it rows again")
 
 
 def load(folder: Path) -> SinkPosition | None:
