@@ -218,6 +218,29 @@ def test_a_server_without_ids_fails_or_begins_anew_as_asked() -> None:
     assert (own.restarts, own.body()["prompt"]) == (1, [1, 2])
 
 
+@pytest.mark.parametrize("stop", ["\n\nUser:", ["\n", "END"], ("é",)])
+def test_a_completion_with_a_stop_that_a_loss_may_cut_in_two_does_not_go_on(stop: Any) -> None:
+    """Its server holds text back that may be the beginning of a stop, and the next one does not know of it."""
+    own = begun({**BODY, "stop": stop})
+    own.take(event(7))
+    assert own.lose(loss(own)) == (
+        "lost after 1 chunk; a completion with stop texts cannot go on elsewhere: rollout/0: it broke"
+    )
+    own = begun({**BODY, "stop": stop}, without_ids="restart")
+    own.take(event(1, 2, 3, 4, 5, 6))
+    assert own.lose(loss(own)) == ""
+    assert own.body()["prompt"] == BODY["prompt"]
+    assert not own.is_whole, "its last text was held back"
+
+
+@pytest.mark.parametrize("stop", [None, [], "\n", ["\n", "."], 7])
+def test_a_completion_goes_on_where_its_stop_cannot_be_cut(stop: Any) -> None:
+    own = begun({**BODY, "stop": stop})
+    own.take(event(7))
+    assert own.lose(loss(own)) == ""
+    assert own.body()["prompt"] == [1, 2, 7]
+
+
 def test_a_chat_is_sent_again_whole() -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     own = begun(body)

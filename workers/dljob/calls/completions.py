@@ -91,7 +91,7 @@ class CompletionProgress:
     """What came of one request, and what is asked of the next server.
 
     A completion goes on behind its token ids. A chat, and a completion of a server that tells no ids, cannot: text that
-    is tokenized again may be other tokens.
+    is tokenized again may be other tokens. Nor can a completion with stop texts.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class CompletionProgress:
         self._versions = versions
         self._without_ids = without_ids
         self._version_of = version_of
+        self._has_stop = _may_be_cut(body.get("stop"))
         self._stream: StreamProgress[int] = StreamProgress()
         prompt = body.get("prompt")
         self._prompt: list[int] | None = None if self.chat or isinstance(prompt, str) else list(prompt or ())
@@ -145,7 +146,7 @@ class CompletionProgress:
     @property
     def can_resume(self) -> bool:
         """Whether another server can go on behind what came."""
-        return not self.count or (bool(self._has_ids) and self._prompt is not None)
+        return not self.count or (bool(self._has_ids) and self._prompt is not None and not self._has_stop)
 
     @property
     def is_open(self) -> bool:
@@ -294,8 +295,7 @@ class CompletionProgress:
             return f"given up after {counted(RESUMPTIONS, 'resumption')}: {_listed(losses)}"
         if not self.can_resume:
             if self._without_ids == "fail":
-                what = "a chat" if self.chat else "its server tells no token ids, so that it"
-                return f"lost after {counted(self.count, 'chunk')}; {what} cannot go on elsewhere: {loss.why}"
+                return f"lost after {counted(self.count, 'chunk')}; {self._what} cannot go on elsewhere: {loss.why}"
             self.restarts += 1
             self._begun_anew = True
             self._stream.received.clear()
@@ -303,9 +303,25 @@ class CompletionProgress:
             self.count, self._has_ids, self._wanted = 0, None, None
         return ""
 
+    @property
+    def _what(self) -> str:
+        if self.chat:
+            return "a chat"
+        return "a completion with stop texts" if self._has_stop else "its server tells no token ids, so that it"
+
     def last_chunk(self) -> CompletionChunk:
         """Return the end of a stream whose last server was lost before it said so."""
         return CompletionChunk("", [], self.count, None, self._callee, "length", False, {})
+
+
+def _may_be_cut(stop: Any) -> bool:
+    """Whether a loss may cut a stop text in two.
+
+    A server sends the ids of tokens whose text may begin a stop, and holds that text back: the next one, to which the
+    ids are prompt, neither sends it nor finds the stop. One ASCII character is in one token, and nothing is held back.
+    """
+    texts = stop if isinstance(stop, list | tuple) else [stop]
+    return any(isinstance(text, str) and (len(text) > 1 or not text.isascii()) for text in texts)
 
 
 def _says_more(delta: Mapping[str, Any]) -> bool:

@@ -44,8 +44,8 @@ EVENTS = "text/event-stream"
 class CompletionStream:
     """Iterator over the chunks of one streamed completion or chat, with `for` or `async for`.
 
-    When its server is lost, a completion goes on at another one behind the ids of the tokens that came. A chat, and a
-    completion of a server that tells no ids, fails then, or begins anew (`without_ids`).
+    When its server is lost, a completion goes on at another one behind the ids of the tokens that came. A chat, a
+    completion with `stop` texts, and one of a server that tells no ids fail then, or begin anew (`without_ids`).
 
     Args:
         role: the servers' role.
