@@ -181,14 +181,23 @@ def test_an_error_of_one_log_is_said_and_the_others_are_kept(home: Path, volume:
 
 
 @pytest.mark.parametrize(
-    "torn", ["1 6", "one 6 /vol", "1 6 vol", "1 6 /v\0l", "2 3 /vol", "\n", "1 " + "6" * 5000 + " /vol"]
+    "torn",
+    [
+        "1 6",
+        "one 6 /dev/null/vol",
+        "1 6 vol",
+        "1 6 /dev/null/v\0l",
+        "2 3 /dev/null/vol",
+        "\n",
+        "1 " + "6" * 5000 + " /dev/null/vol",
+    ],
 )
 def test_a_line_that_a_full_disk_tore_is_no_place(home: Path, volume: Path, torn: str) -> None:
     writes(home, 1, "one")
     writes(home, 1, "other", rank=1)
     parts = home / "jobs" / "j-01234567" / "logs" / "w-0.parts"
     with parts.open("a") as out:
-        out.write(torn if torn == "2 3 /vol" else f"{torn}\n")  # that one looks whole, but for its end
+        out.write(torn if torn == "2 3 /dev/null/vol" else f"{torn}\n")  # that one looks whole, but for its end
     assert keep_all(home) == ""
     assert kept(volume) == {"w-0.1.log": ["one"], "w-1.1.log": ["other"]}
 
