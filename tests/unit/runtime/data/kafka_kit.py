@@ -77,7 +77,8 @@ class FakeConsumer:
         self.topic, self.settings = topic, settings
         self.at: dict[int, int] = {}
         self.paused: set[int] = set()
-        self.polls = 0
+        self.polls = self.switched = 0
+        self.waits: list[int] = []
         self.closed = False
 
     def partitions_for_topic(self, topic: str) -> set[int]:
@@ -103,14 +104,17 @@ class FakeConsumer:
 
     def pause(self, place: TopicPartition) -> None:
         self.paused.add(place.partition)
+        self.switched += 1
 
     def resume(self, place: TopicPartition) -> None:
         self.paused.discard(place.partition)
+        self.switched += 1
 
     def poll(self, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
         assert timeout_ms <= 100, "a rank waits for events in `stopping.wait`"
         self.topic.check()
         self.polls += 1
+        self.waits.append(timeout_ms)
         found: dict[TopicPartition, list[Any]] = {}
         for number, at in self.at.items():
             if number in self.paused or self.topic.hidden:

@@ -13,10 +13,17 @@ from kafka_kit import FakeTopic
 from source_kit import offsets, told
 
 from dljob.errors import UsageError
+from dljob.runtime.data import kafka_reader
 from dljob.runtime.data import source as module
 from dljob.runtime.data.kafka_reader import KafkaReader, open_source
 from dljob.runtime.data.source import BatchLimits, EventSource
 from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests have a clock of their own: what was asked just now is asked again."""
+    monkeypatch.setattr(kafka_reader, "POLL_MS", 0)
 
 
 def reader(topic: FakeTopic, name: str = "t", **settings: Any) -> KafkaReader:
@@ -62,6 +69,35 @@ def test_records_that_were_taken_are_given_before_more_are_asked_for():
     topic.append(0, b"x")
     given(made, "t-0", 9)
     assert consumer.paused == {1}, "a partition that has records here does not fill memory with more"
+
+
+def test_partitions_without_records_are_asked_together_and_not_one_after_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kafka_reader, "POLL_MS", 100)
+    monkeypatch.setattr(kafka_reader, "monotonic", lambda: now)
+    topic = FakeTopic(range(9), *([] for _ in range(127)))
+    made, now = reader(topic), 0.0
+    names = [f"t-{number}" for number in range(128)]
+    assert given(made, "t-0", 0, 3) == [0, 1, 2]
+    (consumer,) = topic.consumers
+    for name in names[1:]:
+        assert given(made, name, 0) == []
+    assert consumer.polls == 1
+    now += 0.2
+    assert given(made, "t-1", 0) == []
+    polls, switched = consumer.polls, consumer.switched
+    for _ in range(3):
+        now += 0.2
+        for name in names[1:]:
+            assert given(made, name, 0) == []
+    assert consumer.polls == polls + 3
+    assert consumer.switched == switched, "none has changed"
+    assert consumer.waits[-1] == 0, "records that are here wait for nobody"
+    topic.append(1, b"x")
+    now += 0.2
+    assert given(made, "t-2", 0) == []
+    assert given(made, "t-1", 0) == [0], "it came when another was asked"
+    topic.append(1, b"y")
+    assert given(made, "t-1", 1) == [1], "one that had records is asked at once"
 
 
 def test_a_reader_that_is_asked_for_earlier_offsets_goes_back():

@@ -66,6 +66,22 @@ def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk: Des
     assert list(me.noted) == ["source:s"]
 
 
+def test_a_batch_is_handed_out_after_its_linger_though_other_partitions_are_slow_to_answer(desk: Desk, me: Any):
+    came = list[float]()
+
+    class SlowMemory(Memory):
+        def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
+            me.stopping.now += 0.4
+            found = super().read(partition, offset, most)
+            came.extend(me.stopping.now for _ in found)
+            return found
+
+    mine = opened(desk, me, SlowMemory(a=1, **dict.fromkeys([f"p{number:02}" for number in range(20)], 0)))
+    mine._turn = 10  # in the midst of the others
+    assert offsets(mine.take()) == [("a", 0)]
+    assert me.stopping.now - came[0] <= LIMITS.linger_s + 0.4
+
+
 def test_a_silent_source_is_waited_for_and_an_end_of_the_rank_ends_the_loop(desk: Desk, me: Any):
     mine = opened(desk, me, memory := Memory(a=0))
     assert mine.take(timeout=100.0) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 ASK_MS = 1000
 """Longest wait for an answer about offsets."""
 POLL_MS = 20
-"""Longest wait for events that are not here yet."""
+"""Longest wait for events that are not here yet, and until a partition that had none is asked again."""
 REFRESH_MS = 10_000
 """Age at which the list of partitions is asked for again, where the user sets none; added ones are seen then."""
 RECORDS = 500
@@ -56,6 +57,10 @@ class KafkaReader:
         """Partition -> records that were taken and not given; a partition that nobody reads is not in it."""
         self._next: dict[int, int] = {}
         """Partition -> the offset that its consumer reads next."""
+        self._paused = set[int]()
+        self._gave = set[int]()
+        """The partitions that had records at the last poll; they may have more."""
+        self._polled_at = float("-inf")
 
     def partitions(self) -> Mapping[str, Extent]:
         """Return the topic's partitions, and what each of them has now."""
@@ -77,7 +82,8 @@ class KafkaReader:
         number = int(partition.rpartition("-")[2])
         try:
             ready = self._moved(number, offset)
-            if not ready:
+            # A poll asks all of them: a rank with a thousand silent partitions would otherwise wait a thousand times.
+            if not ready and (number in self._gave or monotonic() - self._polled_at >= POLL_MS / 1000):
                 self._poll()
         except self._kafka.errors.OffsetOutOfRangeError:
             # Deleted by retention: the next look at the partitions says which offsets there are.
@@ -105,7 +111,7 @@ class KafkaReader:
                 self._consumer = self._kafka.KafkaConsumer(**self._settings)
             except (AssertionError, self._kafka.errors.KafkaConfigurationError) as error:
                 raise UsageError(f"source of topic {self._topic}: {error}") from error
-            self._ready, self._next = {}, {}
+            self._ready, self._next, self._paused, self._gave = {}, {}, set(), set()
         return self._consumer
 
     def _moved(self, number: int, offset: int) -> deque[Any]:
@@ -123,12 +129,16 @@ class KafkaReader:
 
     def _poll(self) -> None:
         """Take records of the partitions that have none here: the others have to be read first."""
-        for number, ready in self._ready.items():
-            change = self._consumer.pause if ready else self._consumer.resume
+        full = {number for number, ready in self._ready.items() if ready}
+        for number in self._paused ^ full:
+            change = self._consumer.pause if number in full else self._consumer.resume
             change(self._kafka.TopicPartition(self._topic, number))
-        found = self._consumer.poll(timeout_ms=POLL_MS, max_records=RECORDS)
+        self._paused = full
+        found = self._consumer.poll(timeout_ms=0 if full else POLL_MS, max_records=RECORDS)
         for place, records in found.items():
             self._ready[place.partition] += records
+        self._gave = {place.partition for place in found}
+        self._polled_at = monotonic()
 
 
 def _words(error: Exception) -> str:

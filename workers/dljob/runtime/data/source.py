@@ -160,7 +160,7 @@ class EventSource(LeaseClient):
         while not filling.full(now := self._clock()):
             if now - self._looked_at >= LOOK_S and self._look(now):
                 filling = _Filling(self._limits)
-            if not self._read(filling, now):
+            if not self._read(filling):
                 late = timeout is not None and not filling.events and now - began >= timeout
                 if late or stopping.wait(POLL_S):
                     break
@@ -186,12 +186,12 @@ class EventSource(LeaseClient):
 
     # -- reading
 
-    def _read(self, filling: _Filling, now: float) -> int:
+    def _read(self, filling: _Filling) -> int:
         """Add events to a batch, one partition after the other; each batch begins with another one."""
         before, order = len(filling.events), sorted(self._cursors)
         self._turn = (self._turn + 1) % max(1, len(order))
         for number in (*order[self._turn :], *order[: self._turn]):
-            cursor = self._cursors[number]
+            cursor, now = self._cursors[number], self._clock()
             if filling.full(now) or cursor.fenced:
                 continue
             start = cursor.position
