@@ -11,6 +11,7 @@ from dljob.master.failure.ending import unfinished
 from dljob.master.placement import resizing
 from dljob.master.start.starting import completed
 from dljob.master.state.events import Commanded
+from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, NodeView
@@ -90,7 +91,7 @@ def scale(w: WorldState, f: FaultMove) -> None:
 
 
 def moved(before: JobState, after: JobState) -> Iterator[str]:
-    """A role does not grow again before its waiting time since the last change is over."""
+    """A role does not grow again before its waiting time since the last change is over, unless it is ordered to."""
     for role, own in after.sizes.items():
         old = before.sizes[role]
         since = None if old.resized is None or own.resized is None else own.resized - old.resized
@@ -101,8 +102,13 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
             early = (old.grow_at or 0.0) - (own.resized or 0.0)
             if own.size > old.size and early > 0:
                 yield f"elastic: {role} grows to {own.size} {early:.1f} s too soon"
-        elif own.size > old.size and since is not None and since < least:
+        elif own.size > old.size and since is not None and since < least and not _ordered(old):
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
+
+
+def _ordered(own: Sizing) -> bool:
+    """Whether a role was ordered to have another size since it got its present one: an order waits for no interval."""
+    return own.scaled is not None and own.resized is not None and own.scaled >= own.resized
 
 
 def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
