@@ -12,7 +12,7 @@ from dljob.master.placement import resizing
 from dljob.master.start.starting import completed
 from dljob.master.state.events import Commanded
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase
+from dljob.master.state.state import HostPhase, JobState, Phase, RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, NodeView
 from dljob.testing.world import fleets
@@ -114,8 +114,10 @@ def _ordered(own: Sizing) -> bool:
 def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
     """Where a role restarts in process, ranks that stay keep their processes, and ranks that go have left before.
 
-    A rank that did not leave in time may lose its process. In a fleet ranks that stay are not restarted at all.
+    A rank that did not leave in time may lose its process. In a fleet ranks that stay are not restarted at all. A
+    restart for another cause may come in the same step: where it takes ranks along that leave, nobody is waited for.
     """
+    taken = _taken(before, after)
     for role, own in after.sizes.items():
         stays = before.job.roles[role].fleet or resizing.level_of(after.job, role) is Level.IN_PROCESS
         if own.size == before.sizes[role].size or not stays:
@@ -130,6 +132,7 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
             was = before.ranks[role, rank]
             if (
                 there
+                and (role, rank) not in taken
                 and unfinished(was)
                 and was.phase is not RankPhase.STOPPING
                 and (new.phase, new.life) != (old.phase, old.life)
@@ -138,6 +141,19 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
         for rank in [rank for rank in facts.ranks if rank not in later]:
             if before.ranks[role, rank].phase is RankPhase.READY:
                 yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
+
+
+def _taken(before: JobState, after: JobState) -> frozenset[RankKey]:
+    """Return the ranks that a restart for another cause than their role's size began to restart in this step."""
+    begun = [
+        own
+        for number, own in after.incidents.items()
+        if number not in before.incidents and own.reason != resizing.RESIZED
+    ]
+    # Roles that wait for another one to complete end with the job, and are no members of its restart.
+    if any(own.level is Level.JOB for own in begun):
+        return frozenset(after.ranks)
+    return frozenset(key for own in begun for key in own.members)
 
 
 def bounded(state: JobState) -> Iterator[str]:
