@@ -34,6 +34,8 @@ LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PASSING = re.compile(r"^\[[^\]]*\] \S+:\d+: | for job peer-\d+|\.\s*(GCS may have been killed.*)?$")
 """What differs from run to run, or says nothing: the head of a line of Ray's log, and the number of a job."""
+WARNING = "[W"
+"""How a warning of torch's C++ begins, which is about something else."""
 MIB = 1 << 20
 
 
@@ -341,7 +343,7 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
 
 def said(log: Path) -> str:
     """Return the last line of what a command said, short enough for a table; lines of Ray's workers are left out."""
-    lines = [line for line in tail(log) if " pid=" not in line]
+    lines = [line for line in tail(log) if " pid=" not in line and not line.startswith(WARNING)]
     return f": {PASSING.sub('', COLOURS.sub('', lines[-1])).strip().replace('|', '/')[:100]}" if lines else ""
 
 
