@@ -139,8 +139,9 @@ class ElasticPolicy(Model):
     seconds after the last node joined that a starting job without room for all ranks waits for more nodes before it
     starts with fewer. Left out: 30 where the machines are made for the job, else 3."""
     grow_after_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
-    """The fewest seconds that a role keeps its size before it grows, since each growth is a restart. Doubles with each
-    growth in a row that is lost again within 10 minutes."""
+    """The fewest seconds that a role keeps its size before it grows, since each growth is a restart; an order to
+    scale, for which there is room, does not wait. Doubles with each growth in a row that is lost again within 10
+    minutes."""
 
 
 class HangPolicy(Model):

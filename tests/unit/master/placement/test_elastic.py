@@ -315,6 +315,21 @@ def test_an_order_for_which_there_is_room_waits_for_no_node_and_no_interval():
         world.now += 1
 
 
+def test_an_order_that_comes_while_the_job_recovers_waits_for_no_interval_either():
+    world = boot(extra=ROOMY)
+    scale(world, 2, order="0")
+    wait_for(world, reasons.RESIZED)
+    world.settle()
+    world.now += 1
+    world.kill("e", 0)
+    world.send(world.pending.pop())
+    assert world.state.phase is Phase.RECOVERING
+    ordered = world.now
+    scale(world, 4, order="1")
+    assert wait_for(world, reasons.RESIZED).message.startswith("4 ranks instead of 2")
+    assert world.now - ordered < limits.SETTLE_S
+
+
 def test_an_order_for_which_a_node_is_missing_waits_for_further_ones():
     world = boot(extra=ROOMY[:1], role={"maxReplicas": 6})
     scale(world, 6)

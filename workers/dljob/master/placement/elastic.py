@@ -281,9 +281,10 @@ def _grows_at(d: StateTransaction, role: str, own: Sizing, target: int) -> float
     """
     if d.facts(role).fleet:
         return max(d.now, own.grow_at or 0.0)
-    whole, before = target == own.want, d.base.sizes.get(role)
+    whole = target == own.want
     at = d.now if whole else d.now + limits.SETTLE_S
-    if own.resized is None or (whole and before is not None and before.want != own.want):
+    # An order since the last change of its size: it may have come while the job was recovering.
+    if own.resized is None or (whole and own.scaled is not None and own.scaled >= own.resized):
         return at
     return max(at, own.resized + _interval(d, own.vain))
 
