@@ -175,7 +175,7 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: st
         sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
         raise PlacementError(
             f"the job does not fit on its nodeGroups{when}: {conflict.why}{sure}",
-            hint="add replicas or larger machines to nodeGroups, or ask for less; `dljob plan` shows who takes what",
+            hint="add replicas or larger machines to nodeGroups, or ask for less",
             loc=("spec", "nodeGroups"),
         )
 
