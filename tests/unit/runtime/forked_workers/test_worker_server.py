@@ -70,7 +70,7 @@ class Served:
     def serve(self, name: str) -> str:
         """Have the template fork a server; return its path."""
         path = f"{self.folder}/{name}.sock"
-        with starter.ask(self.path, ([path], {**os.environ, "X": "1"}), serves=True) as line:
+        with starter.ask(self.path, ([path], {**os.environ, "X": "1"}), starter.SERVER) as line:
             line.settimeout(WAIT_S)
             assert line.recv(1) == starter.YES
             # A server has no starter that waits for its end.
@@ -150,9 +150,9 @@ def leave_free(pid: int, used: set[int], free: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def first_word(path: str, request: starter.Request, *, serves: bool = False) -> bytes:
+def first_word(path: str, request: starter.Request, kind: str = starter.WORKER) -> bytes:
     """The first byte that a server says; empty where it says none."""
-    with contextlib.suppress(ConnectionError), starter.ask(path, request, serves=serves) as line:
+    with contextlib.suppress(ConnectionError), starter.ask(path, request, kind) as line:
         line.settimeout(WAIT_S)
         return line.recv(1)
     return b""
@@ -338,7 +338,7 @@ def test_template_ends_behind_its_last_server(served: Served) -> None:
 def test_server_whose_path_is_taken_is_not_forked(served: Served) -> None:
     served.start()
     Path(taken := f"{served.folder}/taken").touch()
-    with starter.ask(served.path, ([taken], dict(os.environ)), serves=True) as line:
+    with starter.ask(served.path, ([taken], dict(os.environ)), starter.SERVER) as line:
         line.settimeout(WAIT_S)
         assert line.recv(1) == b""
     line, _ = served.ask()
@@ -381,7 +381,7 @@ def test_start_that_breaks_off_leaves_no_file_in_a_server(served: Served) -> Non
             broken.connect(served.path)
             socket.send_fds(broken, [text], [0, 1, 2])
     Path(taken := f"{served.folder}/taken").touch()
-    assert first_word(served.path, ([taken], dict(os.environ)), serves=True) == b""
+    assert first_word(served.path, ([taken], dict(os.environ)), starter.SERVER) == b""
     # The server takes one connection after the other, so it is done with all of these.
     assert files_of(served.process.pid) == used
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dljob.errors import UsageError
-from dljob.runtime.worker.role_store import OtherPythonStore, RoleStore, listen, serve
+from dljob.runtime.worker.role_store import OtherProcessStore, RoleStore, listen, serve
 from dljob.runtime.worker.torch_group import StaleGenerationError, renew
 
 
-def client(store: RoleStore | OtherPythonStore) -> TCPStore:
+def client(store: RoleStore | OtherProcessStore) -> TCPStore:
     host, _, port = store.address.rpartition(":")
     return TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=20))
 
@@ -53,19 +54,20 @@ def test_a_rank_of_an_earlier_generation_is_refused_and_empties_nothing() -> Non
 def test_another_python_serves_the_store_and_ends_with_this_process(tmp_path: Path) -> None:
     ended = queue.Queue[int]()
     store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
-    assert isinstance(store, OtherPythonStore)
+    assert isinstance(store, OtherProcessStore)
     renew(store.address, 1)
     client(store).set("of generation 1", "1")
     renew(store.address, 2)
     assert not client(store).check(["of generation 1"])
-    store.process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess] - as when this process is gone
+    store._stays.close()  # as when this process is gone
     assert ended.get(timeout=60) == 0
 
 
 def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
     ended = queue.Queue[int]()
     store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
-    assert isinstance(store, OtherPythonStore)
+    assert isinstance(store, OtherProcessStore)
+    assert isinstance(store.process, subprocess.Popen)
     store.process.kill()
     assert ended.get(timeout=60) == -9
 

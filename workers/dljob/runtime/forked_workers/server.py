@@ -4,7 +4,8 @@ Run as `python server.py LISTENING_FD SOCKET FIRST_S RAYLET_PID` by `starter` or
 of the workers but the id of their job: a template, which has loaded all but Ray. It forks a server for each job, as
 Ray's library reads that id when it is loaded. Both have one thread and no Ray of their own: libraries are loaded, and
 nothing of them runs. They end with their raylet, or without a first child for FIRST_S, or any for IDLE_S; workers live
-on if their server is killed, and servers if their template is.
+on if their server is killed, and servers if their template is. A template of clean processes (`clean_process`) is told
+by CLEAN_IMPORTS what to load, and loads nothing else.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from dljob import ray_private
@@ -42,8 +44,12 @@ IMPORTS = (
     *("dljob.runtime.worker.thread_host", "dljob.runtime.worker.fork_host", "dljob.runtime.node.node_agent"),
 )
 """What the server of a job imports beside them. A module that fails is left to the workers, in either."""
-SWITCH, WANTED = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS"
-"""Variables: 1 in a worker that was forked; more modules to import, such as torch."""
+SWITCH, WANTED, FOLDER = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS", "DLJOB_FORK_SOCKETS"
+"""Variables: 1 in a worker that was forked; more modules to import, such as torch; where servers have their sockets."""
+CLEAN_IMPORTS = "DLJOB_CLEAN_IMPORTS"
+"""Variable of a template of clean processes: the modules that it imports."""
+CLEAN_NAME = "dljob-clean"
+"""What the kernel calls clean processes and all that they fork; their command is the template's."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that libraries read once, when they are loaded."""
 BLAS = ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_")
@@ -55,15 +61,19 @@ REGISTER_S = 60.0
 It looks for the worker no sooner, and the actor waits so long."""
 TITLE, IDLE = b"ray::", b"ray::IDLE"
 """How the command of a worker begins once it is Ray's; and until it has its first task, registered or not."""
-YES, UNFIT = b"y", ".unfit"  # as in `starter`, which this program does not import
+YES, UNFIT, SERVER, CLEAN = b"y", ".unfit", "server", "clean"  # as in `starter`, which this program does not import
 _SCORE = "oom_score_adj"
 
 
+Change = tuple[str | None, str | None]
+"""What a variable was and is; None: it was or is not there."""
+
+
 class Start(NamedTuple):
-    """A worker, or the server of a job, to become."""
+    """A worker, the server of a job, or a clean process to become."""
 
     argv: list[str]
-    """The program of a worker and its arguments; the path of the socket of a server."""
+    """The program of a worker and its arguments; the path of the socket of a server; a module and its options."""
     env: dict[str, str]
     folder: str
     files: list[int]
@@ -71,6 +81,9 @@ class Start(NamedTuple):
     """The pid of the process that the raylet has started for a worker."""
     line: socket.socket | None = None
     """Where a server listens."""
+    clean: bool = False
+    held: int = -1
+    """The connection to who has asked, in a child that keeps it: -1 in a server."""
 
 
 @contextmanager
@@ -172,8 +185,7 @@ class WorkerServer:
             _say(f"no worker can be forked: {error.strerror}")
             pid = -1
         if pid == 0:
-            self._let_go(line, keep=start.line is None)
-            return start
+            return start._replace(held=self._let_go(line, keep=start.line is None))
         for fd in start.files:
             os.close(fd)
         if pid < 0 or not self._follow(pid, line, start):
@@ -209,7 +221,8 @@ class WorkerServer:
             return True
         self._children[pidfd] = pid, line.fileno()
         self._lines[line.fileno()] = line, pid, time.monotonic()
-        self._poll.register(line.fileno(), select.POLLRDHUP)
+        if not start.clean:  # that hears by itself that nobody needs it
+            self._poll.register(line.fileno(), select.POLLRDHUP)
         return True
 
     def _starter_gone(self, pid: int, forked: float) -> None:
@@ -247,8 +260,11 @@ class WorkerServer:
             line.sendall(bytes([code if code >= 0 else 128 - code]))
         line.close()
 
-    def _let_go(self, line: socket.socket, *, keep: bool) -> None:
-        """Close, in a child, what is the server's. A worker keeps its connection: the starter waits for its end."""
+    def _let_go(self, line: socket.socket, *, keep: bool) -> int:
+        """Close, in a child, what is the server's. A worker keeps its connection: the starter waits for its end.
+
+        Returns the descriptor that it keeps, or -1.
+        """
         os.close(self._line.detach())
         os.close(self._raylet)
         for pidfd in self._children:
@@ -256,9 +272,9 @@ class WorkerServer:
         for other, _, _ in self._lines.values():
             other.close()
         if keep:
-            line.detach()
-        else:
-            line.close()
+            return line.detach()
+        line.close()
+        return -1
 
     def leave(self) -> None:
         """Stop to listen; who has asked and got no answer starts as Ray does."""
@@ -290,22 +306,24 @@ def _kill(pid: int) -> None:
 
 
 def _received(line: socket.socket) -> Start:
-    head, files, _, _ = socket.recv_fds(line, 4, 3)
+    head, files, _, _ = socket.recv_fds(line, 4, 4)
     try:
         if len(files) < 3:  # the kernel drops those for which this process has no number left
             raise OSError("too many open files")
         text = bytearray()
         while len(text) < int.from_bytes(head, "big"):
             text += line.recv(1 << 16) or _gone()
-        argv, env, folder, serves = json.loads(text)
+        argv, env, folder, kind = json.loads(text)
+        if kind == CLEAN and len(files) < 4:
+            raise OSError("too many open files")
         who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         # Before the fork: who asked may connect as soon as it has its answer.
-        served = listening(argv[0]) if serves else None
+        served = listening(argv[0]) if kind == SERVER else None
     except BaseException:
         for fd in files:
             os.close(fd)
         raise
-    return Start(argv, env, folder, files, struct.unpack("3i", who)[0], served)
+    return Start(argv, env, folder, files, struct.unpack("3i", who)[0], served, kind == CLEAN)
 
 
 def listening(path: str) -> socket.socket:
@@ -330,10 +348,17 @@ def _gone() -> bytes:
     raise ConnectionResetError("the starter is gone")
 
 
-def become(start: Start, raylet: int) -> None:
-    """Go on as a worker or a server, in a session of its own: a raylet ends a worker's whole process group."""
+def become(start: Start, path: str, raylet: int, changed: Mapping[str, Change]) -> None:
+    """Go on as what was asked for, in a session of its own: a raylet ends a worker's whole process group.
+
+    Args:
+        start: What that is.
+        path: The socket of the server that it was forked from.
+        raylet: The pid of its raylet.
+        changed: What the imports have changed in the environment.
+    """
     os.setsid()
-    for at, fd in enumerate(start.files):
+    for at, fd in enumerate(start.files[:3]):
         os.dup2(fd, at)
         os.close(fd)
     with contextlib.suppress(OSError):
@@ -342,7 +367,10 @@ def become(start: Start, raylet: int) -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self", _SCORE).write_text(Path("/proc", str(start.starter), _SCORE).read_text())
     os.environ.clear()
-    os.environ.update({**start.env, SWITCH: "1"})
+    if start.clean:
+        become_clean(start, changed)
+        return
+    os.environ.update({**start.env, SWITCH: "1", FOLDER: os.fspath(Path(path).parent)})
     if start.line is not None:
         run(start.line, start.argv[0], raylet, IDLE_S, IMPORTS + wanted())
         return
@@ -356,18 +384,37 @@ def become(start: Start, raylet: int) -> None:
     runpy.run_path(start.argv[0], run_name="__main__")
 
 
-def wanted() -> tuple[str, ...]:
-    """Return the modules that the environment asks for."""
-    return tuple(filter(None, os.environ.get(WANTED, "").split(",")))
+def become_clean(start: Start, changed: Mapping[str, Change]) -> None:
+    """Go on as a clean process: what an import has set stays, as if this process had imported."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(CLEAN_NAME)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(start.env)
+    kept = {name: new for name, (old, new) in changed.items() if start.env.get(name) == old}
+    for name, value in kept.items():
+        os.environ.pop(name, "") if value is None else os.environ.update({name: value})
+    set_threads()
+    module, text = start.argv
+    options = json.loads(text)
+    sys.path[:] = options.pop("path") or sys.path
+    sys.argv = [module]
+    sys.modules["__main__"] = ModuleType("__main__")
+    importlib.import_module(module).main(start.files[3], held=start.held, began=start.env, **options)
+
+
+def wanted(name: str = WANTED) -> tuple[str, ...]:
+    """Return the modules that a variable of the environment asks for."""
+    return tuple(filter(None, os.environ.get(name, "").split(",")))
 
 
 def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: Iterable[str]) -> None:
     """Import, then serve. What it forks ends in this function, too."""
-    before = device_drivers.loaded()
+    before, environ = device_drivers.loaded(), dict(os.environ)
     with one_thread():
         for name in imports:
             with contextlib.suppress(Exception):  # the worker's own import of it raises the error again
                 importlib.import_module(name)
+    changed = changes(environ, os.environ)
     # A collection in a worker would write to the headers of all shared objects, and so copy their pages.
     gc.collect()
     gc.freeze()
@@ -380,10 +427,16 @@ def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: It
             Path(path + UNFIT).touch()
         server.leave()
     elif (start := server.serve()) is not None:
-        become(start, raylet)
+        become(start, path, raylet, changed)
     else:
         server.leave()
         server.clear_behind_raylet()
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Change]:
+    """Return the variables that differ: their old and new value, None where there is none."""
+    pairs = {name: (before.get(name), now.get(name)) for name in {*before, *now}}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
 def main(fd: int, path: str, first_s: float, raylet: int) -> None:
@@ -393,7 +446,7 @@ def main(fd: int, path: str, first_s: float, raylet: int) -> None:
     # Its own folder, which Python puts there for a program.
     del sys.path[0]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    run(line, path, raylet, first_s, LIBRARIES)
+    run(line, path, raylet, first_s, wanted(CLEAN_IMPORTS) or LIBRARIES)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Callable
 from hashlib import sha256
 
 SETUP = "setup_worker.py"
@@ -43,6 +44,8 @@ IMPORT_S = 120.0
 IDLE_S = 30.0
 """Seconds without a child after which either ends."""
 YES = b"y"
+WORKER, SERVER, CLEAN = "worker", "server", "clean"
+"""What is asked for: a worker, the server of a job, or a process without Ray (`clean_process`)."""
 UNFIT = ".unfit"
 """What is appended to a server's path for the file by which it says that it must not fork."""
 
@@ -87,24 +90,24 @@ def socket_of(folder: str, env: dict[str, str], raylet: int) -> str:
     return f"{folder}/{raylet}-{digest}.sock"
 
 
-def ask(path: str, request: Request, *, serves: bool = False) -> socket.socket:
+def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] = (0, 1, 2)) -> socket.socket:
     """Hand a start to a server; return the connection. Raises OSError where nobody listens.
 
     Args:
         path: Where the server listens.
-        request: What to start.
-        serves: It is a server, whose program is its socket.
+        request: What to start. The program of a server is its socket.
+        kind: What it is.
+        files: Its standard files, and one more of a clean process.
     """
     program, env = request
-    text = json.dumps([program, env, os.getcwd(), serves]).encode()
+    text = json.dumps([program, env, os.getcwd(), kind]).encode()
     line = socket.socket(socket.AF_UNIX)
     try:
         line.settimeout(PATIENCE_S)
         line.connect(path)
-        files = array.array("i", [0, 1, 2])
         whole = len(text).to_bytes(4, "big") + text
         # In one message: a starter that is ended meanwhile has sent all of it, or nothing.
-        sent = line.sendmsg([whole], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        sent = line.sendmsg([whole], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
         # The kernel takes a part of what is very long. Where nothing is left, `sendall` would still wait for room.
         if rest := whole[sent:]:
             line.sendall(rest)
@@ -123,19 +126,19 @@ def reach(folder: str, request: Request, raylet: int) -> socket.socket:
     with locked(path):
         if (line := _asked(path, request)) is not None:
             return line
-        if _served(folder, raylet) >= MOST:
+        if served(folder, raylet) >= MOST:
             raise OSError("there are too many environments beside this raylet")
         _clear(path)
         _fork_server(folder, path, request[1], raylet)
     return ask(path, request)
 
 
-def _asked(path: str, request: Request, *, serves: bool = False) -> socket.socket | None:
+def _asked(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] = (0, 1, 2)) -> socket.socket | None:
     """Ask a server, or return None where there is none. Raises OSError if it must not fork, or does not answer."""
     if os.path.exists(path + UNFIT):
         raise OSError("libraries of this environment start threads, or load a device's driver, when they are imported")
     try:
-        return ask(path, request, serves=serves)
+        return ask(path, request, kind, files)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
 
@@ -156,7 +159,7 @@ def locked(path: str) -> io.TextIOWrapper:
             return lock
 
 
-def _served(folder: str, raylet: int) -> int:
+def served(folder: str, raylet: int) -> int:
     """Return the number of servers and templates beside a raylet, without those that were killed."""
     start = os.fsencode(f" {folder}/{raylet}-")
     with open("/proc/net/unix", "rb") as sockets:
@@ -175,20 +178,43 @@ def _clear(path: str) -> None:
 def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> None:
     """Have the template of an environment fork a server for a job; the template is started if there is none."""
     common = {name: value for name, value in env.items() if name != JOB}
-    template, asked = socket_of(folder, common, raylet), ([path], env)
-    if (line := _asked(template, asked, serves=True)) is None:
-        with locked(template):
-            if (line := _asked(template, asked, serves=True)) is None:
-                _clear(template)
-                with listening(template) as made:
-                    _start(made, template, common, raylet)
-    # It imports without the lock: whoever needs the same one asks it, too.
-    with line or ask(template, asked, serves=True) as line:
-        if _said(line, template) != YES:
+    template = socket_of(folder, common, raylet)
+
+    def start(made: socket.socket) -> None:
+        _start(made, template, common, raylet)
+
+    with from_template(template, ([path], env), start, SERVER) as line:
+        if said(line, template) != YES:
             raise OSError("the template forks no server")
 
 
-def _said(line: socket.socket, path: str) -> bytes:
+def from_template(
+    path: str,
+    request: Request,
+    start: Callable[[socket.socket], None],
+    kind: str,
+    files: tuple[int, ...] = (0, 1, 2),
+) -> socket.socket:
+    """Ask a template, which is started if there is none; return the connection. Raises OSError.
+
+    Args:
+        path: Where it listens.
+        request: What it is to fork.
+        start: Starts it; gets the socket on which it listens.
+        kind: See `ask`.
+        files: See `ask`.
+    """
+    if (line := _asked(path, request, kind, files)) is None:
+        with locked(path):
+            if (line := _asked(path, request, kind, files)) is None:
+                _clear(path)
+                with listening(path) as made:
+                    start(made)
+    # It imports without the lock: whoever needs the same one asks it, too.
+    return line or ask(path, request, kind, files)
+
+
+def said(line: socket.socket, path: str) -> bytes:
     """Return the first byte that a server or template says. Raises OSError, and closes, if that takes too long."""
     try:
         return line.recv(1)
@@ -237,7 +263,7 @@ def granted(folder: str, request: Request) -> socket.socket | None:
     raylet = os.getppid()
     try:
         line = reach(folder, request, raylet)
-        answer = _said(line, socket_of(folder, request[1], raylet))
+        answer = said(line, socket_of(folder, request[1], raylet))
     except OSError:  # no room for a socket, or a server that does not answer in time
         return None
     return line if answer == YES else None

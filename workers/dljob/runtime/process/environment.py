@@ -15,6 +15,7 @@ from dljob import ray_private
 from dljob.master.state.actions import RankStart
 from dljob.plan.devices import BY_RAY, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
+from dljob.plan.model import GRAIN
 from dljob.plan.role import RolePlan
 from dljob.runtime.process.messages import HostSpec, StartOrder
 
@@ -46,6 +47,14 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
     for resource, ids in start.devices:
         env |= shown(resource, ids, keeping)
     return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+def of_fork_server(role: RolePlan) -> dict[str, str]:
+    """Return the variables that the fork server of a role has beside its host's.
+
+    Libraries get as many threads as a rank has CPUs: Ray's default counts those of the whole host.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN)), **dict(role.env)}
 
 
 def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:

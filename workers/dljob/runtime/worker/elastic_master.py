@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ray
 
 from dljob.errors import UsageError
+from dljob.plan.role import HostKind
+from dljob.runtime.forked_workers import clean_process
+from dljob.runtime.forked_workers.clean_process import CleanProcess
+from dljob.runtime.process import environment, preload
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.messages import HostSpec, StartOrder, StopOrder
-from dljob.runtime.worker import role_store
+from dljob.runtime.worker import helper, role_store
 from dljob.runtime.worker.host import Host
+
+
+def forks_store(spec: HostSpec) -> Callable[[role_store.Files], CleanProcess | None] | None:
+    """Return what forks the store's process from a template with torch, which the role's fork hosts need as well.
+
+    Other hosts import torch in their own workers, and None is returned.
+    """
+    if spec.role.host is not HostKind.FORK:
+        return None
+    env = helper.environ_of(environment.of_fork_server(spec.role))
+    modules = preload.modules(spec.role, environment.located(spec).job.code_dir)
+    return lambda files: clean_process.forked((role_store.__name__, {}), modules, env, files)
 
 
 class ElasticMaster(Host):
@@ -16,12 +34,12 @@ class ElasticMaster(Host):
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
-        self._store: role_store.RoleStore | role_store.OtherPythonStore | None = None
+        self._store: role_store.RoleStore | role_store.OtherProcessStore | None = None
         self._error: UsageError | None = None
-        role = spec.role
+        ip = ray.util.get_node_ip_address()
         try:
             self._store = role_store.serve(
-                role.name, role.python, spec.job.dir, ray.util.get_node_ip_address(), self._store_ended
+                spec.role.name, spec.role.python, spec.job.dir, ip, self._store_ended, fork=forks_store(spec)
             )
         except UsageError as error:  # `address` raises it: Ray tells nobody else why a constructor failed
             self._error = error

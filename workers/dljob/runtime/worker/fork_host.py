@@ -25,8 +25,6 @@ from dljob.linux import interpreter
 from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
-from dljob.plan.model import GRAIN
-from dljob.plan.role import RolePlan
 from dljob.plan.serving import DrainPlan
 from dljob.runtime.backend import ray_drivers
 from dljob.runtime.checkpoint import saving
@@ -104,7 +102,7 @@ class ForkHost(Host):
         spec = environment.located(spec)
         self._prepare(spec, ray.util.get_node_ip_address)
         early = preload.of(spec.role, spec.job.code_dir)
-        env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
+        env = environment.of_fork_server(spec.role)
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
         # hides them all from it.
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
@@ -507,11 +505,6 @@ class ForkHost(Host):
         with self._lock:
             for rank in self._ranks.values():
                 rank.progress.restore()
-
-
-def threads_of(role: RolePlan) -> str:
-    """Return the number of threads for a rank's libraries: its CPUs. Ray's default counts those of the whole host."""
-    return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
 
 
 def _tail(rank: _Rank) -> str:

@@ -161,8 +161,12 @@ class ForkServer:
                 os.waitpid(pid, 0)
 
 
-def _step_aside(link: socket.socket) -> int:
+def _step_aside(link: socket.socket, held: int) -> int:
     """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks.
+
+    Args:
+        link: The socket to the host.
+        held: What only the process stays with that waits for the child: whoever reads its other end sees that end.
 
     Returns the descriptor to which a server whose child takes its place writes the child's pid.
     """
@@ -172,6 +176,8 @@ def _step_aside(link: socket.socket) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(reader)
+        if held >= 0:
+            os.close(held)
         return writer
     link.close()
     os.close(writer)
@@ -180,13 +186,20 @@ def _step_aside(link: socket.socket) -> int:
     os._exit(1 if status else 0)
 
 
-def main(fd: int, preload: Mapping[str, Any]) -> None:
-    """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too."""
+def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, str] | None = None) -> None:
+    """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too.
+
+    Args:
+        fd: The socket.
+        preload: What to import, see `Preload`.
+        held: Where a template has forked this process, its connection to the host.
+        began: And the environment before its imports.
+    """
     link = socket.socket(fileno=fd)
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
-    succession = _step_aside(link)
-    began, before = dict(os.environ), device_drivers.loaded()
+    succession = _step_aside(link, held)
+    began, before = began or dict(os.environ), device_drivers.loaded()
     for module in preload["modules"]:
         with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
             importlib.import_module(module)

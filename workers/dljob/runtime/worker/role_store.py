@@ -5,6 +5,7 @@ The role's environment has torch; that of Ray's workers need not. This module ru
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -13,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import UsageError
 from dljob.linux import interpreter
@@ -90,49 +91,92 @@ class RoleStore:
             self._open()
 
 
-class OtherPythonStore:
-    """A RoleStore in a process of another interpreter, which ends with this one. `on_end(code)` is told of its end."""
+class OtherProcess(Protocol):
+    """A process that can be waited for."""
 
-    def __init__(self, ip: str, python: interpreter.Interpreter, library: str, on_end: Callable[[int], object]) -> None:
-        env = {**os.environ, **interpreter.environment(python, library, os.environ)}
-        with listen(ip) as listener:
+    def wait(self) -> int:
+        """Return its exit code, once it has ended."""
+        ...
+
+
+Files = tuple[int, int, int, int]
+"""Descriptors of a store's process: its standard files, and its listening socket."""
+
+
+class OtherProcessStore:
+    """A RoleStore in another process, which ends with this one. `on_end(code)` is told of its end.
+
+    `start(files)` makes the process, or returns None where it cannot.
+    """
+
+    def __init__(self, ip: str, start: Callable[[Files], OtherProcess | None], on_end: Callable[[int], object]) -> None:
+        ends, stays = os.pipe()  # the process reads the end of this one
+        out, told = os.pipe()
+        with listen(ip) as listener, os.fdopen(out) as said, os.fdopen(told, "w") as tells, os.fdopen(ends) as reads:
             self.address = _address(listener)
-            self.process = subprocess.Popen(
-                [python.path, "-P", "-m", __name__, str(listener.fileno())],
-                env={name: value for name, value in env.items() if name not in interpreter.MISLEADING},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                pass_fds=(listener.fileno(),),
-            )
-        said = ""
-        if self.process.stdout:
-            with self.process.stdout as out:
-                said = out.readline().strip()
-        if said != _UP:
+            self._stays = os.fdopen(stays, "w")
+            made = start((reads.fileno(), tells.fileno(), 2, listener.fileno()))
+            tells.close()
+            if made is None:
+                self._stays.close()
+                raise NoProcessError
+            self.process = made
+            words = said.readline().strip()
+        if words != _UP:
             code = self._wait(lambda _: None)
-            raise UsageError(said or f"its process ended with code {code}")
+            raise UsageError(words or f"its process ended with code {code}")
         threading.Thread(target=self._wait, args=(on_end,), name="dljob-store", daemon=True).start()
 
     def _wait(self, on_end: Callable[[int], object]) -> int:
         code = self.process.wait()
-        if self.process.stdin:
-            self.process.stdin.close()
+        self._stays.close()
         on_end(code)
         return code
 
 
+class NoProcessError(Exception):
+    """No process could be made for a store."""
+
+
+def of_python(python: interpreter.Interpreter, library: str) -> Callable[[Files], subprocess.Popen[bytes]]:
+    """Return what starts the process of a store in another interpreter."""
+    env = {**os.environ, **interpreter.environment(python, library, os.environ)}
+
+    def start(files: Files) -> subprocess.Popen[bytes]:
+        stdin, stdout, _, listener = files
+        return subprocess.Popen(
+            [python.path, "-P", "-m", __name__, str(listener)],
+            env={name: value for name, value in env.items() if name not in interpreter.MISLEADING},
+            stdin=stdin,
+            stdout=stdout,
+            pass_fds=(listener,),
+        )
+
+    return start
+
+
 def serve(
-    role: str, python: str, job_dir: str, ip: str, on_end: Callable[[int], object]
-) -> RoleStore | OtherPythonStore:
+    role: str,
+    python: str,
+    job_dir: str,
+    ip: str,
+    on_end: Callable[[int], object],
+    *,
+    fork: Callable[[Files], OtherProcess | None] | None = None,
+) -> RoleStore | OtherProcessStore:
     """Open the store of a role, in its interpreter if it names one; `on_end(code)` is told that such a process ended.
+
+    `fork(files)` makes a process that has torch already, where there is such a one; else this process imports it.
 
     Raises:
         UsageError: There is no torch, or no such interpreter.
     """
     try:
         if python:
-            return OtherPythonStore(ip, interpreter.find(python), interpreter.library(job_dir), on_end)
+            return OtherProcessStore(ip, of_python(interpreter.find(python), interpreter.library(job_dir)), on_end)
+        if fork is not None:
+            with contextlib.suppress(NoProcessError):
+                return OtherProcessStore(ip, fork, on_end)
         importlib.import_module("torch.distributed")
         return RoleStore(listen(ip))
     except (ImportError, UsageError, interpreter.InterpreterError) as error:
@@ -141,12 +185,12 @@ def serve(
         raise UsageError(said, hint="install torch there; roles[].python names another interpreter") from error
 
 
-def main(fd: str) -> None:
+def main(fd: str | int, **_: object) -> None:
     """Serve a store on this listening socket, until the process that started this one is gone."""
     try:
         store = RoleStore(socket.socket(fileno=int(fd)))
     except ImportError as error:
-        print(error)  # noqa: T201 - the other process reads it
+        print(error, flush=True)  # noqa: T201 - the other process reads it
         return
     print(_UP, flush=True)  # noqa: T201 - and this, which is the last that it reads
     os.dup2(2, 1)

@@ -21,7 +21,7 @@ from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import CallTransport, RankCall
-from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
+from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.yr.cell import OWN_NAME
 
@@ -51,7 +51,7 @@ class YrHost(ForkHost):
         self._prepare(spec, lambda: LOOPBACK)
         self._closed = threading.Event()
         self._helper_ended = threading.Event()
-        env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
+        env = environment.of_fork_server(spec.role)
         early = preload.of(spec.role, spec.job.code_dir)
         self._helper = self._fork_server(early, env)
         threading.Thread(target=self._tell, name="dljob-beacon", daemon=True).start()

@@ -1,0 +1,104 @@
+"""Processes without Ray that have torch from a template: the fork server of a role's scripts, and the role's store.
+
+The template beside the raylet imports torch once for all jobs whose environment is the same; each import takes a second
+of a core and 0.2 GiB. A process that it forks has the environment, folder and files that it would have had as a child,
+and is none: it must notice by itself that nobody needs it. Where there is no template, it is started and imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dljob.runtime.forked_workers import starter
+from dljob.runtime.forked_workers.server import CLEAN_IMPORTS, FOLDER
+
+OF_A_JOB = ("DLJOB_", "RAY_")
+"""How the names of variables begin that no library but dljob and Ray reads: templates are without."""
+RAYLET = "RAY_RAYLET_PID"
+_DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
+"""A program that starts another one, which is no descendant of a worker: Ray ends those with it."""
+
+
+class CleanProcess:
+    """A process that a template was asked for."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def granted(self, path: str) -> bool:
+        """Return whether it is there; wait until the template at `path` has imported."""
+        self._line.settimeout(starter.IMPORT_S)
+        try:
+            return starter.said(self._line, path) == starter.YES
+        except OSError:
+            return False
+        finally:
+            self._line.settimeout(None)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code, 1 where its template was killed meanwhile.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended in `timeout` seconds.
+        """
+        self._line.settimeout(timeout)
+        try:
+            code = self._line.recv(1)
+        except TimeoutError as error:
+            raise subprocess.TimeoutExpired("a clean process", timeout or 0.0) from error
+        except OSError:
+            code = b""
+        return code[0] if code else 1
+
+
+def forked(
+    program: tuple[str, Mapping[str, Any]],
+    modules: Sequence[str],
+    env: Mapping[str, str],
+    files: tuple[int, int, int, int],
+) -> CleanProcess | None:
+    """Return a clean process in which modules are imported; None where there is no template, or it does not fork.
+
+    It takes as long as their import where this is the first one.
+
+    Args:
+        program: A module, and the options of its `main`, which JSON can hold.
+        modules: What is imported, such as torch.
+        env: Its environment.
+        files: Its standard files, and the one that `main` gets first.
+    """
+    folder, raylet = os.environ.get(FOLDER, ""), os.environ.get(RAYLET, "")
+    if not (folder and raylet.isdigit() and modules):
+        return None
+    common = {name: value for name, value in env.items() if not name.startswith(OF_A_JOB)}
+    common[CLEAN_IMPORTS] = ",".join(modules)
+    path = starter.socket_of(folder, common, int(raylet))
+    module, options = program
+
+    def start(line: socket.socket) -> None:
+        words = starter.words_of(line, path, starter.IDLE_S, int(raylet))
+        command = [sys.executable, "-I", "-S", "-c", _DETACH, *words]
+        subprocess.run(
+            command,
+            env=common,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[line.fileno()],
+            start_new_session=True,
+            check=True,
+        )
+
+    request = [module, json.dumps({**options, "path": [each for each in sys.path if each]})], dict(env)
+    try:
+        if starter.served(folder, int(raylet)) >= starter.MOST:
+            return None
+        made = CleanProcess(starter.from_template(path, request, start, starter.CLEAN, files))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return made if made.granted(path) else None
