@@ -98,12 +98,12 @@ def test_stop_is_heard_and_the_script_ends_in_its_own_way(job, tmp_path):
     assert "stopping, because the test says so" in (tmp_path / "logs" / "w-0.log").read_text()
 
 
-def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path):
+@pytest.mark.parametrize("python", ["", sys.executable], ids=["forked", "an interpreter of the role"])
+def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path, python):
     from dljob.runtime.worker.elastic_master import ElasticMaster
 
-    changes = {"elastic": True, "comm_backend": "gloo", "init_process_group": True}
-    # By an interpreter of the role, as where the job's own has no torch.
-    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), python=sys.executable, **changes))
+    changes = {"elastic": True, "comm_backend": "gloo", "init_process_group": True, "python": python}
+    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), **changes))
     host = forked(job, script="forked_torch.py", **{**changes, "replicas": 4, "group_size": 4})
     address = store.hello().address
     host.start(0, 1, 2, 3, store=address)
@@ -111,6 +111,32 @@ def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path
     host.start(0, 1, 2, 3, incarnation=2, store=address, generation=1)
     assert [r.outcome.ok for r in host.ends(4, timeout=60)] == [True] * 4
     assert {(tmp_path / f"sum-{rank}-2").read_text() for rank in range(4)} == {"10.0"}
+
+
+def template_of(pid: int) -> int:
+    """Return the template at the root of a process; 0 where there is none."""
+    above = 0
+    while "forked_workers/server.py" in Path(f"/proc/{(pid := parent_of(pid))}/cmdline").read_text():
+        above = pid
+    return above
+
+
+def test_store_and_ranks_of_two_roles_have_torch_from_one_template(job, tmp_path):
+    from dljob.runtime.worker.elastic_master import ElasticMaster
+
+    changes = {"elastic": True, "comm_backend": "gloo"}
+    store = job.host(ElasticMaster, role_plan("w", ("module", "forked.py"), **changes))
+    templates = set()
+    for name in ("w", "other"):
+        host = job.host(ForkHost, role_plan(name, ("module", "forked.py"), args=("stay",), **changes))
+        host.start(0, store=store.hello().address, generation=1)
+        pid = host.ready()[0].pid
+        templates.add(template_of(pid))
+        assert "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+        assert "libtorch" not in Path(f"/proc/{host.hello().pid}/maps").read_text()
+    assert len(templates) == 1
+    assert templates != {0}
+    assert "libtorch" not in Path(f"/proc/{store.hello().pid}/maps").read_text()
 
 
 def test_host_that_goes_takes_its_ranks_along(job):

@@ -216,14 +216,37 @@ def test_rank_that_takes_nothing_holds_up_no_notice_to_another_one(line, monkeyp
         stopped.send({"op": "call", "id": 1, "apart": 0, **{name: getattr(asked, name) for name in ASKED}})
         _, answer = line.sent.get(timeout=10)
         # More than the socket has room for: the answer waits until the rank reads.
-        answers = threading.Thread(target=answer.set_result, args=(Reply(b"x" * (8 << 20)),), daemon=True)
-        answers.start()
+        answer.set_result(Reply(b"x" * (8 << 20)))
         line.socket.tell_sizes({"w": 6}, {})
         line.socket.stopping([3, 4], "enough")
         assert other.stopping.wait(10)
-        assert answers.is_alive()
         got = [frame[0]["op"] for _ in range(3) if (frame := stopped.receive())]
-    assert (got[0], sorted(got[1:])) == ("reply", ["sizes", "stopping"])
+    assert got == ["reply", "sizes", "stopping"]
+
+
+def test_process_that_reads_no_answer_holds_up_no_call_of_its_rank(line):
+    """All answers of a rank come from one thread, to whichever of its processes has asked."""
+    install(known(connect(line.socket.path)))
+    whole, asked = 8 << 20, RankCall("w", 0, "a", b"", None, idempotent=False)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(abstract(line.socket.path))
+        stopped = Frames(connection)
+        stopped.send({"op": "hello", "rank": 3, "incarnation": 2})
+        os.close(stopped.receive_fds(1)[0])
+        assert stopped.receive() is not None
+        for number in (1, 2, 3):
+            stopped.send({"op": "call", "id": number, "apart": 0, **{name: getattr(asked, name) for name in ASKED}})
+            # More than the socket has room for: the answer waits until the process reads, and here returns at once.
+            line.sent.get(timeout=10)[1].set_result(Reply(str(number).encode() * whole))
+        called = RoleGroup("w")[0].call("b")
+        line.sent.get(timeout=10)[1].set_result(Reply(payload=wire.dump(7, "")))
+        assert called.result(timeout=10) == 7
+        got = [frame for _ in range(3) if (frame := stopped.receive())]
+    assert [(head["id"], len(body), body[-1:]) for head, body in got] == [
+        (1, whole, b"1"),
+        (2, whole, b"2"),
+        (3, whole, b"3"),
+    ]
 
 
 def test_calls_are_answered_out_of_order(line):

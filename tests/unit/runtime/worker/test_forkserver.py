@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 from fork_kit import Server, alive
 
+from dljob.runtime.forked_workers import clean_process
+from dljob.runtime.forked_workers.server import FOLDER
+from dljob.runtime.process.preload import Preload
 from dljob.runtime.worker import forkserver
 
 
@@ -263,6 +267,35 @@ def test_all_ends_when_the_fork_server_is_killed(server, tmp_path):
     server.next("gone")
     left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
     wait_for(lambda: not any(alive(p) for p in left), "something outlived the fork server")
+
+
+def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monkeypatch):
+    (tmp_path / "sockets").mkdir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), *filter(None, sys.path)]))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
+        monkeypatch.setenv(FOLDER, str(tmp_path / "sockets"))
+        monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
+        server = Server(tmp_path, Preload(("large",)), env={"X": "1"})
+        said = []
+        for rank, args in enumerate(
+            (["facts"], ["variables", "X", "SET_BY_IMPORT", FOLDER], ["modules", "large", "ray"])
+        ):
+            assert code(server.run("module", "behave.py", rank=rank, args=args)) == 0
+            said.append(server.log(rank))
+        assert "['behave.py', 'facts'] True False" in said[0]
+        assert said[1:] == ["1 yes None\n", "True False\n"]
+        assert code(server.run("module", "behave.py", rank=9, args=["files"])) == 0
+        assert int(server.log(9)) < 10
+        server.fork("module", "behave.py", rank=3, args=["stay"])
+        pid = server.next("started")["pid"]
+        armed(server, 3)
+        os.kill(server.helper.pid, signal.SIGKILL)
+        server.next("gone")
+        wait_for(lambda: not alive(pid), "the rank outlived the fork server")
+        assert server.helper.wait(20) == 1
+        raylet.kill()
 
 
 def test_killed_supervisor_takes_its_rank_along_and_is_reported(server):

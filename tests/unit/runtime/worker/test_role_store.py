@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dljob.errors import UsageError
+from dljob.runtime.forked_workers import clean_process
+from dljob.runtime.forked_workers.server import FOLDER
+from dljob.runtime.worker import role_store
 from dljob.runtime.worker.role_store import OtherProcessStore, RoleStore, listen, serve
 from dljob.runtime.worker.torch_group import StaleGenerationError, renew
 
@@ -70,6 +74,39 @@ def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
     assert isinstance(store.process, subprocess.Popen)
     store.process.kill()
     assert ended.get(timeout=60) == -9
+
+
+def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        monkeypatch.setenv(FOLDER, str(tmp_path))
+        monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
+
+        def fork(files: role_store.Files) -> clean_process.CleanProcess | None:
+            return clean_process.forked((role_store.__name__, {}), ("torch", "torch.distributed"), os.environ, files)
+
+        ended = queue.Queue[int]()
+        store = serve("w", "", str(tmp_path), "127.0.0.1", ended.put, fork=fork)
+        assert isinstance(store, OtherProcessStore)
+        renew(store.address, 1)
+        client(store).set("of generation 1", "1")
+        renew(store.address, 2)
+        assert not client(store).check(["of generation 1"])
+        assert ended.empty()
+        store._stays.close()  # as when this process is gone
+        assert ended.get(timeout=60) == 0
+        raylet.kill()
+
+
+def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path: Path) -> None:
+    asked: list[role_store.Files] = []
+    store = serve("w", "", str(tmp_path), "127.0.0.1", print, fork=asked.append)
+    assert isinstance(store, RoleStore)
+    assert len(asked) == 1
+    renew(store.address, 1)
+    assert not client(store).check(["of generation 1"])
 
 
 @pytest.mark.parametrize(("python", "why"), [("bare", "No module named 'torch'"), ("none", "there is no such file")])

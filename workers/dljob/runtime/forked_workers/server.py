@@ -38,7 +38,7 @@ LIBRARIES = (
     # PrimeMaster's own, which it imports late (`prime_actor`): a quarter of a second before each epoch.
     *("dljob.runtime.controller.prime_actor", "dljob.runtime.controller.prime"),
 )
-"""What a template imports: nothing that loads Ray."""
+"""What a template of workers imports: nothing that loads Ray."""
 IMPORTS = (
     *ray_private.WORKER_MODULES,
     *("dljob.runtime.worker.thread_host", "dljob.runtime.worker.fork_host", "dljob.runtime.node.node_agent"),
@@ -446,7 +446,8 @@ def main(fd: int, path: str, first_s: float, raylet: int) -> None:
     # Its own folder, which Python puts there for a program.
     del sys.path[0]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    run(line, path, raylet, first_s, wanted(CLEAN_IMPORTS) or LIBRARIES)
+    # Those that workers want are none that load Ray: with them here, all jobs share one import of torch.
+    run(line, path, raylet, first_s, wanted(CLEAN_IMPORTS) or LIBRARIES + wanted())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +22,14 @@ class Frames:
         self._connection = connection
         self._sending = threading.Lock()
         self._begun = b""
+        self._posting = threading.Lock()
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        """What a thread is going to send, since the other side did not take it at once."""
+        self._has_sender = False
 
     def send(self, head: dict[str, Any], body: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Send a frame, with file descriptors. Raises OSError when the other side is gone."""
-        text = json.dumps(head).encode()
-        whole = _LENGTHS.pack(len(text), len(body)) + text
+        whole = _begin(head, body)
         # Frames of different threads must not mix.
         with self._sending:
             # Descriptors ride on the first bytes; the kernel may take only some of these, and the rest follows.
@@ -33,6 +37,70 @@ class Frames:
             self._connection.sendall(whole[sent:])
             if body:
                 self._connection.sendall(body)
+
+    def post(self, head: dict[str, Any], body: bytes = b"") -> None:
+        """Send a frame and wait for nobody: what the other side does not take at once is sent by a thread.
+
+        For a connection without `wait_at_most`. Frames stay in their order. Errors are dropped: who is gone needs none.
+        """
+        frame = _begin(head, body), body
+        with self._posting:
+            if not self._has_sender and self._sending.acquire(blocking=False):
+                rest = self._sent_now(*frame)
+                if not rest:
+                    self._sending.release()
+                    return
+                # The lock stays taken until the whole frame is sent.
+                self._has_sender = True
+                self._send_later(rest)
+                return
+            self._waiting.append(frame)
+            if not self._has_sender:
+                self._has_sender = True
+                self._send_later()
+
+    def _sent_now(self, begin: bytes, body: bytes) -> bytes:
+        """Send as much of a frame as the kernel takes; return the rest."""
+        sent, whole = 0, len(begin) + len(body)
+        try:
+            while sent < whole:
+                parts = [begin[sent:], body] if sent < len(begin) else [memoryview(body)[sent - len(begin) :]]
+                sent += self._connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return (begin + body)[sent:]
+        except OSError:
+            pass
+        return b""
+
+    def _send_later(self, rest: bytes = b"") -> None:
+        try:
+            threading.Thread(target=self._send_waiting, args=(rest,), name="dljob-sender", daemon=True).start()
+        except RuntimeError:  # no thread can be made: a frame that breaks off must be the last one
+            self.close()
+
+    def _send_waiting(self, rest: bytes) -> None:
+        """Send the rest of a frame, whose lock is taken, and then what waits."""
+        try:
+            if rest:
+                try:
+                    self._connection.sendall(rest)
+                finally:
+                    self._sending.release()
+            while frame := self._next_waiting():
+                with self._sending:
+                    for part in frame:
+                        self._connection.sendall(part)
+        except OSError:  # nobody is there who would read the rest
+            with self._posting:
+                self._waiting.clear()
+                self._has_sender = False
+
+    def _next_waiting(self) -> tuple[bytes, bytes] | None:
+        with self._posting:
+            if not self._waiting:
+                self._has_sender = False
+                return None
+            return self._waiting.popleft()
 
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """Return the next frame; None when the other side is gone."""
@@ -77,6 +145,12 @@ class Frames:
                 return None
             parts += got
         return bytes(parts)
+
+
+def _begin(head: dict[str, Any], body: bytes) -> bytes:
+    """Return what comes before the body of a frame."""
+    text = json.dumps(head).encode()
+    return _LENGTHS.pack(len(text), len(body)) + text
 
 
 def abstract(path: str) -> str:

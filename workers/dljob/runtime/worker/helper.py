@@ -19,6 +19,7 @@ from typing import Any
 
 from dljob.runtime.forked_workers import clean_process
 from dljob.runtime.forked_workers.clean_process import CleanProcess
+from dljob.runtime.forked_workers.server import FOLDER
 from dljob.runtime.process.preload import Preload
 from dljob.runtime.worker import forkserver
 from dljob.runtime.worker.forkserver import MESSAGE_BYTES, send_order
@@ -31,8 +32,8 @@ sys.path[:] = boot.pop("path") or [path for path in sys.path if path]
 from dljob.runtime.worker.forkserver import main
 main(**boot)
 """
-_RAYS = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""Variables that Ray sets for its own workers. In a rank they would mislead a Ray that user code starts."""
+_RAYS = ("RAY_JOB_ID", "RAY_RAYLET_PID", FOLDER)
+"""Variables of Ray's own workers. In a rank they would mislead a Ray that user code starts."""
 
 Event = Mapping[str, Any]
 

@@ -12,7 +12,6 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -25,8 +24,6 @@ from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
 log = logging.getLogger(__package__)
 RETRY_S = 1.0
 """Seconds until connections are accepted again after that has failed."""
-NOTICE_S = 0.2
-"""Most seconds that the host waits until ranks have taken a notice."""
 
 
 class HostSocket:
@@ -151,23 +148,13 @@ class HostSocket:
             said: dict[str, Any] = {"place": dict(self._saver(rank))}
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer, and gets it
             said = {"why": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(OSError):
-            line.send({"op": "saver", **said})
+        line.post({"op": "saver", **said})
 
 
 def _notify(lines: Collection[Frames], notice: Mapping[str, Any]) -> None:
     """Send a notice to ranks. One that is stopped gets it once it reads again, and holds up no other one."""
-
-    def send(line: Frames) -> None:
-        with contextlib.suppress(OSError):  # a rank that is gone needs no notice
-            line.send(dict(notice))
-
-    threads = [threading.Thread(target=send, args=(line,), name="dljob-notice", daemon=True) for line in lines]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + NOTICE_S
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+    for line in lines:
+        line.post(dict(notice))
 
 
 def _peer(connection: socket.socket) -> int:
@@ -189,21 +176,20 @@ def _start_call(calls: CallTransport, call: RankCall) -> Future[Reply]:
 def _say(line: Frames, number: int, done: Future[Any]) -> None:
     error = done.exception()
     said = {"said": done.result()} if error is None else {"why": str(error)}
-    with contextlib.suppress(OSError):
-        line.send({"op": "said", "id": number, **said})
+    line.post({"op": "said", "id": number, **said})
 
 
 def _answer(line: Frames, about: dict[str, Any], done: Future[Reply]) -> None:
+    """Send the answer of a call, in the thread of all calls of the rank: one process that does not read stops none."""
     error = done.exception()
-    with contextlib.suppress(OSError):
-        if error is None:
-            reply = done.result()
-            said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
-            line.send({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
-        else:
-            known = isinstance(error, CallError)
-            said: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}
-            said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
-            if isinstance(error, PeerLostError):
-                said |= {"incarnation": error.incarnation, "died": error.died}
-            line.send({"op": "error", **about, **said})
+    if error is None:
+        reply = done.result()
+        said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
+        line.post({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
+        return
+    known = isinstance(error, CallError)
+    said: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}
+    said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
+    if isinstance(error, PeerLostError):
+        said |= {"incarnation": error.incarnation, "died": error.died}
+    line.post({"op": "error", **about, **said})

@@ -1,0 +1,142 @@
+"""Processes without Ray from a template: what they are, which template they have, how their end is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.runtime.forked_workers import clean_process, starter
+from dljob.runtime.forked_workers.clean_process import CleanProcess, forked
+from dljob.runtime.forked_workers.server import FOLDER
+
+WAIT_S = 30.0
+PROGRAM = """
+import json, os, sys
+def main(fd, held, began, code):
+    told = {"pid": os.getpid(), "above": os.getppid(), "x": os.environ.get("X"), "set": os.environ.get("SET_BY_IMPORT")}
+    told |= {"ray": "ray" in sys.modules, "there": "large" in sys.modules, "leads": os.getsid(0) == os.getpid()}
+    told |= {"cwd": os.getcwd(), "name": open("/proc/self/comm").read().strip(), "began": began.get("SET_BY_IMPORT")}
+    told |= {"main": hasattr(sys.modules["__main__"], "__file__"), "threads": os.environ.get("OMP_NUM_THREADS")}
+    with os.fdopen(fd, "w") as out:
+        out.write(json.dumps(told))
+    sys.stdin.read()
+    os._exit(code)
+"""
+
+
+@pytest.fixture
+def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a raylet's place; templates beside it end with it. `large` is a module that sets a variable."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "program_of_test.py").write_text(PROGRAM)
+    (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
+    (tmp_path / "own" / "threaded.py").write_text(
+        "import threading; threading.Thread(target=input, daemon=True).start()"
+    )
+    (tmp_path / "sockets").mkdir()
+    path = os.pathsep.join([str(tmp_path / "own"), *filter(None, sys.path)])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
+        monkeypatch.setenv("PYTHONPATH", path)
+        monkeypatch.setenv(FOLDER, str(tmp_path / "sockets"))
+        monkeypatch.setenv(clean_process.RAYLET, str(made.pid))
+        yield made
+        made.kill()
+
+
+class Asked:
+    """A clean process that was asked for, and what it told of itself."""
+
+    def __init__(self, *modules: str, code: int = 7, **env: str) -> None:
+        reader, writer = os.pipe()
+        waits, self.release = os.pipe()
+        program = "program_of_test", {"code": code}
+        made = forked(program, modules, {**os.environ, **env}, (waits, 1, 2, writer))
+        os.close(writer)
+        os.close(waits)
+        with os.fdopen(reader) as out:
+            text = out.read()
+        assert isinstance(made, CleanProcess)
+        self.process, self.told = made, json.loads(text)
+
+    def end(self) -> int:
+        os.close(self.release)
+        return self.process.wait(WAIT_S)
+
+
+def test_clean_process_has_what_it_would_have_had_as_a_child(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = (asked := Asked("large", X="own", OMP_NUM_THREADS="3")).told
+    assert (told["x"], told["cwd"], told["threads"]) == ("own", str(tmp_path), "3")
+    assert told["there"]
+    assert told["leads"]
+    assert not told["ray"]
+    assert not told["main"]
+    # What the import has set is there; what the process has begun with is known, too.
+    assert (told["set"], told["began"]) == ("yes", None)
+    assert told["name"] == "dljob-clean"
+    with pytest.raises(subprocess.TimeoutExpired):
+        asked.process.wait(0.01)
+    assert asked.end() == 7
+
+
+def test_what_an_import_sets_stays_as_if_the_process_had_imported(raylet: subprocess.Popen[bytes]) -> None:
+    asked = Asked("large", SET_BY_IMPORT="mine")
+    assert asked.told["set"] == "yes"
+    assert asked.told["began"] == "mine"
+    assert asked.end() == 7
+
+
+def test_jobs_of_one_environment_have_one_template_and_others_have_their_own(raylet: subprocess.Popen[bytes]) -> None:
+    first, second = Asked("large", RAY_JOB_ID="01", DLJOB_X="1"), Asked("large", RAY_JOB_ID="02")
+    other, less = Asked("large", TORCH_X="1"), Asked("json")
+    assert first.told["above"] == second.told["above"]
+    assert len({each.told["above"] for each in (first, other, less)}) == 3
+    assert not less.told["there"]
+    assert [each.end() for each in (first, second, other, less)] == [7] * 4
+
+
+def test_a_process_outlives_its_template_and_its_end_is_still_told(raylet: subprocess.Popen[bytes]) -> None:
+    asked = Asked("large")
+    os.kill(asked.told["above"], signal.SIGKILL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        asked.process.wait(0.2)
+    assert asked.end() == 1, "its code is not known any more"
+    again = Asked("large")
+    assert again.told["above"] != asked.told["above"]
+    assert again.end() == 7
+
+
+def test_a_process_that_was_killed_is_told_as_a_shell_does(raylet: subprocess.Popen[bytes]) -> None:
+    asked = Asked("large")
+    os.kill(asked.told["pid"], signal.SIGKILL)
+    assert asked.process.wait(WAIT_S) == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("missing", [FOLDER, clean_process.RAYLET])
+def test_without_forked_workers_there_is_no_template(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delenv(missing)
+    assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
+    assert not list((tmp_path / "sockets").iterdir())
+
+
+def test_nothing_is_forked_without_modules_or_where_it_is_not_safe(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert forked(("program_of_test", {}), (), os.environ, (0, 1, 2, 2)) is None
+    assert not list((tmp_path / "sockets").iterdir())
+    assert forked(("program_of_test", {}), ("threaded",), os.environ, (0, 1, 2, 2)) is None
+    assert [file.suffix for file in (tmp_path / "sockets").iterdir() if file.suffix == ".unfit"] == [".unfit"]
+    monkeypatch.setattr(starter, "MOST", 0)
+    assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
