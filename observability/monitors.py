@@ -32,6 +32,8 @@ def scrape_config(monitor: Object, targets_file: str) -> dict[str, Any]:
     }
     if "interval" in endpoint:
         config["scrape_interval"] = endpoint["interval"]
+    if "sampleLimit" in monitor["spec"]:
+        config["sample_limit"] = monitor["spec"]["sampleLimit"]
     if relabelings := endpoint.get("metricRelabelings"):
         config["metric_relabel_configs"] = [_relabeling(one) for one in relabelings]
     return config
@@ -100,7 +102,7 @@ def _endpoint(monitor: Object) -> Object:
     kind, spec = monitor["kind"], monitor["spec"]
     if kind not in _ENDPOINTS:
         raise ValueError(f"{kind} is neither ServiceMonitor nor PodMonitor")
-    _refuse(spec, {"selector", "namespaceSelector", _ENDPOINTS[kind]}, f"{kind} spec")
+    _refuse(spec, {"selector", "namespaceSelector", "sampleLimit", _ENDPOINTS[kind]}, f"{kind} spec")
     (endpoint,) = spec[_ENDPOINTS[kind]]
     _refuse(endpoint, _ENDPOINT, f"{kind} endpoint")
     return endpoint

@@ -73,7 +73,9 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
             yield f"{end.get('reason') or 'Error'}: container {ray['name']} ended with {_exit(end)}"
     # Last: every pod that is being removed has it, so it counts when nothing says more.
     if "deletionTimestamp" in meta:
-        yield "Deleted: somebody deleted it"
+        # Without a grace period it is no announcement: nothing can be saved, and ranks end as on a machine that fails.
+        forced = meta.get("deletionGracePeriodSeconds") == 0
+        yield "Removed: somebody deleted it by force" if forced else "Deleted: somebody deleted it"
 
 
 def _describe(what: Object) -> str:

@@ -77,15 +77,22 @@ def test_a_head_cannot_report_for_another_namespace_or_for_the_operator(helm: He
         "up 0\n"
     )
     monitor, file = pod_monitor(helm), tmp_path / "targets.json"
-    with serving(honest) as (port, scraped), serving(forged) as (forger, forger_scraped):
-        file.write_text(json.dumps(targets(monitor, [head("theirs", "job", port), head("mine", "job", forger)])))
+    monitor["spec"]["sampleLimit"] = 100
+    flood = "".join(f'dljob_step{{dljob="{number}"}} 1\n' for number in range(101))
+    with (
+        serving(honest) as (port, scraped),
+        serving(forged) as (forger, forger_scraped),
+        serving(flood) as (flooder, flooder_scraped),
+    ):
+        heads = [head("theirs", "job", port), head("mine", "job", forger), head("more", "job", flooder)]
+        file.write_text(json.dumps(targets(monitor, heads)))
         configuration = {**scrape_config(monitor, str(file)), "scrape_interval": "1s", "scrape_timeout": "1s"}
         with real_prometheus.serving(tmp_path, json.dumps({"scrape_configs": [configuration]})) as server:
             # The second scrape begins once the samples of the first are stored.
-            for each in (scraped, scraped, forger_scraped, forger_scraped):
+            for each in (scraped, scraped, forger_scraped, forger_scraped, flooder_scraped, flooder_scraped):
                 assert each.acquire(timeout=30)
             steps = {json.dumps(one["metric"], sort_keys=True): one["value"][1] for one in server.query("dljob_step")}
-            others = [server.query(query) for query in ("dljob_operator_leader", "up == 0")]
+            others = [server.query(query) for query in ("dljob_operator_leader", 'up{namespace!="more"} == 0')]
     same = {"__name__": "dljob_step", "container": "ray-head", "job": "here/dljob-jobs", "pod": "job-head"}
     rows = (("theirs", "job", port, "7"), ("theirs", "second", port, "3"), ("mine", "job", forger, "99"))
     assert steps == {
@@ -95,6 +102,13 @@ def test_a_head_cannot_report_for_another_namespace_or_for_the_operator(helm: He
         for namespace, name, at, value in rows
     }
     assert others == [[], []]
+
+
+def test_the_podmonitor_bounds_the_series_of_a_head(helm: Helm) -> None:
+    assert pod_monitor(helm)["spec"]["sampleLimit"] == 20_000
+    chosen = helm.render(metrics={"podMonitor": {"enabled": True, "sampleLimit": 7}})["PodMonitor", "dljob-jobs"]
+    assert chosen["spec"]["sampleLimit"] == 7
+    assert scrape_config(chosen, "x")["sample_limit"] == 7
 
 
 def test_the_podmonitor_keeps_the_metrics_of_gateways_and_none_of_the_operator(helm: Helm) -> None:

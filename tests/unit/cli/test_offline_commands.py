@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much(here: Path, capsys: pytest.Ca
     assert main.run(["plan", "large.yaml"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "does not fit" in printed.err
+    assert re.search(r"\.yaml:\d+:\d+: spec.nodeGroups: the job does not fit", printed.err)
 
 
 def test_a_spec_that_is_wrong_is_refused_with_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

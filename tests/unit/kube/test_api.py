@@ -17,6 +17,7 @@ from dljob.kube import api as api_module
 from dljob.kube.answers import Bounds
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, ApiError, Kube, NotThereError, Resource
 from dljob.kube.connection import find
+from dljob.kube.transport import Response
 
 
 def config_map(name: str, **labels: str) -> dict[str, Any]:
@@ -162,6 +163,15 @@ async def test_a_busy_server_is_asked_again(fake: FakeCluster, kube: Kube, monke
     with pytest.raises(ApiError) as caught:
         await kube.create(CONFIG_MAPS, config_map("two"))
     assert caught.value.status == 429
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(b"[" * 200_000, "it is nested too deep"), (b"<html>", "Expecting value: line 1 column 1")],
+)
+def test_an_answer_that_cannot_be_read_is_told_in_one_line(body: bytes, why: str) -> None:
+    with pytest.raises(ApiError, match=f"an answer of the API server cannot be read: {why}"):
+        Response(200, body).json()
 
 
 async def test_a_server_that_is_not_there_is_named(fake: FakeCluster, kube: Kube) -> None:

@@ -395,7 +395,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Any, J
             if "object" not in event:
                 return  # a bare Status: the server refused the stream
             yield event["type"], event["object"]
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
         return  # a torn stream or line: the next list shows the missed changes
 
 

@@ -39,8 +39,16 @@ class Response:
     body: bytes
 
     def json(self) -> AnyJson:
-        """Return the body as JSON; None when it is empty."""
-        return json.loads(self.body) if self.body else None
+        """Return the body as JSON; None when it is empty.
+
+        Raises:
+            ApiError: It cannot be read: a proxy's page, or an object nested more deeply than Python can follow.
+        """
+        try:
+            return json.loads(self.body) if self.body else None
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise ApiError(self.status, "", f"an answer of the API server cannot be read: {why}") from None
 
     def text(self) -> str:
         """Return the body as text."""

@@ -27,14 +27,26 @@ def refusals(manifest: DLJobManifest, policy: PodPolicy) -> tuple[Finding, ...]:
     # On an existing RayCluster there is no image of ours, so none is filled in.
     there = manifest.spec.ray_cluster_ref is not None
     whole = manifest if there else effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION)
-    misfit: tuple[Finding, ...] = ()
+    groups: Mapping[str, MachineGroup]
     try:
-        groups: Mapping[str, MachineGroup] = plan(manifest).node_groups
+        misfit, groups = (), plan(manifest).node_groups
     except PlacementError as error:
         # Its pods are judged all the same, so that a user sees all problems at once.
-        loc = written_at(manifest.spec, spoken(manifest.spec), error.loc)
-        misfit, groups = (Finding(loc, error.message, error.hint),), declared_machines(manifest.spec)
+        misfit, groups = (_misfit(manifest, error),), declared_machines(manifest.spec)
     return (*misfit, *too_large(len(spec_text(whole))), *breaches(manifest, groups, policy))
+
+
+def misfits(manifest: DLJobManifest) -> tuple[Finding, ...]:
+    """Return why a job whose spec keeps the rules has no plan; none where it has one."""
+    try:
+        plan(manifest)
+    except PlacementError as error:
+        return (_misfit(manifest, error),)
+    return ()
+
+
+def _misfit(manifest: DLJobManifest, error: PlacementError) -> Finding:
+    return Finding(written_at(manifest.spec, spoken(manifest.spec), error.loc), error.message, error.hint)
 
 
 def spec_text(manifest: DLJobManifest) -> str:

@@ -128,6 +128,15 @@ RULES: tuple[CauseRule, ...] = (
         of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
+        "pod-removed",
+        Source.POD,
+        ("removed: somebody deleted it by force",),
+        "NodeLost",
+        "Removed: somebody deleted it by force",
+        "dljob: what the operator says of a pod that somebody deletes without a grace period",
+        of=EvidenceScope.OUTSIDE,
+    ),
+    CauseRule(
         "notice",
         Source.NOTICE,
         ("",),

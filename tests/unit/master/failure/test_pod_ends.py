@@ -22,6 +22,7 @@ OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod
         ("PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod", "Preempted"),
         ("Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)", "Preempted"),
         ("Deleted: somebody deleted it (pod j-ed4f5-w0)", "Preempted"),
+        ("Removed: somebody deleted it by force (pod j-ed4f5-w0)", "NodeLost"),
     ],
 )
 def test_the_words_of_kubernetes_name_the_cause(words: str, reason: str, first: bool):

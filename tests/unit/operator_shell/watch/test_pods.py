@@ -150,7 +150,10 @@ def test_the_reason_why_a_pod_ends_is_read_from_its_status(status: dict[str, Any
 
 
 def test_a_pod_that_is_deleted_says_so_when_nothing_says_more() -> None:
-    assert pod({}, deletionTimestamp="2026-01-01T00:00:00Z").end == "Deleted: somebody deleted it"
+    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert pod({}, **gone).end == "Deleted: somebody deleted it"
+    assert pod({}, **gone, deletionGracePeriodSeconds=30).end == "Deleted: somebody deleted it"
+    assert pod({}, **gone, deletionGracePeriodSeconds=0).end == "Removed: somebody deleted it by force"
     assert pod({"conditions": [DRAINED]}, deletionTimestamp="2026-01-01T00:00:00Z").end == (
         "EvictionByEvictionAPI: evicting"
     )

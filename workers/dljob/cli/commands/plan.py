@@ -24,11 +24,12 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve
+    from dljob.raycluster.acceptance import misfits
     from dljob.raycluster.render import preview_raycluster
     from dljob.spec.loading.load import load_file
     from dljob.spec.text.emit import to_yaml
 
-    manifest = with_resources(load_file(file))
+    manifest = with_resources(load_file(file, rules=misfits))
     resolved = resolve(manifest)
     if form == "manifest":
         output.data(to_yaml(preview_raycluster(resolved, manifest)))
