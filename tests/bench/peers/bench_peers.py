@@ -1,11 +1,12 @@
-"""The same two workloads under dljob and its peers, in turn: start, eight events, and memory (`make bench-peers`).
+"""The same three workloads under dljob and its peers, in turn: start, events, memory and goodput (`make bench-peers`).
 
     .venv/bin/python tests/bench/peers/bench_peers.py                  # all samples that are not there yet
     .venv/bin/python tests/bench/peers/bench_peers.py S one [DLRover]  # those of one row, of all peers or one
     .venv/bin/python tests/bench/peers/bench_peers.py --table          # write the tables in docs/benchmarks.md
 
-For a quiet machine. Each sample is written to figures.jsonl at once, so that the command goes on where it was ended.
-Every run has a Ray and a folder of its own; what a peer leaves behind is counted and ended. BENCH_RUNS=n: n samples.
+For a quiet machine: a run waits until it is, at most QUIET_S. Each sample is written to figures.jsonl at once, so that
+the command goes on where it was ended. Every run has a folder of its own, and a Ray where the peer needs one; what a
+peer leaves behind is counted and ended. BENCH_RUNS=n: n samples.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +40,7 @@ SHORT = ("<!-- headlines -->", "<!-- end of headlines -->")
 WIDE, EIGHTHS = 16, " ▏▎▍▌▋▊▉"
 """Characters of the longest bar, and those of its last."""
 WORKLOADS = {
-    "S": "S: a script of n gloo ranks",
+    "S": "S: a script of n gloo ranks (in user code: behind the first all-reduce)",
     "A": "A: n actors of a class",
     "G": "G: a script of 4 gloo ranks that saves every 10 steps of 0.1 s",
 }
@@ -49,9 +51,9 @@ ROWS = {
     "one": "one of 4 killed -> it is back",
     "two": "two of 4 killed -> both are back",
     "all": "all 4 killed -> all are back",
-    "master": "the master killed, then a rank -> it is back",
+    "master": "the master and a rank killed -> the rank is back",
     "node": "a raylet and its ranks killed -> these are back",
-    "head": "the head killed, then a rank -> it is back",
+    "head": "the GCS killed, 75 s later a rank -> it is back",
     "hang": "one of 4 stopped (SIGSTOP) -> its rank is back",
     "jobs": "8 jobs of one rank at once: commands -> last of 8 in user code",
     "goodput": "ten faults in ten minutes: steps kept x 0.1 s / wall time",
@@ -60,18 +62,23 @@ ROWS = {
 ROWS_OF = {"S": frozenset(ROWS) - {"goodput"}, "A": frozenset(ROWS) - {"goodput"}, "G": frozenset({"goodput"})}
 """Workload -> its rows."""
 BESIDE = {
-    "rss": "memory of a rank (RSS, n = 16)",
-    "rss-master": "memory of the master (RSS, n = 16)",
-    "fit": "jobs of one rank that fit in 80 % of this machine's memory (PSS)",
+    "pss": "memory of a rank (PSS, n = 16)",
+    "pss-rest": "memory of all else of the job, without Ray's own processes (PSS, n = 16)",
+    "fit": "jobs of one rank that would fit in 80 % of this machine's memory, by 8 (PSS)",
 }
 """Rows that are measured beside others: `start-16`, and the last one `jobs`."""
-UNITS = {"rss": "MiB", "rss-master": "MiB", "fit": "", "goodput": ""}
+UNITS = {"pss": "MiB", "pss-rest": "MiB", "fit": "", "goodput": ""}
 """Row -> its unit, where it is not seconds."""
 MORE = ("goodput", "fit")
 """Rows in which more is better."""
-NO_STEPS = {"A": {"hang": "an actor of this class makes no steps that anybody could miss"}}
-"""Workload -> row -> why no peer can be measured."""
-NO_MASTER = {"master": "the driver is its only master", "rss-master": "it has none"}
+NO_MASTER = {"master": "the driver is its only master"}
+QUIET_S, BUSY = 30.0, 10.0
+"""Most seconds to wait for a quiet machine; percent of its CPUs at which it is not."""
+ONE_AGENT = {
+    "master": "its agent is all it has",
+    "node": "--standalone has one agent",
+    "head": "its agent is all it has",
+}
 PEERS = {
     peer.name: peer
     for peer in (
@@ -85,34 +92,43 @@ PEERS = {
         Peer(
             "DLRover",
             "dlrover_peer.py",
-            "0.6.1, the unified API: roles and masters of 1 CPU, failover by the job, its default",
+            "0.6.1, the unified API: roles and masters of 1 CPU, no node check, 100 restarts, comm_timeout_s=10",
             environment="dlrover",
             master=("ray::PrimeMaster", "ray::wait"),  # the title of the task under way
         ),
         Peer(
             "Ray Train",
             "ray_train.py",
-            "v2, TorchTrainer with gloo, max_failures=-1",
+            "v2, TorchTrainer with gloo, max_failures=-1, timeout_s=10, looks each 0.5 s, 10 s for a silent rank",
             workloads="S",
-            why_not="it runs a function for each rank, and no actors of a class",
+            why_not="nobody can call the ranks of its function",
             environment="ray_train",
             master="ray::TrainController",
         ),
         Peer(
             "torchrun",
             "torchrun.py",
-            "--standalone, 100 restarts, a store for each life",
+            "--standalone, 100 restarts, a store for each life, looks each 0.1 s, SIGKILL after 5 s",
             workloads="S",
-            why_not="it runs scripts",
+            why_not="nobody can call the ranks of its script",
             ray=False,
-            absent={"master": "its only master is its agent: the head", "node": "all ranks are on one machine"},
+            absent=ONE_AGENT,
+        ),
+        Peer(
+            "elastic_launch",
+            "elastic_launch.py",
+            "torchrun's agent in a program, start_method=fork, else as torchrun",
+            workloads="S",
+            why_not="nobody can call the ranks of its function",
+            ray=False,
+            absent={**ONE_AGENT, "goodput": "its agent is torchrun's"},
         ),
         Peer(
             "bare Ray",
             "bare_ray.py",
             "max_restarts=-1 and max_task_retries=-1",
             workloads="A",
-            why_not="it has no ranks of a script",
+            why_not="it restarts no group of ranks",
             absent=NO_MASTER,
         ),
     )
@@ -126,7 +142,7 @@ def why_not(cell: Cell) -> str:
     peer = PEERS[name]
     if ("S" if workload == "G" else workload) not in peer.workloads:
         return peer.why_not
-    return peer.absent.get(row) or NO_STEPS.get(workload, {}).get(row, "")
+    return peer.absent.get(row, "")
 
 
 def possible(words: Iterable[str], samples: Sequence[Sample]) -> list[Cell]:
@@ -139,6 +155,19 @@ def possible(words: Iterable[str], samples: Sequence[Sample]) -> list[Cell]:
     return [cell for cell in chosen if cell[2] not in missing and not why_not(cell)]
 
 
+def wait_until_quiet() -> None:
+    """Wait until nothing else runs on this machine, at most QUIET_S."""
+    end = time.monotonic() + QUIET_S
+    while psutil.cpu_percent(1.0) >= BUSY and time.monotonic() < end:
+        pass
+
+
+def commit() -> str:
+    """Return the commit of this checkout; a plus after it: with changes."""
+    git = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def today() -> str:
     """Return the day that a sample names."""
     return datetime.now(UTC).date().isoformat()
@@ -147,7 +176,7 @@ def today() -> str:
 def sampled(cell: Cell, python: Path, limit_s: float | None = None) -> list[Sample]:
     """Run a peer once; returns what is to be noted, a failure too."""
     workload, row, name = cell
-    facts = {"load": round(os.getloadavg()[0], 1), "cpus": os.cpu_count() or 0, "when": today()}
+    facts = {"load": round(os.getloadavg()[0], 1), "cpus": os.cpu_count() or 0, "when": today(), "commit": commit()}
     try:
         more = {} if limit_s is None else {"limit_s": limit_s}
         if workload == goodput.WORKLOAD:
@@ -159,7 +188,9 @@ def sampled(cell: Cell, python: Path, limit_s: float | None = None) -> list[Samp
     except (OSError, ValueError, psutil.Error, subprocess.SubprocessError) as error:
         return [Sample(workload, row, name, why=f"failed: {type(error).__name__}: {error}", **facts)]
     return [
-        Sample(workload, of, name, value=round(value, 4), restarted=got.restarted, left=got.left, **facts)
+        Sample(
+            workload, of, name, value=round(value, 4), restarted=got.restarted, left=got.left, again=got.again, **facts
+        )
         for of, value in got.values.items()
     ]
 
@@ -199,7 +230,12 @@ def tables(samples: Sequence[Sample]) -> str:
     if samples:
         loads, days = [one.load for one in samples], sorted({one.when for one in samples})
         cpus = " or ".join(sorted({str(one.cpus) for one in samples}))
-        parts.append(f"{days[0]} to {days[-1]}, {cpus} processors, load {min(loads)} to {max(loads)} before a run.")
+        commits = ", ".join(sorted({one.commit for one in samples if one.commit}))
+        counts = sorted({len([one for one in samples if one.cell == cell]) for cell in {one.cell for one in samples}})
+        parts.append(
+            f"{days[0]} to {days[-1]}, {cpus} processors, load {min(loads)} to {max(loads)} before a run, "
+            f"{counts[0]} to {counts[-1]} samples in a cell. Commits: {commits or 'not noted'}."
+        )
     return "\n\n".join(parts)
 
 
@@ -222,8 +258,9 @@ def headlines(samples: Sequence[Sample]) -> str:
     lines = ["| what | dljob | best of the others | ratio | |", "| --- | --- | --- | --- | --- |"]
     for workload in WORKLOADS:
         for row, what in rows_of(workload).items():
-            values = medians([one for one in samples if (one.workload, one.row) == (workload, row)])
-            lines += headline(f"{workload}: {what}", values, UNITS.get(row, "s"), more=row in MORE)
+            own = [one for one in samples if (one.workload, one.row) == (workload, row) and not why_not(one.cell)]
+            note = "" if differs(own) else ", within the spread"
+            lines += headline(f"{workload}: {what}", medians(own), UNITS.get(row, "s"), more=row in MORE, note=note)
     lines += headline("on Kubernetes: apply -> first line of a job of one rank", on_kubernetes(figures.known()), "s")
     return "\n".join(lines) if len(lines) > 2 else "Nothing is measured yet."
 
@@ -236,7 +273,17 @@ def on_kubernetes(kept: figures.Kept) -> dict[str, float]:
     return {name: median(found[sample]) for sample, name in names.items() if sample in found}
 
 
-def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = False) -> list[str]:
+def differs(samples: Sequence[Sample]) -> bool:
+    """Return whether all samples of dljob lie on one side of those of each other peer."""
+    mine = [one.value for one in samples if one.peer == "dljob" and one.value is not None]
+    for name in {one.peer for one in samples} - {"dljob"}:
+        theirs = [one.value for one in samples if one.peer == name and one.value is not None]
+        if mine and theirs and min(mine) <= max(theirs) and min(theirs) <= max(mine):
+            return False
+    return True
+
+
+def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = False, note: str = "") -> list[str]:
     """Return a line of that table; none where dljob or all others have no figure. `more`: whether more is better."""
     own = values.get("dljob")
     others = {name: value for name, value in values.items() if name != "dljob"}
@@ -245,7 +292,7 @@ def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = 
     best = (max if more else min)(others, key=others.__getitem__)
     bars = "<br>".join(f"`{bar(value, max(values.values()))}` {name}" for name, value in values.items())
     mine, theirs = (f"{value:.3g} {unit}".rstrip() for value in (own, others[best]))
-    return [f"| {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x | {bars} |"]
+    return [f"| {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x{note} | {bars} |"]
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, float]:
@@ -275,6 +322,7 @@ def measure_all(words: Sequence[str], many: int) -> None:
         except NotToBeHadError as error:
             made = [Sample("", INSTALL, peer.name, why=f"it cannot be installed: {error}", when=today())]
         else:
+            wait_until_quiet()
             made = sampled(cell, pythons[peer.name])
         note(peer_samples.FIGURES, made)
         for one in made:

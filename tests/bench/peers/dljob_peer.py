@@ -12,7 +12,7 @@ CODE = Path(__file__).parent / "workloads"
 def manifest(n: int) -> dict[str, Any]:
     """Return a job of one role with n ranks."""
     restarts = {"maxRestarts": 100}
-    role = {"name": "worker", "entrypoint": {"class": "dljob_role.stay"}, "replicas": n, "resources": {"cpu": "1"}}
+    role = {"name": "worker", "entrypoint": {"class": "dljob_role.Rank"}, "replicas": n, "resources": {"cpu": "1"}}
     fault_tolerance = {"backoff": {"initialSeconds": 0, "maxSeconds": 0}, **restarts}
     spec = {"faultTolerance": fault_tolerance, "roles": [role | {"restartPolicy": restarts}]}
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": NAME}, "spec": spec}

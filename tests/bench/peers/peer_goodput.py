@@ -1,7 +1,8 @@
 """Goodput of a peer under the faults of tests/bench/trace.yaml, seen from outside and counted alike for all.
 
 Steps that are saved at the end, times the seconds of an undisturbed step, over the seconds of the trace. It begins once
-all ranks have done their first step: the start has rows of its own.
+all ranks have done their first step: the start has rows of its own. A command that ends is started again at once, as a
+user or a controller does: what was saved is there.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import psutil
 import yaml
-from peer_run import HERE, LIMIT_S, RANKS, NoFigureError, Outcome, Peer, running
+from peer_run import HERE, LIMIT_S, RANKS, NoFigureError, Outcome, Peer, Run, running
 from workloads.workload_g import STEP_S
 
 TRACE = HERE.parent / "trace.yaml"
 WORKLOAD = "G"
+LOOK_S = 0.2
+"""Seconds between two looks whether the command has ended."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,26 @@ def measure(peer: Peer, python: Path, faults: Trace, limit_s: float = LIMIT_S) -
         if peer.ray:
             run.start_ray(RANKS)
         run.start(WORKLOAD, RANKS)
-        begin, before = time.monotonic(), _saved(run.out)
+        begin, before, again = time.monotonic(), _saved(run.out), 0
         for at, what in faults.faults:
-            time.sleep(max(0.0, begin + at - time.monotonic()))
+            again += _wait(run, begin + at)
             if what not in peer.absent:
                 try:
                     run.strike(what)
                 except (NoFigureError, psutil.Error) as error:  # who has ended already meets nothing
                     run.note(f"{at:g} s, {what}: {error}")
-        time.sleep(max(0.0, begin + faults.seconds - time.monotonic()))
+        again += _wait(run, begin + faults.seconds)
         kept = _saved(run.out) - before
-        return Outcome({"goodput": kept * STEP_S / faults.seconds}, left=run.leave())
+        return Outcome({"goodput": kept * STEP_S / faults.seconds}, left=run.leave(), again=again)
+
+
+def _wait(run: Run, until: float) -> int:
+    """Wait; return how often the command had to be started again."""
+    again = 0
+    while (left := until - time.monotonic()) > 0:
+        again += run.start_again(WORKLOAD, RANKS)
+        time.sleep(min(LOOK_S, left))
+    return again
 
 
 def _saved(out: Path) -> int:

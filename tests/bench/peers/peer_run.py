@@ -19,7 +19,9 @@ from typing import Any
 
 import psutil
 
+from dljob.runtime.forked_workers import starter
 from dljob.runtime.forked_workers.processes import SERVER, of_raylet
+from dljob.runtime.forked_workers.server import CLEAN_NAME
 
 HERE = Path(__file__).parent
 CODE = HERE / "workloads"
@@ -29,8 +31,20 @@ RANKS, JOBS = 4, 8
 """As many as an event meets; jobs of one rank that run at once."""
 SHARE = 0.8
 """Of the machine's memory, for as many jobs of one rank as fit."""
+STARTER = starter.__file__
 LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
 """Until a run counts as one that does not come back; for the command to end; for its other processes after it."""
+HEADLESS_S = 75.0
+"""For which a job runs without its head before a rank is killed: Ray's own processes give up after 60."""
+RAYS_TITLES = ("ray::IDLE", "ray::_AutoscalingCoordinatorActor", "raylet", "gcs_server", "ray-dashboard")
+RAYS_WORDS = (
+    "/ray/dashboard/",
+    "/ray/autoscaler/",
+    "/ray/_private/log_monitor",
+    "/ray/_private/runtime_env",
+    "ray_here.py",
+)
+"""How processes of Ray itself begin, and what is in their commands."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PASSING = re.compile(r"^\[[^\]]*\] \S+:\d+: | for job peer-\d+|\.\s*(GCS may have been killed.*)?$")
 """What differs from run to run, or says nothing: the head of a line of Ray's log, and the number of a job."""
@@ -73,6 +87,8 @@ class Outcome:
     """Row -> seconds or MiB."""
     restarted: int | None = None
     left: int = 0
+    again: int = 0
+    """How often the command ended and was started again."""
 
 
 class Run:
@@ -87,7 +103,8 @@ class Run:
             "DLJOB_HOME": str(out / "state"),
             "RAY_TMPDIR": str(out),
         }
-        self.env = {**os.environ, **quiet, MARK: str(out), "PYTHONPATH": os.pathsep.join(words).rstrip(os.pathsep)}
+        compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.env = {**compiled, **quiet, MARK: str(out), "PYTHONPATH": os.pathsep.join(words).rstrip(os.pathsep)}
         self.made: subprocess.Popen[bytes] | None = None
         self.jobs: list[subprocess.Popen[bytes]] = []
         """The commands of several jobs, each with a folder of its own."""
@@ -128,8 +145,8 @@ class Run:
         """Start JOBS jobs of one rank at once.
 
         Returns:
-            Seconds until the last of them is in user code; how many fit in SHARE of the machine's memory, by what these
-            have added to it.
+            Seconds until the last of them is in user code; how many fit in SHARE of the machine's memory beside what
+            was there before (Ray, templates), by what these have added to it.
         """
         before, self.begun = self.pss(), time.time()
         for number in range(JOBS):
@@ -138,7 +155,7 @@ class Run:
             self.jobs.append(self._spawn(str(HERE / self.peer.script), workload, "1", env=env))
         first = self.until(lambda: len(got := self._first_lives()) == JOBS and got)
         seconds = max(first) - self.begun
-        fit = SHARE * psutil.virtual_memory().total / ((self.pss() - before) / JOBS)
+        fit = (SHARE * psutil.virtual_memory().total - before) / ((self.pss() - before) / JOBS)
         return {"jobs": seconds, "fit": fit}
 
     def _first_lives(self) -> list[float]:
@@ -199,12 +216,17 @@ class Run:
         return found[0]
 
     def memory(self) -> dict[str, float]:
-        """Return MiB of a rank, the median of all, and of the master where it has a process of that name."""
-        ranks = [psutil.Process(life["pid"]).memory_info().rss / MIB for life in self.lives().values()]
-        found = {"rss": median(ranks)}
-        with contextlib.suppress(NoFigureError):  # its start is a figure all the same
-            found["rss-master"] = self.named(self.peer.master).memory_info().rss / MIB
-        return found
+        """Return MiB of a rank, the median of all, and of all else but Ray's own; what is shared counts once."""
+        ranks = {life["pid"] for life in self.lives().values()}
+        own, rest = [], 0.0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                pss = process.memory_full_info().pss / MIB
+                if process.pid in ranks:
+                    own.append(pss)
+                elif not is_rays(process):
+                    rest += pss
+        return {"pss": median(own), "pss-rest": rest}
 
     def strike(self, event: str) -> list[int]:
         """Do what an event does; returns the ranks that it ended or stopped.
@@ -216,8 +238,8 @@ class Run:
         if event == "node":
             return self._end_node(pids)
         victims = {"two": [1, 2], "all": list(pids)}.get(event, [1])
-        if event in ("master", "head"):
-            self.named(self.peer.master if event == "master" else "gcs_server" if self.peer.ray else "").kill()
+        if event == "master":
+            self.named(self.peer.master).kill()
         for rank in victims:
             with contextlib.suppress(ProcessLookupError):  # it ended with its master
                 os.kill(pids[rank], signal.SIGSTOP if event == "hang" else signal.SIGKILL)
@@ -226,13 +248,31 @@ class Run:
     def inflict(self, event: str) -> float:
         """Do what an event does; returns seconds until the ranks that it ended are in user code again.
 
-        Of a master or head it is the time in which they have a rank again that is killed behind them: until somebody
-        commands.
+        With a master a rank is killed, and once a head is gone for HEADLESS_S: it is the time until somebody commands.
         """
+        if event == "head":
+            self.named("gcs_server").kill()
+            self._outlive(HEADLESS_S)
+            event = "one"
         begin = time.time()
         victims = self.strike(event)
         back = self.until(lambda: set(victims) <= set(got := self.lives(begin)) and got)
         return max(back[rank]["t"] for rank in victims) - begin
+
+    def _outlive(self, seconds: float) -> None:
+        """Wait so long. Raises NoFigureError if the command ends meanwhile."""
+        begin = time.monotonic()
+        while (gone := time.monotonic() - begin) < seconds:
+            if self.made is not None and (code := self.made.poll()) is not None:
+                raise NoFigureError(f"the command ended with {code} after {gone:.0f} s")
+            time.sleep(0.1)
+
+    def start_again(self, workload: str, n: int) -> bool:
+        """Start the command again if it has ended, as a user or a controller would; return whether it had."""
+        if self.made is None or self.made.poll() is None:
+            return False
+        self.made = self._spawn(str(HERE / self.peer.script), workload, str(n))
+        return True
 
     def _end_node(self, pids: dict[int, int]) -> list[int]:
         """Kill the raylet of rank 0 with all that runs below it; returns its ranks."""
@@ -266,15 +306,17 @@ class Run:
         return len(left)
 
     def _of_the_peer(self) -> list[psutil.Process]:
-        """Return the processes that began with the peer's command or later, without those of Ray itself."""
-        own = ("ray::IDLE", "raylet", "gcs_server", "ray-dashboard")
+        """Return the processes that began with the peer's command or later, without those of Ray itself.
+
+        A template, and the servers of workers, go by themselves half a minute behind their last child.
+        """
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                words = " ".join(process.cmdline())
-                rays = title(process).startswith(own) or any(word in words for word in ("/ray/", "ray_here.py", SERVER))
+                words = process.cmdline()
+                waits = (SERVER in words and process.name() != CLEAN_NAME) or STARTER in words
                 ended = process.status() == psutil.STATUS_ZOMBIE
-                if not rays and not ended and process.create_time() >= self.begun - 1:
+                if not (is_rays(process) or waits or ended) and process.create_time() >= self.begun - 1:
                     found.append(process)
         return found
 
@@ -294,6 +336,12 @@ class Run:
             psutil.wait_procs(there, 2)
         for made in filter(None, (self.made, *self.jobs, self.ray)):
             made.wait(END_S)
+
+
+def is_rays(process: psutil.Process) -> bool:
+    """Return whether a process is one of Ray itself, which runs no code of the peer. Raises psutil.Error."""
+    words = " ".join(process.cmdline())
+    return title(process).startswith(RAYS_TITLES) or any(word in words for word in RAYS_WORDS)
 
 
 def title(process: psutil.Process) -> str:

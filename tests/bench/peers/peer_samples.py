@@ -16,7 +16,7 @@ FIGURES = Path(__file__).parent / "figures.jsonl"
 MANY, FEW, SLOW_S = 7, 3, 60.0
 """Samples of a figure; of one that takes longer than SLOW_S or has failed; seconds."""
 TWICE = 2
-"""Samples of a goodput, which takes ten minutes."""
+"""Samples of a goodput, which takes ten minutes, and where none came back."""
 INSTALL = "install"
 """The row of a peer that cannot be installed."""
 
@@ -38,9 +38,13 @@ class Sample:
     """How many ranks have a new process, where one was killed."""
     left: int = 0
     """Processes that the peer left behind, ended since."""
+    again: int = 0
+    """How often the peer's command ended before its time and was started again."""
     load: float = 0.0
     cpus: int = 0
     when: str = ""
+    commit: str = ""
+    """Of dljob and of the bench."""
 
     @property
     def cell(self) -> Cell:
@@ -70,6 +74,8 @@ def wanted(samples: Sequence[Sample], many: int = MANY) -> int:
     if any(sample.row == "goodput" for sample in samples):
         return min(TWICE, many)
     values = [sample.value for sample in samples if sample.value is not None]
+    if samples and not values:
+        return min(TWICE, many)
     slow = len(values) < len(samples) or (values and median(values) > SLOW_S)
     return min(FEW, many) if slow else many
 
@@ -100,6 +106,8 @@ def spoken(samples: Sequence[Sample], unit: str) -> str:
         restarts = [sample.restarted for sample in samples if sample.restarted is not None]
         parts += [f"{median(restarts):g} restarted"] if restarts else []
     parts += whys
+    if again := max(sample.again for sample in samples):
+        parts.append(f"its command started again {again} x")
     if left := max(sample.left for sample in samples):
         parts.append(f"left {left} processes")
     return ", ".join(parts)

@@ -126,16 +126,18 @@ def test_store_and_ranks_of_two_roles_have_torch_from_one_template(job, tmp_path
 
     changes = {"elastic": True, "comm_backend": "gloo"}
     store = job.host(ElasticMaster, role_plan("w", ("module", "forked.py"), **changes))
-    templates = set()
-    for name in ("w", "other"):
-        host = job.host(ForkHost, role_plan(name, ("module", "forked.py"), args=("stay",), **changes))
-        host.start(0, store=store.hello().address, generation=1)
+    found = []
+    for name, rank in (("w", 0), ("w", 1), ("other", 0)):
+        host = job.host(ForkHost, role_plan(name, ("module", "forked.py"), args=("stay",), replicas=2, **changes))
+        host.start(rank, store=store.hello().address, generation=1)
         pid = host.ready()[0].pid
-        templates.add(template_of(pid))
+        template = template_of(pid)
+        assert template
+        # Its last word is the pid of its raylet.
+        found.append((Path(f"/proc/{template}/cmdline").read_text().split("\0")[-2], template))
         assert "libtorch" in Path(f"/proc/{pid}/maps").read_text()
         assert "libtorch" not in Path(f"/proc/{host.hello().pid}/maps").read_text()
-    assert len(templates) == 1
-    assert templates != {0}
+    assert len(set(found)) == len({raylet for raylet, _ in found})
     assert "libtorch" not in Path(f"/proc/{store.hello().pid}/maps").read_text()
 
 

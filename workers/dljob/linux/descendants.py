@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 # Source: linux/prctl.h.
@@ -24,9 +25,26 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+_adopts = False
+_letting_go = threading.Lock()
+
+
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parent ends (a subreaper)."""
+    global _adopts  # noqa: PLW0603 - as the kernel has it: of the process
+    _adopts = True
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+@contextlib.contextmanager
+def letting_go() -> Generator[None]:
+    """Adopt no orphan meanwhile: who is started and loses its parent in the block is no descendant of this process."""
+    with _letting_go:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        try:
+            yield
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, int(_adopts))
 
 
 def below(root: int) -> list[int]:

@@ -5,6 +5,9 @@ from workload_a import Stay
 from dljob import current_worker
 
 
-def stay() -> None:
-    """Run the shared class as a rank."""
-    Stay().stay(current_worker().rank)
+class Rank(Stay):
+    """The shared class with the method that dljob runs."""
+
+    def run(self) -> None:
+        """Run the shared class as a rank."""
+        self.stay(current_worker().rank)

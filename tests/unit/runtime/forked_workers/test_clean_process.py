@@ -39,10 +39,11 @@ def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     (tmp_path / "own" / "program_of_test.py").write_text(PROGRAM)
     (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
     (tmp_path / "own" / "threaded.py").write_text(
-        "import threading; threading.Thread(target=input, daemon=True).start()"
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     )
     (tmp_path / "sockets").mkdir()
-    path = os.pathsep.join([str(tmp_path / "own"), *filter(None, sys.path)])
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setenv(FOLDER, str(tmp_path / "sockets"))

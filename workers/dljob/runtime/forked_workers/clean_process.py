@@ -7,14 +7,17 @@ and is none: it must notice by itself that nobody needs it. Where there is no te
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dljob.linux import descendants
 from dljob.runtime.forked_workers import starter
 from dljob.runtime.forked_workers.server import CLEAN_IMPORTS, FOLDER
 
@@ -30,16 +33,17 @@ class CleanProcess:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
+        self._code: int | None = None
+        self._waiting = threading.Lock()
 
     def granted(self, path: str) -> bool:
         """Return whether it is there; wait until the template at `path` has imported."""
         self._line.settimeout(starter.IMPORT_S)
-        try:
-            return starter.said(self._line, path) == starter.YES
-        except OSError:
-            return False
-        finally:
-            self._line.settimeout(None)
+        with contextlib.suppress(OSError):
+            if starter.said(self._line, path) == starter.YES:
+                return True
+        self._line.close()
+        return False
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit code, 1 where its template was killed meanwhile.
@@ -47,14 +51,19 @@ class CleanProcess:
         Raises:
             subprocess.TimeoutExpired: It has not ended in `timeout` seconds.
         """
-        self._line.settimeout(timeout)
+        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
+            raise subprocess.TimeoutExpired("a clean process", timeout or 0.0)
         try:
-            code = self._line.recv(1)
+            if self._code is None:
+                self._line.settimeout(timeout)
+                code = self._line.recv(1)
+                self._code = code[0] if code else 1
+                self._line.close()
+            return self._code
         except TimeoutError as error:
             raise subprocess.TimeoutExpired("a clean process", timeout or 0.0) from error
-        except OSError:
-            code = b""
-        return code[0] if code else 1
+        finally:
+            self._waiting.release()
 
 
 def forked(
@@ -84,15 +93,17 @@ def forked(
     def start(line: socket.socket) -> None:
         words = starter.words_of(line, path, starter.IDLE_S, int(raylet))
         command = [sys.executable, "-I", "-S", "-c", _DETACH, *words]
-        subprocess.run(
-            command,
-            env=common,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[line.fileno()],
-            start_new_session=True,
-            check=True,
-        )
+        # Other jobs need it when this process ends, which ends its descendants.
+        with descendants.letting_go():
+            subprocess.run(
+                command,
+                env=common,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[line.fileno()],
+                start_new_session=True,
+                check=True,
+            )
 
     request = [module, json.dumps({**options, "path": [each for each in sys.path if each]})], dict(env)
     try:
