@@ -23,7 +23,7 @@ from statistics import median
 import psutil
 
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
-sys.path[:0] = [str(HERE), str(HERE.parent), str(TESTS / "frameworks"), str(TESTS)]
+sys.path[:0] = [str(HERE), str(HERE / "workloads"), str(HERE.parent), str(TESTS / "frameworks"), str(TESTS)]
 
 import figures  # noqa: E402 - found by the path above
 import peer_goodput as goodput  # noqa: E402 - found by the path above

@@ -3,7 +3,7 @@
 import os
 import sys
 
-import group
+import gloo_group
 import ray
 from dlrover.python.unified.api.builder import DLJobBuilder
 
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     made = role.resource(cpu=1).end().build()
     for each in made.workloads.values():
         if each.backend == "elastic":
-            each.comm_timeout_s = int(group.timeout(n).total_seconds())
+            each.comm_timeout_s = int(gloo_group.timeout(n).total_seconds())
     limits = {"node_max_restart": 100, "job_max_restart": 100, "master_max_restart": 100}
     made.submit(os.environ.get("PEER_JOB", "peer"), master_cpu=1, **limits)

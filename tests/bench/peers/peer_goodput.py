@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import yaml
 from peer_run import HERE, LIMIT_S, RANKS, NoFigureError, Outcome, Peer, Run, running
-from workloads.workload_g import STEP_S
+from workload_g import STEP_S
 
 TRACE = HERE.parent / "trace.yaml"
 WORKLOAD = "G"

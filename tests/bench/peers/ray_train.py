@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-import group
+import gloo_group
 import ray
 
 if __name__ == "__main__":
@@ -12,7 +12,7 @@ if __name__ == "__main__":
     os.environ |= {
         "RAY_TRAIN_V2_ENABLED": "1",
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(group.TIMEOUT_S),
+        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(gloo_group.TIMEOUT_S),
     }
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -21,7 +21,7 @@ if __name__ == "__main__":
     n = int(sys.argv[2])
     TorchTrainer(
         importlib.import_module(f"workload_{sys.argv[1].lower()}").work,
-        torch_config=TorchConfig(backend="gloo", timeout_s=int(group.timeout(n).total_seconds())),
+        torch_config=TorchConfig(backend="gloo", timeout_s=int(gloo_group.timeout(n).total_seconds())),
         scaling_config=ScalingConfig(num_workers=n),
         run_config=RunConfig(storage_path=os.environ["PEER_OUT"], failure_config=FailureConfig(max_failures=-1)),
     ).fit()

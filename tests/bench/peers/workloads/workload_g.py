@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-import group
+import gloo_group
 
 STEP_S, EVERY, NUMBERS = 0.1, 10, 1 << 18
 """Seconds of a step; steps from a save to the next; float32 numbers of the state."""
@@ -18,7 +18,7 @@ def work() -> None:
 
     out = Path(os.environ["PEER_OUT"])
     torch.set_num_threads(1)
-    own = group.join()
+    own = gloo_group.join()
     rank, step, weights = dist.get_rank(), torch.zeros(1, dtype=torch.int64), torch.zeros(NUMBERS)
     if rank == 0 and (out / "state.pt").exists():
         step, weights = torch.load(out / "state.pt")
@@ -40,7 +40,7 @@ def work() -> None:
                 file.write(json.dumps({"t": time.time(), "pid": os.getpid(), "rank": rank}) + "\n")
         if rank == 0 and step.item() % EVERY == 0:
             save(out, step, weights)
-    group.leave(own=own)
+    gloo_group.leave(own=own)
 
 
 def save(out: Path, step: "torch.Tensor", weights: "torch.Tensor") -> None:  # noqa: F821 - torch is imported by a rank alone

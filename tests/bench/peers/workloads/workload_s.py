@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-import group
+import gloo_group
 
 
 def work() -> None:
@@ -15,7 +15,7 @@ def work() -> None:
 
     out = Path(os.environ["PEER_OUT"])
     torch.set_num_threads(1)
-    own = group.join()
+    own = gloo_group.join()
     rank, said = dist.get_rank(), False
     while True:
         total = torch.tensor([float((out / "go").exists())])
@@ -27,7 +27,7 @@ def work() -> None:
         if total.item():
             break
         time.sleep(0.05)
-    group.leave(own=own)
+    gloo_group.leave(own=own)
 
 
 if __name__ == "__main__":
