@@ -74,7 +74,8 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
     # Last: every pod that is being removed has it, so it counts when nothing says more.
     if "deletionTimestamp" in meta:
         # Without a grace period it is no announcement: nothing can be saved, and ranks end as on a machine that fails.
-        forced = meta.get("deletionGracePeriodSeconds") == 0
+        # The kubelet deletes a pod whose containers have ended without one, too.
+        forced = meta.get("deletionGracePeriodSeconds") == 0 and part(ray, "state", "running")
         yield "Removed: somebody deleted it by force" if forced else "Deleted: somebody deleted it"
 
 

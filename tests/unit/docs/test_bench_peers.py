@@ -116,12 +116,12 @@ def test_cells_say_median_count_and_what_was_left(bench: Any) -> None:
         bench.cell_text(("A", "one", "dljob"), late)
         == "5.00 s (2 of 3 runs), 1 restarted, not in 120 s, left 2 processes"
     )
-    assert bench.cell_text(("A", "rss", "dljob"), [sample(bench, "dljob", 135.2, row="rss")]) == "135 MiB (n=1)"
+    assert bench.cell_text(("A", "pss", "dljob"), [sample(bench, "dljob", 135.2, row="pss")]) == "135 MiB (n=1)"
 
 
 def test_cells_without_figures_say_why(bench: Any) -> None:
     assert bench.cell_text(("A", "one", "dljob"), []) == "not measured"
-    assert bench.cell_text(("A", "one", "torchrun"), []) == "n/a, because it runs scripts"
+    assert bench.cell_text(("A", "one", "torchrun"), []) == "n/a, because nobody can call the ranks of its script"
     gone = [bench.Sample("", bench.INSTALL, "DLRover", why="it cannot be installed: no index")]
     assert bench.cell_text(("A", "one", "DLRover"), gone) == "n/a, because it cannot be installed: no index"
     assert not [cell for cell in bench.possible([], gone) if cell[2] == "DLRover"]
@@ -129,7 +129,8 @@ def test_cells_without_figures_say_why(bench: Any) -> None:
 
 def test_words_choose_rows_peers_and_workloads(bench: Any) -> None:
     assert bench.possible(["S", "one", "two", "torchrun"], []) == [("S", "one", "torchrun"), ("S", "two", "torchrun")]
-    assert ("A", "hang", "dljob") not in bench.possible([], [])
+    assert ("S", "node", "torchrun") not in bench.possible([], [])
+    assert ("G", "goodput", "elastic_launch") not in bench.possible([], [])
     assert ("S", "hang", "dljob") in bench.possible([], [])
 
 

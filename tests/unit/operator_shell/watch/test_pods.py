@@ -153,7 +153,9 @@ def test_a_pod_that_is_deleted_says_so_when_nothing_says_more() -> None:
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert pod({}, **gone).end == "Deleted: somebody deleted it"
     assert pod({}, **gone, deletionGracePeriodSeconds=30).end == "Deleted: somebody deleted it"
-    assert pod({}, **gone, deletionGracePeriodSeconds=0).end == "Removed: somebody deleted it by force"
+    assert pod({}, **gone, deletionGracePeriodSeconds=0).end == "Deleted: somebody deleted it", "none of it runs"
+    running = {"containerStatuses": [{"name": "ray-head", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
+    assert pod(running, **gone, deletionGracePeriodSeconds=0).end == "Removed: somebody deleted it by force"
     assert pod({"conditions": [DRAINED]}, deletionTimestamp="2026-01-01T00:00:00Z").end == (
         "EvictionByEvictionAPI: evicting"
     )

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dljob.linux import descendants
+from dljob.runtime.backend import sweeper
 from dljob.runtime.forked_workers import clean_process, starter
 from dljob.runtime.forked_workers.clean_process import CleanProcess, forked
 from dljob.runtime.forked_workers.server import FOLDER
@@ -37,7 +39,7 @@ def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     """A process in a raylet's place; templates beside it end with it. `large` is a module that sets a variable."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "program_of_test.py").write_text(PROGRAM)
-    (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
+    (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'; print('said by it')")
     (tmp_path / "own" / "threaded.py").write_text(
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     )
@@ -46,7 +48,7 @@ def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         monkeypatch.setenv("PYTHONPATH", path)
-        monkeypatch.setenv(FOLDER, str(tmp_path / "sockets"))
+        monkeypatch.setenv(FOLDER, f"{made.pid}:{tmp_path / 'sockets'}")
         monkeypatch.setenv(clean_process.RAYLET, str(made.pid))
         yield made
         made.kill()
@@ -123,10 +125,64 @@ def test_a_process_that_was_killed_is_told_as_a_shell_does(raylet: subprocess.Po
     assert asked.process.wait(WAIT_S) == 128 + signal.SIGKILL
 
 
+def test_template_is_no_descendant_of_who_started_it(
+    raylet: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a host ends its descendants; other jobs have their processes from the same template."""
+    monkeypatch.setattr(descendants, "_adopts", False)  # as it is put back behind this test
+    descendants.adopt_orphans()
+    try:
+        asked = Asked("large")
+        assert asked.told["above"] not in descendants.below(os.getpid())
+        before = set(descendants.below(os.getpid()))
+        subprocess.run([sys.executable, "-c", "import os; os.fork() or os.execlp('sleep', 'sleep', '600')"], check=True)
+        (orphan,) = set(descendants.below(os.getpid())) - before
+        os.kill(orphan, signal.SIGKILL)
+        os.waitpid(orphan, 0)
+    finally:
+        descendants.prctl(descendants.PR_SET_CHILD_SUBREAPER, 0)
+    assert asked.end() == 7
+
+
+def test_a_request_that_nobody_waits_for_is_dropped(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first := Asked("large")).end()
+    os.kill(first.told["above"], signal.SIGSTOP)
+    monkeypatch.setattr(starter, "IMPORT_S", 0.1)
+    reader, writer = os.pipe()
+    with Path(os.devnull).open() as null:
+        assert forked(("program_of_test", {"code": 0}), ("large",), os.environ, (null.fileno(), 1, 2, writer)) is None
+    os.close(writer)
+    os.kill(first.told["above"], signal.SIGCONT)
+    with os.fdopen(reader) as out:
+        assert out.read() == "", "nothing was forked that would tell of itself"
+
+
+def test_templates_of_an_embedded_ray_have_its_mark(
+    raylet: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert clean_process.MARK == sweeper.MARK
+    monkeypatch.setenv(sweeper.MARK, "of-this-test")
+    asked = Asked("large")
+    assert {asked.told["pid"], asked.told["above"]} <= set(sweeper.marked("of-this-test"))
+    assert asked.end() == 7
+
+
+def test_modules_that_a_template_would_take_from_elsewhere_are_not_forked(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
+
+
 @pytest.mark.parametrize("missing", [FOLDER, clean_process.RAYLET])
 def test_without_forked_workers_there_is_no_template(
     raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
+    monkeypatch.setenv(missing, "1:/of/another/ray")
+    assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
     monkeypatch.delenv(missing)
     assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
     assert not list((tmp_path / "sockets").iterdir())
@@ -139,5 +195,7 @@ def test_nothing_is_forked_without_modules_or_where_it_is_not_safe(
     assert not list((tmp_path / "sockets").iterdir())
     assert forked(("program_of_test", {}), ("threaded",), os.environ, (0, 1, 2, 2)) is None
     assert [file.suffix for file in (tmp_path / "sockets").iterdir() if file.suffix == ".unfit"] == [".unfit"]
+    there = Asked("large")
     monkeypatch.setattr(starter, "MOST", 0)
-    assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
+    assert Asked("large").end() == there.end() == 7, "the template that is there may fork"
+    assert forked(("program_of_test", {}), ("json",), os.environ, (0, 1, 2, 2)) is None

@@ -275,7 +275,7 @@ def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monk
     (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), *filter(None, sys.path)]))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
-        monkeypatch.setenv(FOLDER, str(tmp_path / "sockets"))
+        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{tmp_path / 'sockets'}")
         monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
         server = Server(tmp_path, Preload(("large",)), env={"X": "1"})
         said = []

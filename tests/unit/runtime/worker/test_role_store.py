@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -13,11 +14,28 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dljob.errors import UsageError
+from dljob.linux.descendants import below
 from dljob.runtime.forked_workers import clean_process
 from dljob.runtime.forked_workers.server import FOLDER
 from dljob.runtime.worker import role_store
 from dljob.runtime.worker.role_store import OtherProcessStore, RoleStore, listen, serve
 from dljob.runtime.worker.torch_group import StaleGenerationError, renew
+
+
+def of_folder(folder: Path) -> int:
+    """Return the template whose socket is in a folder: the one that no other of it has forked."""
+    words = os.fsencode(folder)
+    found = {
+        int(entry.parent.name)
+        for entry in Path("/proc").glob("[0-9]*/cmdline")
+        if words in entry.read_bytes() and b"server.py" in entry.read_bytes()
+    }
+    (root,) = (pid for pid in found if not any(pid in below(other) for other in found - {pid}))
+    return root
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def client(store: RoleStore | OtherProcessStore) -> TCPStore:
@@ -81,7 +99,7 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        monkeypatch.setenv(FOLDER, str(tmp_path))
+        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{tmp_path}")
         monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
 
         def fork(files: role_store.Files) -> clean_process.CleanProcess | None:
@@ -97,6 +115,17 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
         assert ended.empty()
         store._stays.close()  # as when this process is gone
         assert ended.get(timeout=60) == 0
+        # A stopped template holds the exit code back, and not the end.
+        monkeypatch.setattr(role_store, "END_S", 0.1)
+        again = serve("w", "", str(tmp_path), "127.0.0.1", ended.put, fork=fork)
+        assert isinstance(again, OtherProcessStore)
+        template = of_folder(tmp_path)
+        (pid,) = children(template)
+        os.kill(template, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        assert ended.get(timeout=60) == 1
+        os.kill(template, signal.SIGKILL)
+        assert again.process.wait(60) == 1
         raylet.kill()
 
 

@@ -15,15 +15,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from typing import Any
 
 from dljob.linux import descendants
+from dljob.plan.devices import DEVICES
 from dljob.runtime.forked_workers import starter
 from dljob.runtime.forked_workers.server import CLEAN_IMPORTS, FOLDER
 
-OF_A_JOB = ("DLJOB_", "RAY_")
-"""How the names of variables begin that no library but dljob and Ray reads: templates are without."""
-RAYLET = "RAY_RAYLET_PID"
+OF_A_PROCESS = ("DLJOB_", "RAY_", *(device.visible_env for device in DEVICES.values() if device.visible_env))
+"""How the names of variables begin that no import reads: those of dljob and Ray, and the devices that are visible.
+Templates are without, but for the mark by which all processes of an embedded Ray are found."""
+MARK, RAYLET = "DLJOB_EMBEDDED", "RAY_RAYLET_PID"
+"""Variables: the mark (`backend.sweeper`, a room above this one), and the pid of a worker's raylet."""
 _DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that starts another one, which is no descendant of a worker: Ray ends those with it."""
 
@@ -39,7 +43,7 @@ class CleanProcess:
     def granted(self, path: str) -> bool:
         """Return whether it is there; wait until the template at `path` has imported."""
         self._line.settimeout(starter.IMPORT_S)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # once this end is closed, the template forks it no more
             if starter.said(self._line, path) == starter.YES:
                 return True
         self._line.close()
@@ -47,6 +51,8 @@ class CleanProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit code, 1 where its template was killed meanwhile.
+
+        A template that is stopped holds its end back.
 
         Raises:
             subprocess.TimeoutExpired: It has not ended in `timeout` seconds.
@@ -56,7 +62,7 @@ class CleanProcess:
         try:
             if self._code is None:
                 self._line.settimeout(timeout)
-                code = self._line.recv(1)
+                code = self._received()
                 self._code = code[0] if code else 1
                 self._line.close()
             return self._code
@@ -64,6 +70,34 @@ class CleanProcess:
             raise subprocess.TimeoutExpired("a clean process", timeout or 0.0) from error
         finally:
             self._waiting.release()
+
+    def _received(self) -> bytes:
+        try:
+            return self._line.recv(1)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""
+
+
+def _folder() -> tuple[str, int]:
+    """Return the folder of sockets beside the raylet of this worker, and its pid; an empty one where none is known."""
+    raylet, _, folder = os.environ.get(FOLDER, "").partition(":")
+    # A Ray that user code starts inherits the variable, and not its servers.
+    return (folder, int(raylet)) if raylet and raylet == os.environ.get(RAYLET) else ("", 0)
+
+
+def _finds_the_same(modules: Sequence[str]) -> bool:
+    """Return whether a template would import the modules from where this process does: Ray adds folders of its own."""
+    said = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    usual = [each for each in sys.path if each in said or each.startswith((sys.prefix, sys.base_prefix))]
+    top = {name.partition(".")[0] for name in modules}
+    return all(_origin(name, sys.path) == _origin(name, usual) for name in top)
+
+
+def _origin(name: str, path: Sequence[str]) -> str | None:
+    found = PathFinder.find_spec(name, path)
+    return None if found is None else found.origin
 
 
 def forked(
@@ -82,16 +116,18 @@ def forked(
         env: Its environment.
         files: Its standard files, and the one that `main` gets first.
     """
-    folder, raylet = os.environ.get(FOLDER, ""), os.environ.get(RAYLET, "")
-    if not (folder and raylet.isdigit() and modules):
+    folder, raylet = _folder()
+    if not (folder and modules and _finds_the_same(modules)):
         return None
-    common = {name: value for name, value in env.items() if not name.startswith(OF_A_JOB)}
+    common = {name: value for name, value in env.items() if name == MARK or not name.startswith(OF_A_PROCESS)}
     common[CLEAN_IMPORTS] = ",".join(modules)
-    path = starter.socket_of(folder, common, int(raylet))
+    path = starter.socket_of(folder, common, raylet)
     module, options = program
 
     def start(line: socket.socket) -> None:
-        words = starter.words_of(line, path, starter.IDLE_S, int(raylet))
+        if starter.served(folder, raylet) >= starter.MOST:
+            raise OSError("there are too many environments beside this raylet")
+        words = starter.words_of(line, path, starter.IDLE_S, raylet)
         command = [sys.executable, "-I", "-S", "-c", _DETACH, *words]
         # Other jobs need it when this process ends, which ends its descendants.
         with descendants.letting_go():
@@ -107,8 +143,6 @@ def forked(
 
     request = [module, json.dumps({**options, "path": [each for each in sys.path if each]})], dict(env)
     try:
-        if starter.served(folder, int(raylet)) >= starter.MOST:
-            return None
         made = CleanProcess(starter.from_template(path, request, start, starter.CLEAN, files))
     except (OSError, subprocess.SubprocessError):
         return None

@@ -45,7 +45,8 @@ IMPORTS = (
 )
 """What the server of a job imports beside them. A module that fails is left to the workers, in either."""
 SWITCH, WANTED, FOLDER = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS", "DLJOB_FORK_SOCKETS"
-"""Variables: 1 in a worker that was forked; more modules to import, such as torch; where servers have their sockets."""
+"""Variables: 1 in a worker that was forked; more modules to import, such as torch; the raylet, and the folder
+of the sockets beside it."""
 CLEAN_IMPORTS = "DLJOB_CLEAN_IMPORTS"
 """Variable of a template of clean processes: the modules that it imports."""
 CLEAN_NAME = "dljob-clean"
@@ -179,6 +180,12 @@ class WorkerServer:
         except (OSError, ValueError):
             line.close()
             return None
+        if start.clean and _is_gone(line):
+            # Who asked has started it by itself; a second one would take the orders of the first.
+            for fd in start.files:
+                os.close(fd)
+            line.close()
+            return None
         try:
             pid = os.fork()
         except OSError as error:
@@ -300,6 +307,17 @@ def _has_task(pid: int) -> bool:
     return command.startswith(TITLE) and not command.startswith(IDLE)
 
 
+def _is_gone(line: socket.socket) -> bool:
+    """Return whether nobody is at the other end of a connection any more."""
+    line.setblocking(False)
+    try:
+        return not line.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -370,7 +388,7 @@ def become(start: Start, path: str, raylet: int, changed: Mapping[str, Change]) 
     if start.clean:
         become_clean(start, changed)
         return
-    os.environ.update({**start.env, SWITCH: "1", FOLDER: os.fspath(Path(path).parent)})
+    os.environ.update({**start.env, SWITCH: "1", FOLDER: f"{raylet}:{Path(path).parent}"})
     if start.line is not None:
         run(start.line, start.argv[0], raylet, IDLE_S, IMPORTS + wanted())
         return
@@ -415,6 +433,9 @@ def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: It
             with contextlib.suppress(Exception):  # the worker's own import of it raises the error again
                 importlib.import_module(name)
     changed = changes(environ, os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed by an import; what one printed is not each child's to print
+            stream.flush()
     # A collection in a worker would write to the headers of all shared objects, and so copy their pages.
     gc.collect()
     gc.freeze()

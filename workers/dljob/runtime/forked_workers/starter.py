@@ -100,7 +100,11 @@ def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] 
         files: Its standard files, and one more of a clean process.
     """
     program, env = request
-    text = json.dumps([program, env, os.getcwd(), kind]).encode()
+    try:
+        here = os.getcwd()
+    except OSError:  # removed meanwhile
+        here = "/"
+    text = json.dumps([program, env, here, kind]).encode()
     line = socket.socket(socket.AF_UNIX)
     try:
         line.settimeout(PATIENCE_S)

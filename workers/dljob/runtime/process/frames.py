@@ -67,9 +67,11 @@ class Frames:
                 parts = [begin[sent:], body] if sent < len(begin) else [memoryview(body)[sent - len(begin) :]]
                 sent += self._connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return (begin + body)[sent:]
+            # Not both in one first: a body may be large.
+            return begin[sent:] + body if sent < len(begin) else bytes(memoryview(body)[sent - len(begin) :])
         except OSError:
-            pass
+            if sent:  # a frame that breaks off must be the last one
+                self.close()
         return b""
 
     def _send_later(self, rest: bytes = b"") -> None:
@@ -77,6 +79,8 @@ class Frames:
             threading.Thread(target=self._send_waiting, args=(rest,), name="dljob-sender", daemon=True).start()
         except RuntimeError:  # no thread can be made: a frame that breaks off must be the last one
             self.close()
+            if rest:
+                self._sending.release()
 
     def _send_waiting(self, rest: bytes) -> None:
         """Send the rest of a frame, whose lock is taken, and then what waits."""

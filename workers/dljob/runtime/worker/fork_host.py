@@ -107,6 +107,7 @@ class ForkHost(Host):
         # hides them all from it.
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
         self._helper = self._fork_server(early, env, hidden)
+        guard.at_end(self._helper.kill)
         guard.at_end(self._socket.close)
         super().__init__(spec)
 

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -35,7 +36,10 @@ main(**boot)
 _RAYS = ("RAY_JOB_ID", "RAY_RAYLET_PID", FOLDER)
 """Variables of Ray's own workers. In a rank they would mislead a Ray that user code starts."""
 
+END_S = 10.0
+"""Most seconds to wait for the process of a server whose link has broken."""
 Event = Mapping[str, Any]
+Process = CleanProcess | subprocess.Popen[bytes]
 
 
 def environ_of(env: Mapping[str, str], without: tuple[str, ...] = ()) -> dict[str, str]:
@@ -62,41 +66,18 @@ class Helper:
         *,
         python: str = "",
     ) -> None:
-        # SEQPACKET keeps message boundaries, and supervisors in other processes can write to the same socket.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
-        environ = environ_of(env, without)
-        self._link, self._theirs = ours, theirs
-        self._made: Future[CleanProcess | subprocess.Popen[bytes]] = Future()
         self._on_event = on_event
         self._on_gone = on_gone
-        self._pid = 0
+        self._made: Future[Process] = Future()
+        self._lock = threading.Lock()
+        self._link: socket.socket | None = None
+        self._closed = False
+        self._pid, self._pidfd = 0, -1
         self.imported: int = 0
         """How many of `preload.imports` the server has done, from the first on."""
         self.up = threading.Event()
-        make = functools.partial(self._make, preload, environ, python)
-        threading.Thread(target=self._read, args=(make,), name="dljob-helper", daemon=True).start()
-
-    def _make(
-        self, preload: Preload, environ: Mapping[str, str], python: str
-    ) -> CleanProcess | subprocess.Popen[bytes]:
-        """Return the server's process: forked from a template where there is one, which may have to import torch."""
-        fd, told = self._theirs.fileno(), asdict(preload)
-        if not python:
-            with Path(os.devnull).open("rb") as null:
-                program = (forkserver.__name__, {"preload": told})
-                made = clean_process.forked(program, preload.modules, environ, (null.fileno(), 1, 2, fd))
-            if made is not None:
-                return made
-        boot = {"path": [] if python else [p for p in sys.path if p], "fd": fd, "preload": told}
-        return subprocess.Popen(
-            [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(fd,),
-            start_new_session=True,
-        )
+        start = functools.partial(_start, preload, environ_of(env, without), python)
+        threading.Thread(target=self._read, args=(start,), name="dljob-helper", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -104,13 +85,23 @@ class Helper:
         return self._pid
 
     def order(self, op: str, rank: int, incarnation: int, **details: Any) -> None:
-        """Send an order. One that cannot be sent is dropped: the server is gone, and `on_gone` follows."""
-        send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
+        """Send an order to a server that is up. One that cannot be sent is dropped: `on_gone` follows."""
+        if self._link is not None:
+            send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
 
     def close(self) -> None:
         """Close the connection, at which the fork server ends all ranks and then itself."""
+        with self._lock:
+            self._closed = True
+            if self._link is not None:
+                with contextlib.suppress(OSError):
+                    self._link.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """End the fork server at once, and its ranks with it: it may be no descendant of this process."""
         with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the fork server's end; return its exit code, None after `timeout_s`."""
@@ -118,32 +109,76 @@ class Helper:
             return self._made.result(timeout_s).wait(timeout_s)
         return None
 
-    def _read(self, make: Callable[[], CleanProcess | subprocess.Popen[bytes]]) -> None:
+    def _read(self, start: Callable[[], tuple[socket.socket, Process]]) -> None:
         try:
-            self._made.set_result(make())
+            link, made = start()
         except OSError as error:
             self._made.set_exception(error)
             log.error("the fork server does not start: %s", error)
-        self._theirs.close()
-        while True:
-            try:
-                message = self._link.recv(MESSAGE_BYTES)
-            except OSError:
-                message = b""
-            if not message:
-                break
+            self._on_gone()
+            return
+        with self._lock:
+            self._link = link
+        self._made.set_result(made)
+        if self._closed:
+            self.close()
+        while message := _received(link):
             event = json.loads(message)
             if event["event"] == "up":
-                self._pid = event["pid"]
-                self.imported = event["early"]["done"]
-                _tell(event["early"])
-                self.up.set()
+                self._came_up(event)
             else:
                 self._on_event(event)
-        self._link.close()
-        with contextlib.suppress(OSError):
-            self._made.result().wait()
+        link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a template that is stopped would hold its end back
+            made.wait(END_S)
         self._on_gone()
+
+    def _came_up(self, event: Event) -> None:
+        self._pid = event["pid"]
+        with contextlib.suppress(OSError):  # it has ended again
+            self._pidfd = os.pidfd_open(self._pid)
+        self.imported = event["early"]["done"]
+        _tell(event["early"])
+        self.up.set()
+
+
+def _start(preload: Preload, environ: Mapping[str, str], python: str) -> tuple[socket.socket, Process]:
+    """Return a server's link and process: from a template where there is one, which may have to import torch first."""
+    told, path = {"preload": asdict(preload)}, [each for each in sys.path if each]
+    if not python:
+        ours, theirs = _pair()
+        with theirs, Path(os.devnull).open("rb") as null:
+            files = null.fileno(), 1, 2, theirs.fileno()
+            made = clean_process.forked((forkserver.__name__, told), preload.modules, environ, files)
+        if made is not None:
+            return ours, made
+        # Not this link again: a template that is slow may fork a server for it yet.
+        ours.close()
+    ours, theirs = _pair()
+    with theirs:
+        boot = {**told, "path": [] if python else path, "fd": theirs.fileno()}
+        return ours, subprocess.Popen(
+            [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Return the ends of a link: SEQPACKET keeps message boundaries, and supervisors write to the server's end, too."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
+    return ours, theirs
+
+
+def _received(link: socket.socket) -> bytes:
+    try:
+        return link.recv(MESSAGE_BYTES)
+    except OSError:
+        return b""
 
 
 def _tell(early: Mapping[str, Any]) -> None:

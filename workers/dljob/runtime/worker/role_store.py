@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FOR_EVER = timedelta(days=3650)
 """A new generation may be days away; without a timeout of its own, a TCPStore client gives up after 300 s."""
 _UP = "the store is up"
+END_S = 10.0
+"""Most seconds to wait for the exit code of a store that is gone."""
 
 
 def listen(ip: str) -> socket.socket:
@@ -94,8 +96,8 @@ class RoleStore:
 class OtherProcess(Protocol):
     """A process that can be waited for."""
 
-    def wait(self) -> int:
-        """Return its exit code, once it has ended."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
         ...
 
 
@@ -112,24 +114,32 @@ class OtherProcessStore:
     def __init__(self, ip: str, start: Callable[[Files], OtherProcess | None], on_end: Callable[[int], object]) -> None:
         ends, stays = os.pipe()  # the process reads the end of this one
         out, told = os.pipe()
-        with listen(ip) as listener, os.fdopen(out) as said, os.fdopen(told, "w") as tells, os.fdopen(ends) as reads:
+        self._said, self._stays = os.fdopen(out), os.fdopen(stays, "w")
+        with listen(ip) as listener, os.fdopen(told, "w") as tells, os.fdopen(ends) as reads:
             self.address = _address(listener)
-            self._stays = os.fdopen(stays, "w")
             made = start((reads.fileno(), tells.fileno(), 2, listener.fileno()))
-            tells.close()
-            if made is None:
-                self._stays.close()
-                raise NoProcessError
-            self.process = made
-            words = said.readline().strip()
-        if words != _UP:
+        if made is None:
+            self._said.close()
+            self._stays.close()
+            raise NoProcessError
+        self.process = made
+        words = ""
+        for line in self._said:  # imports may print, too
+            if (line := line.strip()) == _UP:
+                break
+            words = line or words
+        else:
             code = self._wait(lambda _: None)
             raise UsageError(words or f"its process ended with code {code}")
         threading.Thread(target=self._wait, args=(on_end,), name="dljob-store", daemon=True).start()
 
     def _wait(self, on_end: Callable[[int], object]) -> int:
-        code = self.process.wait()
-        self._stays.close()
+        """Wait for the end of its output, which is its own: a template that is stopped holds back its exit code."""
+        with self._said, self._stays:
+            self._said.read()
+        code = 1
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(END_S)
         on_end(code)
         return code
 
@@ -175,7 +185,8 @@ def serve(
         if python:
             return OtherProcessStore(ip, of_python(interpreter.find(python), interpreter.library(job_dir)), on_end)
         if fork is not None:
-            with contextlib.suppress(NoProcessError):
+            # Where torch is missing, or its process was killed, the import here says more.
+            with contextlib.suppress(NoProcessError, UsageError):
                 return OtherProcessStore(ip, fork, on_end)
         importlib.import_module("torch.distributed")
         return RoleStore(listen(ip))
@@ -192,9 +203,10 @@ def main(fd: str | int, **_: object) -> None:
     except ImportError as error:
         print(error, flush=True)  # noqa: T201 - the other process reads it
         return
-    print(_UP, flush=True)  # noqa: T201 - and this, which is the last that it reads
-    os.dup2(2, 1)
-    sys.stdin.read()
+    print(_UP, flush=True)  # noqa: T201 - and this, which is the last that is said
+    with os.fdopen(os.dup(1), "wb"):  # until its end, by which the other process knows of this one's
+        os.dup2(2, 1)
+        sys.stdin.read()
     del store
 
 
