@@ -33,7 +33,12 @@ start = lambda rank: subprocess.Popen([sys.executable, "-c", life, str(rank)])
 ranks = {rank: start(rank) for rank in range(n)}
 if kind == "leaves":
     subprocess.Popen(["sleep", "600"], start_new_session=True)
+begun = time.monotonic()
 while not (out / "go").exists():
+    if kind == "ends" and time.monotonic() - begun > 0.5:
+        for process in ranks.values():
+            process.kill()
+        sys.exit(3)
     for rank, process in ranks.items():
         if process.poll() is not None and not (out / "go").exists():
             ranks[rank] = start(rank)
@@ -97,6 +102,7 @@ def test_slow_and_failed_figures_have_fewer_samples(bench: Any) -> None:
 
     assert wanted([]) == wanted([sample(bench, "a")]) == 7
     assert wanted([sample(bench, "a", 61.0)]) == wanted([sample(bench, "a"), sample(bench, "a", None)]) == 3
+    assert wanted([sample(bench, "a", None)]) == 2
 
 
 def test_samples_survive_a_line_that_was_cut(bench: Any, tmp_path: Path) -> None:
@@ -211,6 +217,8 @@ def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any, monkeyp
         ["0.9", "0.3 (torchrun)", "3.00 x"],
     ]
     assert "`█` dljob<br>`████████████████` DLRover<br>`██` bare Ray" in lines[0]
+    assert bench.differs(samples)
+    assert not bench.differs([*samples, sample(bench, "dljob", 1.5), sample(bench, "bare Ray", 2.0)])
     assert (bench.bar(0.0, 1.0), bench.bar(1 / 128, 1.0), bench.bar(0.5 / 16, 1.0)) == ("▏", "▏", "▌")
 
 
@@ -244,6 +252,47 @@ for"""
     kinds = {what for _, what in trace().faults}
     assert kinds <= set(bench.ROWS)
     assert (trace().seconds, len(trace().faults)) == (600, 10)
+
+
+def test_a_command_that_ends_under_a_trace_is_started_again(
+    bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peer_goodput import Trace, measure
+
+    del fake  # it has made the peer known
+    monkeypatch.setenv("FAKE", "ends")
+    got = measure(bench.PEERS["fake"], Path(sys.executable), Trace(1.5, ((0.1, "one"),)))
+    assert got.again >= 1
+    spoken = bench.cell_text(("A", "one", "dljob"), [sample(bench, "dljob", again=got.again)])
+    assert spoken == f"1.00 s (n=1), its command started again {got.again} x"
+    assert not alive("ends")
+
+
+def test_memory_is_told_of_a_rank_and_of_all_else(bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    del fake
+    monkeypatch.setenv("FAKE", "works")
+    start, rank, rest = bench.sampled(("A", "start-16", "fake"), Path(sys.executable), 60.0)
+    assert (start.row, rank.row, rest.row) == ("start-16", "pss", "pss-rest")
+    # A Python that has imported nothing, and the command, which is one, too.
+    assert 1 < rank.value < 30
+    assert 1 < rest.value < 30
+
+
+def test_rank_is_killed_once_the_head_is_gone_for_long_or_its_command_is_told_to_have_ended(
+    bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[str] = []
+
+    class Gcs:
+        def kill(self) -> None:
+            killed.append("gcs_server")
+
+    monkeypatch.setattr("peer_run.HEADLESS_S", 1.0)
+    monkeypatch.setattr("peer_run.Run.named", lambda self, name: Gcs())
+    assert fake("works", row="head").value < 1
+    assert fake("ends", row="head").why.startswith("the command ended with 3 after")
+    assert killed == ["gcs_server"] * 2
+    assert not alive("works")
 
 
 def test_goodput_that_is_allowed_needs_a_row_for_each_kind_of_fault(bench: Any) -> None:
