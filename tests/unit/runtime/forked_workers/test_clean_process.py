@@ -100,7 +100,9 @@ def test_what_an_import_sets_stays_as_if_the_process_had_imported(raylet: subpro
 
 
 def test_jobs_of_one_environment_have_one_template_and_others_have_their_own(raylet: subprocess.Popen[bytes]) -> None:
-    first, second = Asked("large", RAY_JOB_ID="01", DLJOB_X="1"), Asked("large", RAY_JOB_ID="02")
+    first = Asked("large", RAY_JOB_ID="01", DLJOB_X="1", CUDA_VISIBLE_DEVICES="1", OMP_NUM_THREADS="2")
+    second = Asked("large", RAY_JOB_ID="02", CUDA_VISIBLE_DEVICES="0", OMP_NUM_THREADS="3")
+    assert (first.told["threads"], second.told["threads"]) == ("2", "3")
     other, less = Asked("large", TORCH_X="1"), Asked("json")
     assert first.told["above"] == second.told["above"]
     assert len({each.told["above"] for each in (first, other, less)}) == 3

@@ -21,11 +21,12 @@ from typing import Any
 from dljob.linux import descendants
 from dljob.plan.devices import DEVICES
 from dljob.runtime.forked_workers import starter
-from dljob.runtime.forked_workers.server import CLEAN_IMPORTS, FOLDER
+from dljob.runtime.forked_workers.server import CLEAN_IMPORTS, FOLDER, THREADS
 
-OF_A_PROCESS = ("DLJOB_", "RAY_", *(device.visible_env for device in DEVICES.values() if device.visible_env))
-"""How the names of variables begin that no import reads: those of dljob and Ray, and the devices that are visible.
-Templates are without, but for the mark by which all processes of an embedded Ray are found."""
+OF_A_PROCESS = ("DLJOB_", "RAY_", *THREADS, *(device.visible_env for device in DEVICES.values() if device.visible_env))
+"""How the names of variables begin that no import reads: those of dljob and Ray, the devices that are visible, and
+numbers of threads, which each process sets behind the fork. Templates are without, but for the mark by which all
+processes of an embedded Ray are found."""
 MARK, RAYLET = "DLJOB_EMBEDDED", "RAY_RAYLET_PID"
 """Variables: the mark (`backend.sweeper`, a room above this one), and the pid of a worker's raylet."""
 _DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
