@@ -259,8 +259,7 @@ def headlines(samples: Sequence[Sample]) -> str:
     for workload in WORKLOADS:
         for row, what in rows_of(workload).items():
             own = [one for one in samples if (one.workload, one.row) == (workload, row) and not why_not(one.cell)]
-            note = "" if differs(own) else ", within the spread"
-            lines += headline(f"{workload}: {what}", medians(own), UNITS.get(row, "s"), more=row in MORE, note=note)
+            lines += headline(f"{workload}: {what}", medians(own), UNITS.get(row, "s"), own, more=row in MORE)
     lines += headline("on Kubernetes: apply -> first line of a job of one rank", on_kubernetes(figures.known()), "s")
     return "\n".join(lines) if len(lines) > 2 else "Nothing is measured yet."
 
@@ -273,18 +272,26 @@ def on_kubernetes(kept: figures.Kept) -> dict[str, float]:
     return {name: median(found[sample]) for sample, name in names.items() if sample in found}
 
 
-def differs(samples: Sequence[Sample]) -> bool:
-    """Return whether all samples of dljob lie on one side of those of each other peer."""
-    mine = [one.value for one in samples if one.peer == "dljob" and one.value is not None]
-    for name in {one.peer for one in samples} - {"dljob"}:
-        theirs = [one.value for one in samples if one.peer == name and one.value is not None]
-        if mine and theirs and min(mine) <= max(theirs) and min(theirs) <= max(mine):
-            return False
-    return True
+def differs(samples: Sequence[Sample], other: str) -> bool:
+    """Return whether all samples of dljob lie on one side of those of another peer."""
+    mine, theirs = (
+        [one.value for one in samples if one.peer == name and one.value is not None] for name in ("dljob", other)
+    )
+    return not (mine and theirs) or min(mine) > max(theirs) or min(theirs) > max(mine)
 
 
-def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = False, note: str = "") -> list[str]:
-    """Return a line of that table; none where dljob or all others have no figure. `more`: whether more is better."""
+def headline(
+    what: str, values: Mapping[str, float], unit: str, samples: Sequence[Sample] = (), *, more: bool = False
+) -> list[str]:
+    """Return a line of that table; none where dljob or all others have no figure.
+
+    Args:
+        what: The row.
+        values: The median of each peer.
+        unit: Of these.
+        samples: Behind them, where they are known.
+        more: Whether more is better.
+    """
     own = values.get("dljob")
     others = {name: value for name, value in values.items() if name != "dljob"}
     if own is None or not others:
@@ -292,6 +299,7 @@ def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = 
     best = (max if more else min)(others, key=others.__getitem__)
     bars = "<br>".join(f"`{bar(value, max(values.values()))}` {name}" for name, value in values.items())
     mine, theirs = (f"{value:.3g} {unit}".rstrip() for value in (own, others[best]))
+    note = "" if differs(samples, best) else ", within the spread"
     return [f"| {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x{note} | {bars} |"]
 
 
