@@ -134,7 +134,7 @@ def test_prometheus_accepts_the_configuration(promtool, tmp_path):
 @pytest.mark.parametrize(
     ("path", "error"),
     [
-        (("spec", "sampleLimit"), "sampleLimit is not known"),
+        (("spec", "targetLimit"), "targetLimit is not known"),
         (("spec", "podMetricsEndpoints", 0, "relabelings"), "relabelings is not known"),
         (("spec", "selector", "matchExpressions", 0, "operator"), "operator In is not known"),
         (("kind",), "In is neither ServiceMonitor nor PodMonitor"),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,14 @@ def main(fd, held, began, code):
 
 
 @pytest.fixture
-def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+def sockets() -> Iterator[Path]:
+    """A folder with a short path, as a socket needs one."""
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def raylet(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a raylet's place; templates beside it end with it. `large` is a module that sets a variable."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "program_of_test.py").write_text(PROGRAM)
@@ -43,12 +51,11 @@ def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     (tmp_path / "own" / "threaded.py").write_text(
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     )
-    (tmp_path / "sockets").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "own")
     path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         monkeypatch.setenv("PYTHONPATH", path)
-        monkeypatch.setenv(FOLDER, f"{made.pid}:{tmp_path / 'sockets'}")
+        monkeypatch.setenv(FOLDER, f"{made.pid}:{sockets}")
         monkeypatch.setenv(clean_process.RAYLET, str(made.pid))
         yield made
         made.kill()
@@ -181,22 +188,22 @@ def test_modules_that_a_template_would_take_from_elsewhere_are_not_forked(
 
 @pytest.mark.parametrize("missing", [FOLDER, clean_process.RAYLET])
 def test_without_forked_workers_there_is_no_template(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, sockets: Path
 ) -> None:
     monkeypatch.setenv(missing, "1:/of/another/ray")
     assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
     monkeypatch.delenv(missing)
     assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
-    assert not list((tmp_path / "sockets").iterdir())
+    assert not list((sockets).iterdir())
 
 
 def test_nothing_is_forked_without_modules_or_where_it_is_not_safe(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sockets: Path
 ) -> None:
     assert forked(("program_of_test", {}), (), os.environ, (0, 1, 2, 2)) is None
-    assert not list((tmp_path / "sockets").iterdir())
+    assert not list((sockets).iterdir())
     assert forked(("program_of_test", {}), ("threaded",), os.environ, (0, 1, 2, 2)) is None
-    assert [file.suffix for file in (tmp_path / "sockets").iterdir() if file.suffix == ".unfit"] == [".unfit"]
+    assert [file.suffix for file in (sockets).iterdir() if file.suffix == ".unfit"] == [".unfit"]
     there = Asked("large")
     monkeypatch.setattr(starter, "MOST", 0)
     assert Asked("large").end() == there.end() == 7, "the template that is there may fork"

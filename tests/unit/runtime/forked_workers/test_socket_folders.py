@@ -64,8 +64,11 @@ def test_a_folder_stays_until_its_maker_ends(place: Path) -> None:
 
 
 def test_a_folder_that_a_command_names_stays_until_that_process_ends(left: Path) -> None:
-    words = [sys.executable, "-c", "input()", f"--python_worker_command=python starter.py {left} worker.py"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as raylet:
+    code = "print('runs', flush=True); input()"  # the kernel shows the words a moment behind the exec
+    words = [sys.executable, "-c", code, f"--python_worker_command=python starter.py {left} worker.py"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as raylet:
+        assert raylet.stdout
+        assert raylet.stdout.readline() == b"runs\n"
         socket_folders.remove_dead()
         assert left.is_dir()
         raylet.communicate(b"\n")

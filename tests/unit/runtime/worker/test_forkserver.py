@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -270,12 +272,12 @@ def test_all_ends_when_the_fork_server_is_killed(server, tmp_path):
 
 
 def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monkeypatch):
-    (tmp_path / "sockets").mkdir()
+    sockets = Path(tempfile.mkdtemp(dir="/tmp"))  # a short path, as a socket needs one
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "large.py").write_text("import os; os.environ['SET_BY_IMPORT'] = 'yes'")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), *filter(None, sys.path)]))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
-        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{tmp_path / 'sockets'}")
+        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{sockets}")
         monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
         server = Server(tmp_path, Preload(("large",)), env={"X": "1"})
         said = []
@@ -296,6 +298,7 @@ def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monk
         wait_for(lambda: not alive(pid), "the rank outlived the fork server")
         assert server.helper.wait(20) == 1
         raylet.kill()
+    shutil.rmtree(sockets)
 
 
 def test_killed_supervisor_takes_its_rank_along_and_is_reported(server):

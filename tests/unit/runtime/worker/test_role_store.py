@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -97,9 +99,10 @@ def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
 def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sockets = Path(tempfile.mkdtemp(dir="/tmp"))  # a short path, as a socket needs one
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{tmp_path}")
+        monkeypatch.setenv(FOLDER, f"{raylet.pid}:{sockets}")
         monkeypatch.setenv(clean_process.RAYLET, str(raylet.pid))
 
         def fork(files: role_store.Files) -> clean_process.CleanProcess | None:
@@ -119,7 +122,7 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
         monkeypatch.setattr(role_store, "END_S", 0.1)
         again = serve("w", "", str(tmp_path), "127.0.0.1", ended.put, fork=fork)
         assert isinstance(again, OtherProcessStore)
-        template = of_folder(tmp_path)
+        template = of_folder(sockets)
         (pid,) = children(template)
         os.kill(template, signal.SIGSTOP)
         os.kill(pid, signal.SIGKILL)
@@ -127,6 +130,7 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
         os.kill(template, signal.SIGKILL)
         assert again.process.wait(60) == 1
         raylet.kill()
+    shutil.rmtree(sockets)
 
 
 def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path: Path) -> None:
