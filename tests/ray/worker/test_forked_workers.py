@@ -68,6 +68,48 @@ def test_ranks_master_and_agents_are_forks_of_one_server_for_a_raylet(job: Job) 
     job.nothing_left()
 
 
+SCRIPT = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["DLJOB_DIR"])
+mark = folder / f"{os.environ['DLJOB_ROLE']}-{os.environ['DLJOB_RANK']}-1"
+mark.with_suffix(".new").write_text(str(os.getpid()))
+mark.with_suffix(".new").rename(mark)
+(folder / f"said-{os.environ['DLJOB_ROLE']}").write_text(os.environ.get("NCCL_DEBUG", ""))
+while not (folder / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_scripts_with_variables_of_their_own_need_no_server_of_their_own(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    said = {"a": "INFO", "b": "WARN", "c": ""}
+    roles = [
+        {
+            "name": name,
+            "entrypoint": {"module": "script.py"},
+            "resources": {"cpu": "0.5"},
+            "env": [{"name": "NCCL_DEBUG", "value": value}] if value else [],
+        }
+        for name, value in said.items()
+    ]
+    job.start(*roles, code=tmp_path)
+    job.running("a/0", "b/0", "c/0")
+    assert {name: (job.folder / f"said-{name}").read_text() for name in said} == said
+    servers = {server_of(pid) for pid in hosts_of(job)}
+    # A raylet's pid is the last word of its server's command.
+    assert len(servers) == len({command(server).split()[-1] for server in servers})
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+
+
+def hosts_of(job: Job) -> list[int]:
+    """Return the processes of a job's living actors."""
+    from ray._private.state import state
+
+    rows = [row for row in state.actor_table(None).values() if row["Name"].startswith(job.uid[:8])]
+    return [row["Pid"] for row in rows if row["State"] == "ALIVE"]
+
+
 def test_killed_server_takes_no_rank_with_it_and_the_next_rank_gets_another(job: Job) -> None:
     job.start(job.role("worker", "prime_user.until_told", replicas=2))
     before = job.running("worker/0", "worker/1")

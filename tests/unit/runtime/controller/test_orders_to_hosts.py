@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from executor_kit import executor_of
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.controller import worker_hosts as hosts_module
+from dljob.runtime.controller.executor import HOST_CLASSES, STORE_CLASS, SUB_MASTER_CLASS
 from dljob.runtime.controller.worker_hosts import WorkerHosts
 from dljob.runtime.process.messages import LoadResult, NewestVersion, Report, Serves
 from dljob.tasks import TaskOwner
@@ -90,3 +92,17 @@ def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
     assert hosts_module._event("r", Report(1, 2, 3, 4, None)) == ev.RankReady("r", 2, 3, 4)
     done = Outcome(ok=True)
     assert hosts_module._event("r", Report(1, 2, 3, 4, done)) == ev.RankEnded("r", 2, 3, done)
+
+
+@pytest.mark.parametrize(("entry", "names"), [({"module": "s.py"}, ["HOME"]), ({"class": "m.C"}, ["A", "HOME"])])
+async def test_only_workers_with_user_code_have_all_variables_of_a_role(
+    entry: dict[str, str], names: list[str]
+) -> None:
+    """Each set of variables needs a server of workers of its own. The store of a class has the server of its ranks."""
+    env = [{"name": "A", "value": "1"}, {"name": "HOME", "value": "/h"}]
+    role = {"name": "w", "entrypoint": entry, "env": env}
+    executor = executor_of(MemoryBackend(), job={"metadata": {"name": "j"}, "spec": {"roles": [role]}})
+    plan = executor._plan.roles["w"]
+    for cls in (HOST_CLASSES[plan.host], STORE_CLASS):
+        assert [name for name, _ in executor._spec(plan, "x", cls).env] == names
+    assert [name for name, _ in executor._spec(plan, "x", SUB_MASTER_CLASS).env] == ["A", "HOME"]

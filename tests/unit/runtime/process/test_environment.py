@@ -130,6 +130,21 @@ def role_of(quota: object = None, **env: str) -> RolePlan:
     return replace(made.roles["w"], env=tuple(env.items()), quota=quota)
 
 
+def test_workers_without_user_code_have_what_python_ray_and_dljob_read() -> None:
+    read = {
+        "PYTHONPATH": "/p",
+        "LD_PRELOAD": "x.so",
+        "RAY_BACKEND_LOG_LEVEL": "debug",
+        "DLJOB_PRELOAD": "0",
+        "PATH": "/bin",
+        "TMPDIR": "/t",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    role = role_of(**read, NCCL_DEBUG="INFO", HF_HOME="/h", OMP_NUM_THREADS="3")
+    assert dict(environment.of_host_without_user_code(role)) == read
+    assert environment.of_fork_server(role) == dict(role.env)
+
+
 def test_devices_of_kinds_that_a_rank_takes_none_of_are_hidden() -> None:
     every = {environment.variable_of(kind) for kind in KNOWN}
     assert environment.hidden(role_of(), {}, {}) == dict.fromkeys(every, "")

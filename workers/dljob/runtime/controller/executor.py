@@ -29,7 +29,7 @@ from dljob.runtime.controller.checking import Checks
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.worker_hosts import HostLaunch, Offer, SpareId, WorkerHosts
 from dljob.runtime.forked_workers.raylet_command import imports_env
-from dljob.runtime.process import preload
+from dljob.runtime.process import environment, preload
 from dljob.runtime.process.messages import (
     HostSpec,
     JobInfo,
@@ -251,8 +251,13 @@ class Executor:
         # A fork host stays in Ray's Python, and starts its ranks in the role's own.
         own = role.python if role.host is HostKind.THREAD and cls == HOST_CLASSES[role.host] else ""
         python = launcher(own, self.job.dir) if own else ""
-        env = (*role.env, *self._imports(role)) if role.host is HostKind.THREAD else role.env
-        return ActorSpec(name, cls, (host_spec,), env=env, python=python, **where)
+        return ActorSpec(name, cls, (host_spec,), env=self._env(role, cls), python=python, **where)
+
+    def _env(self, role: RolePlan, cls: str) -> tuple[tuple[str, str], ...]:
+        """Return the variables of the worker of a host."""
+        if role.host is HostKind.THREAD:
+            return (*role.env, *self._imports(role))
+        return role.env if cls == SUB_MASTER_CLASS else environment.of_host_without_user_code(role)
 
     def _imports(self, role: RolePlan) -> tuple[tuple[str, str], ...]:
         """Return the variables by which the ranks of a class find torch imported, where workers are forked."""

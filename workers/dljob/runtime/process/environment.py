@@ -13,7 +13,7 @@ from string import Template
 
 from dljob import ray_private
 from dljob.master.state.actions import RankStart
-from dljob.plan.devices import BY_RAY, leaves_variable, visible_devices
+from dljob.plan.devices import BY_RAY, DEVICES, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.model import GRAIN
 from dljob.plan.role import RolePlan
@@ -47,6 +47,22 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
     for resource, ids in start.devices:
         env |= shown(resource, ids, keeping)
     return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+_OF_HOSTS = (
+    *("PYTHON", "LD_", "MALLOC_", "RAY_", "DLJOB_", "GRPC_", "PATH", "HOME", "TMPDIR", "LANG", "LC_", "TZ"),
+    *(device.visible_env for device in DEVICES.values() if device.visible_env),
+)
+"""How the names of variables begin that Python, the loader, Ray and dljob read in a host's process."""
+
+
+def of_host_without_user_code(role: RolePlan) -> tuple[tuple[str, str], ...]:
+    """Return the variables of a role that the worker of its fork hosts and of its torch store has.
+
+    No code of the user's runs there, and each set of variables needs a server that forks workers: a second to start,
+    and 0.1 GiB. Fork servers and ranks get all of them (`of_fork_server`, `rank_environment`).
+    """
+    return tuple((name, value) for name, value in role.env if name.startswith(_OF_HOSTS))
 
 
 def of_fork_server(role: RolePlan) -> dict[str, str]:
