@@ -397,7 +397,7 @@ def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch:
         "import numpy, os, sys\nfrom dljob.runtime.forked_workers import server\n"
         "tasks = lambda: len(os.listdir('/proc/self/task'))\n"
         "before = tasks()\ndel os.environ['OPENBLAS_NUM_THREADS']\n"
-        "os.environ['OMP_NUM_THREADS'] = '3'\nserver.set_threads()\n"
+        "os.environ['OMP_NUM_THREADS'] = '3,2'\nserver.set_threads()\n"
         "a = numpy.ones((512, 512)); a @ a\nprint(before, tasks())"
     )
     env = {**os.environ, **dict.fromkeys(server.THREADS, "1")}

@@ -115,7 +115,7 @@ def set_threads() -> None:
 
 
 def _number(name: str) -> int:
-    text = os.environ.get(name, "")
+    text = os.environ.get(name, "").partition(",")[0].strip()  # of a list of levels, as of OpenMP, the outermost counts
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
