@@ -32,7 +32,7 @@ def _now() -> Row:
             number("Phase", Query(f"dljob_phase{{{_OF}}} == 1", "{{phase}}"), "PrimeMaster's word.", name=True),
             number("Step", Query(f"max(dljob_step{{{_OF}}})"), "Of the first driver role.", unit="none"),
             number("Ranks ready", Query(ready), "Ready or done, of all.", unit="percentunit"),
-            number("Restarts", Query(restarts), "At all levels, in this attempt.", unit="none"),
+            number("Restarts", Query(restarts), "In all attempts, at all levels below the RayCluster.", unit="none"),
             number("Running for", Query(seconds), "Since the start of this attempt.", unit="dtdurations"),
             number("Ray", Query(f"dljob_info{{{_OF}}}", "{{ray_version}}"), "Ray's version on the head.", name=True),
         ),

@@ -37,14 +37,18 @@ class Alert:
         return f"{RUNBOOKS}/{self.name}.md"
 
 
+RELEASE = '{job="dljob-metrics"}'
+"""Selects the replicas of an operator by the name of its Service; the chart puts namespace and name of its release in
+this place."""
 CERTIFICATE_DAYS = 30
 """So many days before the webhook's certificate expires somebody is told, as `dljob doctor --kubernetes` does."""
 _JOB = "{{ $labels.namespace }}/{{ $labels.dljob }}"
 
 RECORDINGS = (
     Recording(
-        "namespace_dljob:dljob_restarts:increase1h",
-        "sum by (namespace, dljob) (increase(dljob_restarts_total[1h]))",
+        # By pod: a job of the same name that comes later is another one.
+        "namespace_dljob_pod:dljob_restarts:increase1h",
+        "sum by (namespace, dljob, pod) (increase(dljob_restarts_total[1h]))",
     ),
     Recording(
         "namespace_dljob:dljob_goodput:ratio_rate1h",
@@ -64,15 +68,21 @@ RECORDINGS = (
 )
 
 
-def _phase(*phases: str) -> str:
-    return f'max by (namespace, dljob) (dljob_status_phase{{phase=~"{"|".join(phases)}"}}) == 1'
+def _phase(*phases: str, offset: str = "") -> str:
+    return f'max by (namespace, dljob) (dljob_status_phase{{phase=~"{"|".join(phases)}"}}{offset}) == 1'
+
+
+_ACTIVE = _phase("Running", "Recovering")
+_GOES_ON = 'dljob_phase{phase=~"Running|Recovering"} == 1'
 
 
 ALERTS = (
     Alert(
         "DLJobFailed",
-        'dljob_status_phase{phase="Failed"} == 1 unless on (namespace, dljob)'
-        ' max_over_time(dljob_status_phase{phase="Failed"}[1h] offset 1h)',
+        # For an hour; a job of that name that failed earlier, and was begun again since, does not count.
+        f"({_phase('Failed')}) unless on (namespace, dljob)"
+        ' (max_over_time(dljob_status_phase{phase="Failed"}[1h] offset 1h)'
+        ' unless on (namespace, dljob) max_over_time(dljob_status_phase{phase!="Failed"}[1h]))',
         "1m",
         "warning",
         f"DLJob {_JOB} failed.",
@@ -80,17 +90,21 @@ ALERTS = (
     ),
     Alert(
         "DLJobRestartLooping",
-        "namespace_dljob:dljob_restarts:increase1h > 5",
+        "max by (namespace, dljob) (namespace_dljob_pod:dljob_restarts:increase1h > 5"
+        f" and on (namespace, dljob, pod) {_GOES_ON})"
+        f" or (max by (namespace, dljob) (changes(dljob_status_attempt[1h])) > 2 and on (namespace, dljob) {_ACTIVE})",
         "5m",
         "warning",
         f"DLJob {_JOB} restarts again and again.",
-        '{{ $value | printf "%.0f" }} restarts within an hour, at all levels.',
+        '{{ $value | printf "%.0f" }} restarts within an hour, at all levels below the RayCluster; or as many'
+        " RayClusters that were lost.",
     ),
     Alert(
         "DLJobGoodputLow",
         "namespace_dljob:dljob_goodput:ratio_rate1h < 0.5"
-        " and on (namespace, dljob) dljob_running_seconds > 2 * 3600"
-        ' and on (namespace, dljob) dljob_phase{phase=~"Running|Recovering"} == 1',
+        # Two hours ago as well, in this attempt or an earlier one.
+        f" and on (namespace, dljob) ({_phase('Running', 'Recovering', offset=' offset 2h')})"
+        f" and on (namespace, dljob) {_GOES_ON}",
         "15m",
         "warning",
         f"DLJob {_JOB} loses more time than it uses.",
@@ -99,7 +113,8 @@ ALERTS = (
     Alert(
         "DLJobStalled",
         'dljob_phase{phase="Running"} == 1'
-        " and on (namespace, dljob) changes(dljob_step[30m]) == 0"
+        # Of a new attempt and the one before together.
+        " and on (namespace, dljob) max by (namespace, dljob) (changes(dljob_step[30m])) == 0"
         " and on (namespace, dljob) dljob_step offset 30m",
         "5m",
         "warning",
@@ -108,7 +123,8 @@ ALERTS = (
     ),
     Alert(
         "DLJobPendingTooLong",
-        _phase("Invalid", "Pending", "Provisioning", "Scheduling"),
+        f"({_phase('Invalid', 'Pending', 'Provisioning', 'Scheduling')})"
+        f" or ({_phase('Recovering')} unless on (namespace, dljob) dljob_status_master)",
         "15m",
         "warning",
         f"DLJob {_JOB} has been waiting for its pods or its placement for 15 minutes.",
@@ -116,7 +132,9 @@ ALERTS = (
     ),
     Alert(
         "DLJobMasterUnreachable",
-        f"({_phase('Running', 'Recovering')}) unless on (namespace, dljob) dljob_info",
+        # Nothing is expected before PrimeMaster of an attempt has reported, nor from a head that is no job's own.
+        f'({_ACTIVE}) and on (namespace, dljob) dljob_status_master{{cluster="Own"}}'
+        " unless on (namespace, dljob) dljob_info",
         "3m",
         "critical",
         f"Nothing is heard from PrimeMaster of DLJob {_JOB}.",
@@ -124,7 +142,7 @@ ALERTS = (
     ),
     Alert(
         "DLJobOperatorDown",
-        "absent(dljob_operator_leader == 1)",
+        f"absent(dljob_operator_leader{RELEASE} == 1)",
         "5m",
         "critical",
         "No dljob operator acts.",

@@ -264,6 +264,12 @@ class Operator:
         ]
         told += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]
         told += [sample("dljob_status_phase", labels, 1) for labels in jobs]
+        told += [sample("dljob_status_attempt", labels[:2], 1) for labels in jobs]
+        told += [
+            sample("dljob_status_master", (*labels[:2], "Own"), 1)
+            for labels in jobs
+            if labels[2] in ("Running", "Recovering")
+        ]
         yield from map(_line, told)
         for histogram in (self.passes, self.waits, *self.stages.values()):
             yield from histogram.lines()

@@ -12,12 +12,13 @@ from prometheus_client.registry import Collector
 
 from dljob.kube.resources import DLJOBS, PODS, RAYCLUSTERS
 from dljob.reconcile.leadership.releases import Installation
-from dljob.reconcile.state.fields import text
+from dljob.reconcile.state.fields import number, part, text
 from dljob.telemetry.catalog import CATALOG, CONTROLLER, STARTUP_STAGES
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.workqueue import WorkQueue
 
 NO_ANSWER = "<error>"
+MASTER = "dljob_status_master"
 
 
 class Metrics:
@@ -118,23 +119,27 @@ class _Phases(Collector):
 
     def describe(self) -> Iterable[Family]:
         """Return the families without samples."""
-        return [_family("dljob_jobs"), _family("dljob_status_phase")]
+        return [_family(name) for name in ("dljob_jobs", "dljob_status_phase", "dljob_status_attempt", MASTER)]
 
     def collect(self) -> Iterator[Family]:
         """Yield the families with a sample per phase and per job; without samples in a standby."""
         counted: Counts[tuple[str, str]] = Counts()
-        each = _family("dljob_status_phase")
+        each, attempts, masters = (_family(name) for name in ("dljob_status_phase", "dljob_status_attempt", MASTER))
         jobs = list(self._cache.jobs.entries.items()) if self._leads() else []
         for key, entry in jobs:
             # No status: the first pass has not written one yet.
             phase = text(entry.value, "status", "phase") or "Pending"
             counted[key.namespace, phase] += 1
             each.add_metric([key.namespace, key.name, phase], 1)
+            attempts.add_metric([key.namespace, key.name], number(entry.value, "status", "attempt") or 1)
+            # The field is cleared when an attempt begins.
+            if part(entry.value, "status", "master"):
+                shared = bool(part(entry.value, "spec", "rayClusterRef"))
+                masters.add_metric([key.namespace, key.name, "Shared" if shared else "Own"], 1)
         totals = _family("dljob_jobs")
         for (namespace, phase), count in sorted(counted.items()):
             totals.add_metric([namespace, phase], count)
-        yield totals
-        yield each
+        yield from (totals, each, attempts, masters)
 
 
 def _family(name: str) -> GaugeMetricFamily:

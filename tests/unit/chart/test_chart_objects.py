@@ -117,6 +117,19 @@ def test_alerts_name_their_runbook_where_it_is_read(helm: Helm, values: dict[str
     assert all(rule["annotations"]["runbook_url"] == f"{base}{rule['alert']}.md" for rule in alerts)
 
 
+def test_each_release_is_told_of_its_own_operator(helm: Helm) -> None:
+    made = helm.render(metrics={"prometheusRule": {"enabled": True}})
+    (rule,) = [
+        rule
+        for group in made["PrometheusRule", "dljob-dljob"]["spec"]["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == "DLJobOperatorDown"
+    ]
+    service = made["Service", "dljob-metrics"]["metadata"]
+    labels = f'namespace="{service["namespace"]}",job="{service["name"]}"'
+    assert rule["expr"] == f"absent(dljob_operator_leader{{{labels}}} == 1)"
+
+
 def test_the_pods_are_restricted(helm: Helm) -> None:
     objects = helm.render()
     assert restricted(objects["Deployment", "dljob"]["spec"]["template"]["spec"]) == []

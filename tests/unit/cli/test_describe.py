@@ -10,7 +10,7 @@ import pytest
 from fake_kube import CLUSTER, HEAD, FakeKube, add_event, add_head, add_job
 
 from dljob.api import registry
-from dljob.cli import main
+from dljob.cli import description, main
 from dljob.kube.api import PODS
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -148,3 +148,11 @@ def test_a_job_without_a_head_has_no_dashboard_and_who_may_not_list_pods_hears_s
     lines = page(capsys, "hello", "-k")
     assert below(lines, "Nodes")[0].startswith("this user may not list pods")
     assert "Dashboard of Ray:" not in lines
+
+
+def test_shares_of_time_are_of_the_time_that_all_ranks_had() -> None:
+    """Also where a role had more ranks before than it has now."""
+    accounts = {"productive": 70.0, "recompute": 30.0, "spare": 100.0}
+    ledger = {"seconds": 12.0, "processes": 4, "goodput": 0.7, "recentGoodput": 0.5, "accounts": accounts}
+    (line,) = description.spent(ledger)
+    assert "; spare 100.0%, recompute 30.0%" in line

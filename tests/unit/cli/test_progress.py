@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -36,7 +37,20 @@ RECOVERED = {
 
 @pytest.mark.parametrize(
     ("values", "bars"),
-    [([], ""), ([1.0], "▁"), ([2.0, 2.0], "▁▁"), ([0.0, 1.0], "▁█"), ([0.0, 0.5, 1.0], "▁▅█"), ([3.0, -1.0], "█▁")],
+    [
+        ([], ""),
+        ([1.0], "▁"),
+        ([2.0, 2.0], "▁▁"),
+        ([0.0, 1.0], "▁█"),
+        ([0.0, 0.5, 1.0], "▁▅█"),
+        ([3.0, -1.0], "█▁"),
+        ([nan], "!"),
+        ([1.0, 2.0, nan], "▁█!"),
+        ([nan, 1.0, 1.0], "!▁▁"),
+        ([1.0, inf], "▁!"),
+        ([-inf, 0.0], "!▁"),
+        ([-1.7e308, 1.7e308], "▁█"),
+    ],
 )
 def test_a_sparkline_scales_the_values_to_bars(values: list[float], bars: str) -> None:
     assert sparkline(values) == bars
@@ -213,6 +227,16 @@ def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.Capt
     assert look.seen == [("Pending", 1), ("Running", 1)]
     assert connection.asked == [(0, 0), (1, 1), (2, 2)]
     assert capsys.readouterr().err.count("Restarting rollout/1") == 3
+
+
+def test_a_status_that_cannot_be_drawn_ends_no_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exception would end the command, and with it the embedded Ray and the job."""
+    connection = FakeConnection(status(step=1, loss=10**400), status(step=2, loss=nan), status("Succeeded"))
+    with live.screen("j") as shown:
+        final = watch.watch(connection, shown, Looker())  # pyright: ignore[reportArgumentType]
+    assert final["phase"] == "Succeeded"
+    said = capsys.readouterr().err
+    assert "cannot be drawn; the job does not depend on that: OverflowError" in said
 
 
 def test_a_step_that_stands_still_is_told_ever_more_rarely() -> None:

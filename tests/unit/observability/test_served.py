@@ -16,7 +16,7 @@ def served():
     metrics, queue, cache = Metrics("0.1.0"), WorkQueue(), Cache()
     metrics.observe(queue, cache, lambda: True)
     key = Key("ns", "job")
-    cache.jobs.entries[key] = CachedObject("uid", 1, key, {"status": {"phase": "Running"}})
+    cache.jobs.entries[key] = CachedObject("uid", 1, key, {"status": {"phase": "Running", "master": {"epoch": 1}}})
     metrics.reconciled("error", 0.02)
     metrics.called("GET", 200)
     metrics.called("PATCH", 0)

@@ -75,7 +75,8 @@ def test_observations_land_in_their_metrics() -> None:
     queue.add(JOB)
     cache.put_job({**dljob(), "metadata": {"name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "1"}})
     meta = {"name": "b", "namespace": "ns", "uid": "2", "resourceVersion": "2"}
-    cache.put_job({"metadata": meta, "status": {"phase": "Running"}})
+    status = {"phase": "Running", "attempt": 3, "master": {"state": "Ready"}}
+    cache.put_job({"metadata": meta, "spec": {"rayClusterRef": {"name": "shared"}}, "status": status})
 
     def value(series: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(series, labels)
@@ -94,6 +95,9 @@ def test_observations_land_in_their_metrics() -> None:
     assert value("dljob_operator_build_info", version="1.2") == 1
     assert value("dljob_jobs", namespace="ns", phase="Pending") == 1
     assert value("dljob_status_phase", namespace="ns", dljob="b", phase="Running") == 1
+    assert value("dljob_status_attempt", namespace="ns", dljob="b") == 3
+    assert value("dljob_status_master", namespace="ns", dljob="b", cluster="Shared") == 1
+    assert value("dljob_status_master", namespace="ns", dljob="a", cluster="Own") is None, "none has reported"
     assert queue.take() == JOB
     assert value("workqueue_queue_duration_seconds_count", name=CONTROLLER) == 1
 

@@ -89,8 +89,9 @@ def spent(ledger: Json) -> list[str]:
     """Format goodput and the other accounts of the ranks' time as one line; none before any time has passed."""
     if ledger.get("goodput") is None:
         return []
-    # Accounts are in seconds summed over all ranks; their shares need the total of rank seconds.
-    ranks, recent = ledger["seconds"] * ledger["processes"], ledger["recentGoodput"]
+    # Accounts are in seconds summed over all ranks, whose number may have changed; spares come on top.
+    ranks = sum(amount for name, amount in ledger["accounts"].items() if name != "spare") or 1.0
+    recent = ledger["recentGoodput"]
     held = [(name, amount) for name, amount in ledger["accounts"].items() if name != "productive"]
     most = sorted(held, key=lambda item: -item[1])
     rest = ", ".join(f"{name} {amount / ranks:.1%}" for name, amount in most if amount / ranks >= LEAST)

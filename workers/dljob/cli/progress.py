@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import level_words, seconds
 
 BARS = "▁▂▃▄▅▆▇█"
+NO_BAR = "!"
+"""Stands for a value that is NaN or infinite."""
 WINDOW = 5
 """Steps of the moving average."""
 WIDTH = 30
@@ -26,14 +29,17 @@ _QUIET = frozenset({"RoleReady", "RoleCompleted", "Admitted", "JobRunning", "Rel
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     """Draw the last values as bars, the lowest value as the smallest bar; equal values as a flat line."""
     shown = list(values)[-width:]
-    if not shown:
-        return ""
-    low, high = min(shown), max(shown)
-    # Equal values have no range to divide by.
-    if high == low:
-        return BARS[0] * len(shown)
-    top = len(BARS) - 1
-    return "".join(BARS[round((v - low) / (high - low) * top)] for v in shown)
+    known = [value for value in shown if math.isfinite(value)]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    return "".join(_bar(value, low, high) for value in shown)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return NO_BAR
+    # Halves, as the range of very large values may not be a number; equal values have none to divide by.
+    part = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.0
+    return BARS[round(part * (len(BARS) - 1))]
 
 
 def average(values: Sequence[float], window: int = WINDOW) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dljob.cli import failure, output
@@ -42,12 +42,22 @@ def watch(connection: Connection, screen: Screen, look: WatchParticipant | None 
         notes = connection.notes(seq)
         version = status.get("version", version)
         seq = notes[-1]["seq"] if notes else seq
-        screen.show(status, notes)
+        _drawn(screen.show, status, notes)
         if status.get("phase") in TERMINAL:
-            screen.end(status)
+            _drawn(screen.end, status)
             return status
         if look is not None:
             look(status, notes)
+
+
+def _drawn(draw: Callable[..., None], *what: object) -> None:
+    """Draw something, or say why that is impossible: values are the user's, and what they look like must end no job."""
+    try:
+        draw(*what)
+    except OSError:  # a pipe or terminal was closed, and the job is stopped in order
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        output.say(f"this status cannot be drawn; the job does not depend on that: {error!r}")
 
 
 def tell(handle: JobHandle, status: Mapping[str, Any]) -> int:

@@ -138,6 +138,14 @@ OPERATOR = (
         "1 for the phase in a DLJob's status; other phases have no series.",
         (*_JOB, "phase"),
     ),
+    Metric("dljob_status_attempt", "gauge", "operator", "RayClusters that a DLJob has had, the present one too.", _JOB),
+    Metric(
+        "dljob_status_master",
+        "gauge",
+        "operator",
+        "1 once PrimeMaster of the present attempt has reported; cluster: Own, or Shared (spec.rayClusterRef).",
+        (*_JOB, "cluster"),
+    ),
     Metric(
         "dljob_startup_seconds",
         "histogram",
@@ -169,7 +177,7 @@ GATEWAY = (
         "dljob_restarts_total",
         "counter",
         "gateway",
-        "Restarts, by level: InProcess, Process, RoleGroup, Role, Job and Node as the spec has them; Master, its own.",
+        "Restarts in all attempts, by level: InProcess, Process, RoleGroup, Role, Job and Node; Master, its own.",
         (*_JOB, "level"),
     ),
     Metric(
@@ -211,7 +219,9 @@ GATEWAY = (
         (*_JOB, "state"),
     ),
     Metric("dljob_master_epoch", "gauge", "gateway", "Lives of PrimeMaster, the present one included.", _JOB),
-    Metric("dljob_running_seconds", "gauge", "gateway", "Since the start of the job, to its end when it ended.", _JOB),
+    Metric(
+        "dljob_running_seconds", "gauge", "gateway", "Since the start of the attempt, to its end if it ended.", _JOB
+    ),
 )
 """Metrics that the gateway on the head of a RayCluster serves."""
 

@@ -110,6 +110,26 @@ VERDICTS: Mapping[str, Remedy] = {
     "DoesNotFit": Remedy(CauseKind.SPEC, "correct nodeGroups or the roles; dljob plan FILE shows what each rank takes"),
     "ForbiddenPod": Remedy(CauseKind.SPEC, "leave out what the message names, or ask an administrator to allow it"),
     "KubeRayMissing": Remedy(CauseKind.SPEC, "install the KubeRay operator, 1.6 or newer"),
+    "KubeRayTooOld": Remedy(CauseKind.SPEC, "upgrade the KubeRay operator to 1.6 or newer"),
+    "KubeRaySilent": Remedy(CauseKind.NODE, "see why the KubeRay operator does not act: kubectl logs of its pod"),
+    "RayClusterNotFound": Remedy(CauseKind.SPEC, "create the RayCluster, or correct spec.rayClusterRef"),
+    "NameTaken": Remedy(CauseKind.SPEC, "rename the job, or delete the object that the message names"),
+    **dict.fromkeys(
+        ("ImageWithoutDLJob", "PythonVersionMismatch", "RayVersionMismatch", "DLJobVersionMismatch"),
+        Remedy(CauseKind.SPEC, "correct the image as the message says, then delete the job and apply it again"),
+    ),
+    "JobFailed": Remedy(CauseKind.UNKNOWN, "see how PrimeMaster and its launcher ended: dljob logs --master"),
+    **dict.fromkeys(
+        ("ImagePullBackOff", "ErrImagePull", "InvalidImageName"),
+        Remedy(CauseKind.SPEC, "correct the image's name, its registry or its pull secret: kubectl describe pod"),
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "ConfigMapNotFound", "SecretNotFound"),
+        Remedy(CauseKind.SPEC, "create the ConfigMap or Secret that the message names; the pods then start"),
+    ),
+    "Unschedulable": Remedy(
+        CauseKind.SPEC, "free machines, add some, or ask for less; the message has what the scheduler says"
+    ),
     "HeadLost": Remedy(CauseKind.NODE, "see why the head pod was lost: kubectl describe pod"),
     "ClusterRestartsExhausted": Remedy(CauseKind.NODE, "see why RayClusters were lost: kubectl get events"),
 }

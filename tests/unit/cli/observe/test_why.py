@@ -19,6 +19,7 @@ from dljob.cli import main
 from dljob.cli.diagnosis import diagnose
 from dljob.kube.api import CONFIG_MAPS
 from dljob.master.state.views import Reason
+from dljob.reconcile.state import reasons as operators
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, of_fault
 
@@ -125,6 +126,18 @@ def test_every_reason_of_a_process_has_a_remedy() -> None:
     assert set(FAULTS) == set(Reason)
     assert all(remedy.advice for remedy in (*FAULTS.values(), *VERDICTS.values()))
     assert of_fault("NewReason", "").kind is CauseKind.UNKNOWN
+
+
+def test_every_end_that_the_operator_decides_has_a_remedy() -> None:
+    own = (
+        *(operators.IMAGE_WITHOUT_DLJOB, operators.PYTHON_MISMATCH, operators.RAY_MISMATCH, operators.DLJOB_MISMATCH),
+        *(operators.JOB_FAILED, operators.CLUSTER_RESTARTS_EXHAUSTED, operators.DEADLINE_EXCEEDED, operators.STOPPED),
+        *(operators.KUBERAY_MISSING, operators.KUBERAY_TOO_OLD, operators.KUBERAY_SILENT, operators.NAME_TAKEN),
+    )
+    assert set(own) <= VERDICTS.keys()
+    kind, lines = explained(status("Failed", operators.PYTHON_MISMATCH, "node group w has Python 3.12"))
+    assert kind is CauseKind.SPEC
+    assert lines[-1].startswith("next: correct the image")
 
 
 def test_many_lines_of_evidence_are_cut_and_counted() -> None:

@@ -215,13 +215,13 @@ def lines(table: TopTable, at: TopPosition, width: int, height: int, remark: str
     `remark`: why the picture may be old.
     """
     at.sort = min(at.sort, len(table.columns) - 1)
-    shown = fitting(table.columns, table.rows[:1], width)
     rows = ordered(table, at.sort)
     # Where there is no room for everything, the table comes before what stands above it.
     head = [TopLine(line) for line in table.head][: max(0, height - 4)]
     room = max(0, height - len(head) - 2)
     at.first = min(at.first, max(0, len(rows) - room))
     part = rows[at.first : at.first + room]
+    shown = fitting(table.columns, part, width)
     cells = [[column.cell(row).text for column in shown] for row in part]
     widths = [max([len(column.name), *(cell_len(row[n]) for row in cells)]) for n, column in enumerate(shown)]
     made = [*head, TopLine(_joined([column.name for column in shown], widths), "head")]
