@@ -35,6 +35,8 @@ if kind == "leaves":
     subprocess.Popen(["sleep", "600"], start_new_session=True)
 begun = time.monotonic()
 while not (out / "go").exists():
+    if len(list(out.glob("rank-*.jsonl"))) < n:
+        begun = time.monotonic()
     if kind == "ends" and time.monotonic() - begun > 0.5:
         for process in ranks.values():
             process.kill()
