@@ -109,6 +109,19 @@ def test_rank_learns_who_it_is(line):
     assert not worker.stopping
 
 
+def test_notices_to_all_ranks_may_come_before_the_answer(line, monkeypatch):
+    def counter(rank: int) -> tuple[int, int]:
+        """The host knows of the connection, and has not answered yet."""
+        line.socket.tell_sizes({"w": 6}, {"w": (0, 1, 2, 3, 5, 7)})
+        line.socket.stopping([rank], "the role shrinks")
+        return line.counters.fd, 1
+
+    monkeypatch.setattr(line.socket, "_counter", counter)
+    worker = connect(line.socket.path)
+    assert (worker.name, worker.calls.sizes, worker.calls.numbers) == ("w/3", {"w": 6}, {"w": (0, 1, 2, 3, 5, 7)})
+    assert worker.stopping.reason == "the role shrinks"
+
+
 def test_rank_of_the_past_is_not_answered(line, monkeypatch):
     monkeypatch.setenv("DLJOB_INCARNATION", "1")
     with pytest.raises(UnreachableError, match="the host has no rank"):

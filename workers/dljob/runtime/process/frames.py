@@ -124,6 +124,7 @@ class Frames:
         try:
             self._begun, fds, _, _ = socket.recv_fds(self._connection, 1, count, socket.MSG_CMSG_CLOEXEC)
         except OSError:
+            self.close()  # `receive` is not to wait once more
             return []
         return fds
 

@@ -32,6 +32,8 @@ HELLO_S = 60.0
 """Seconds for the host to say who this rank is; it does so at once, unless it is stopped or has no descriptor left."""
 SAVER_S = 90.0
 """Seconds for the node's saver to start."""
+NOTICES = ("stopping", "sizes")
+"""What the host tells ranks unasked: an order to stop, and the sizes of roles."""
 
 
 class RankLink:
@@ -65,29 +67,42 @@ class RankLink:
         Raises:
             UnreachableError: The host is gone, does not answer, or has a later incarnation of the rank.
         """
-        answer, fds = None, list[int]()
+        answer = None
         begun = time.monotonic()
         self._frames.wait_at_most(HELLO_S)
         with contextlib.suppress(OSError):  # the host is closing its socket
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
-            # Before the frame itself: the kernel delivers descriptors with its first byte.
-            fds = self._frames.receive_fds(1)
-            answer = self._frames.receive() if fds else None
-        if answer is None and time.monotonic() - begun >= HELLO_S:
+            answer = self._receive_answer()
+        if answer is None:
             self._frames.close()
-            raise UnreachableError(f"the host of this rank at {self._path} did not answer within {HELLO_S:g} s")
-        # The host closes the connection of a rank that it does not know in this incarnation.
-        if answer is None or not fds:
-            self._frames.close()
+            if time.monotonic() - begun >= HELLO_S:
+                raise UnreachableError(f"the host of this rank at {self._path} did not answer within {HELLO_S:g} s")
+            # The host closes the connection of a rank that it does not know in this incarnation.
             raise UnreachableError(f"the host has no rank {rank} in incarnation {incarnation} (any more)")
         self._frames.wait_at_most(None)
-        slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
+        facts, fd = answer
+        slot = StepCounters.opened(fd).slots[facts["slot"]]
         # The mapping keeps the memory alive.
-        os.close(fds[0])
+        os.close(fd)
         self.note = functools.partial(slot.note, rank, incarnation)
         self.report = with_device(functools.partial(slot.put, rank, incarnation), self.note)
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
-        return answer[0]
+        return facts
+
+    def _receive_answer(self) -> tuple[dict[str, Any], int] | None:
+        """Return the host's answer and its descriptor, which alone the answer has; None when the host is gone.
+
+        Notices to all ranks may come before it: the host knows of this connection before it answers.
+        """
+        while True:
+            # Before the frame itself: the kernel delivers descriptors with its first byte.
+            fds = self._frames.receive_fds(1)
+            frame = self._frames.receive()
+            if frame is None:
+                return None
+            if fds:
+                return frame[0], fds[0]
+            self._take_notice(frame[0])
 
     def saver(self) -> Mapping[str, Any]:
         """Return the address of the node's saver and this rank's name there; the saver is started if there is none."""
@@ -142,16 +157,18 @@ class RankLink:
         self.numbers.update({role: tuple(ranks) for role, ranks in head.get("numbers", {}).items()})
         self.sizes.update(head["sizes"])
 
+    def _take_notice(self, head: Mapping[str, Any]) -> None:
+        if head["op"] == "stopping":
+            self.stopping.order(head["reason"])
+        else:
+            self._learn_sizes(head)
+
     def _read(self) -> None:
         while (frame := self._frames.receive()) is not None:
             head, body = frame
-            # Frames of five kinds: an order to stop, the sizes of roles, the saver's address, PrimeMaster's answer, and
-            # the answer to a call.
-            if head["op"] == "stopping":
-                self.stopping.order(head["reason"])
-                continue
-            if head["op"] == "sizes":
-                self._learn_sizes(head)
+            # Frames of four kinds: a notice, the saver's address, PrimeMaster's answer, and the answer to a call.
+            if head["op"] in NOTICES:
+                self._take_notice(head)
                 continue
             if head["op"] == "saver":
                 self._place(head)
