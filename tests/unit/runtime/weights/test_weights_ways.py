@@ -222,6 +222,30 @@ def test_a_lost_member_is_named_and_the_version_goes_by_the_store_and_the_next_b
     assert plain(others[1].take(after)) == plain(BUCKETS)
 
 
+def test_a_member_out_of_memory_says_so_and_enters_its_group_again(held, monkeypatch, caplog):
+    monkeypatch.setattr(group_transport, "OWN_PAUSES_S", (0.01, 0.02))
+    groups, (first, *others) = members(held, monkeypatch)
+    receive, errors = Group.broadcast, [RuntimeError("CUDA out of memory")] * 3
+
+    def broadcast(self: Group, tensor: Any, src: int) -> None:
+        if self.rank != src and errors:
+            groups.lose()  # the others notice that a member has left
+            raise errors.pop()
+        receive(self, tensor, src)
+
+    monkeypatch.setattr(Group, "broadcast", broadcast)
+    epoch = 1
+    while errors:
+        assert first.send(version(epoch), BUCKETS).way == ""
+        epoch += 1
+        until(lambda epoch=epoch: groups.epoch == epoch and all(each.ready for each in (first, *others)))
+    assert "this rank has left group g, and enters it again in 0.01 s: RuntimeError: CUDA out of memory" in caplog.text
+    after = first.send(version(9), BUCKETS)
+    assert after.way == f"j/{epoch}.1/g"
+    assert [plain(each.take(after)) for each in others] == [plain(BUCKETS)] * 2
+    first.check()
+
+
 def test_a_group_is_closed_once_nobody_publishes_by_it(held, monkeypatch):
     groups, (first, *_) = members(held, monkeypatch)
 

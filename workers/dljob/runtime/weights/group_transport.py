@@ -32,6 +32,9 @@ TAKE_S = 20.0
 """Seconds that a reader waits for a published version to arrive by its group, before it fetches from the store."""
 AGAIN_S = 0.5
 """Seconds until the group is formed again after a loss."""
+OWN_PAUSES_S = (1.0, 60.0, 600.0)
+"""Seconds until a member enters its group again after an error of its own, the last ones from then on: each time that
+it leaves a broadcast may cost the others the group's `timeoutSeconds`."""
 KEPT = 2
 """Versions that a member keeps in memory."""
 REMEMBERED = 64
@@ -79,6 +82,8 @@ class ChannelMember:
         self._changed = threading.Condition()
         self._taken: OrderedDict[str, Buckets | None] = OrderedDict()
         """By nonce; None for a version that was dropped, or never arrived whole."""
+        self._own_errors = 0
+        """Errors of this member's own since the last version that it received."""
 
     def start(self) -> None:
         """Form the group in a thread, and again whenever it is lost."""
@@ -146,6 +151,7 @@ class ChannelMember:
 
     def _live(self) -> None:
         while self._failure is None and self._current():
+            pause = AGAIN_S
             try:
                 with CollectiveGroup(self._name) as group:
                     self._now(group)
@@ -160,9 +166,14 @@ class ChannelMember:
             except (CollectiveError, UsageError) as error:
                 log.warning("%s goes by the store from now on: %s", self.channel, error)
                 self._failure = error if isinstance(error, CollectiveError) else CollectiveError(str(error))
+            except Exception as error:  # noqa: BLE001 - as CUDA out of memory: this rank lives, and others wait for it
+                pause = OWN_PAUSES_S[min(self._own_errors, len(OWN_PAUSES_S) - 1)]
+                self._own_errors += 1
+                said = "%s goes by the store: this rank has left group %s, and enters it again in %g s: %s: %s"
+                log.warning(said, self.channel, self._name, pause, type(error).__name__, error)
             finally:
                 self._now(None)
-            time.sleep(AGAIN_S)
+            time.sleep(pause)
 
     def _member_of(self, group: CollectiveGroup) -> None:
         try:
@@ -218,7 +229,7 @@ class ChannelMember:
                 came.append(_parts(whole, sizes))
             group.barrier()
             # Only now: a broadcast that broke off half-way leaves None, and `take` goes to the store.
-            buckets = came
+            buckets, self._own_errors = came, 0
         finally:
             with self._changed:
                 self._keep(coming.nonce, buckets)
