@@ -453,6 +453,34 @@ def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch:
         mine.close()
 
 
+def test_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, interrupts = Wire.readable, [KeyboardInterrupt()]
+
+    def interrupted(wire: Wire, seconds: float) -> bool:
+        there = real(wire, seconds)
+        if interrupts:  # its answer is there, and has not been read
+            raise interrupts.pop()
+        return there
+
+    log: list[str] = []
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path), log)
+        mine.save(1, state(1), persist=True)
+        mine.wait(20)
+        monkeypatch.setattr(Wire, "readable", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.latest()
+        mine.save(2, state(2), persist=True)
+        mine.wait(20)
+        assert mine.latest() == 2
+        step, found = mine.load() or (0, None)
+        assert (step, same(found, state(2))) == (2, True)
+        mine.close()
+    assert log == ["checkpoint: restored step 2 from memory"]
+
+
 def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(tmp_path: Path):
     with a_saver() as (saver, _):
         where = [place(saver, tmp_path), place(saver, tmp_path, number=2, incarnation=2)]

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -383,20 +384,24 @@ class CheckpointClient:
             CheckpointError: The second one went away too.
         """
         for last in (False, True):
-            wire = self._connected_wire()
+            wire, got = self._connected_wire(), None
             try:
-                wire.send(message, fds or ())
-                waited = 0.0
-                # No timeout: an answer that comes late would be taken for that of the next request.
-                while not wire.readable(SAY_S):
-                    waited += SAY_S
-                    self._say(f"checkpoint: {message['op']}: no answer for {waited:g} s; is {self._folder} reachable?")
-                got = wire.receive()
-            except OSError:
-                got = None
+                with suppress(OSError):
+                    wire.send(message, fds or ())
+                    waited = 0.0
+                    # No timeout: an answer that comes late would be taken for that of the next request.
+                    while not wire.readable(SAY_S):
+                        waited += SAY_S
+                        self._say(
+                            f"checkpoint: {message['op']}: no answer for {waited:g} s; is {self._folder} reachable?"
+                        )
+                    got = wire.receive()
+            finally:
+                # Also where the thread was interrupted, for the same reason: its answer comes over this connection.
+                if got is None:
+                    self._disconnect()
             if got is not None:
                 return got
-            self._disconnect()
             if last:
                 break
         raise CheckpointError("the saver of this node went away", hint="it is one process per node; see its log")
