@@ -21,10 +21,11 @@ from dljob import rpc
 from dljob.errors import CallTimeoutError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.messages import CANCEL, Call, NotRun, Peer, Reply
+from dljob.runtime.process.messages import BATCH, CANCEL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client, server
 from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.mapped import packed_calls
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
 
@@ -163,6 +164,29 @@ async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
     with pytest.raises(CallTimeoutError, match=r"waited 0\.\d s for its answer; w/0 runs it to its end"):
         await scene.call("one", "long", timeout_s=SHORT_S)
     assert scene.doer.ran == ["long"]
+
+
+BATCH_OF_ONE = packed_calls("one", [wire.dump(((what,), {}), "") for what in "abc"])
+
+
+async def test_a_batch_whose_caller_gave_up_ends_at_the_call_that_it_is_at(scene: Scene) -> None:
+    call = RankCall("w", 0, BATCH, BATCH_OF_ONE, SHORT_S, idempotent=False, id="me/0:x:1", label="one")
+    with pytest.raises(CallTimeoutError, match="w/0 ends the call that it is at, and runs no more of the request"):
+        await scene.calls._run(call, ())
+    scene.doer.gate.set()
+    await asyncio.to_thread(scene.callee.wait_idle)
+    assert scene.doer.ran == ["a"]
+
+
+async def test_a_batch_that_is_withdrawn_long_before_its_deadline_runs_no_more(scene: Scene) -> None:
+    call = RankCall("w", 0, BATCH, BATCH_OF_ONE, WAIT_S, idempotent=False, id="me/0:x:1", label="one")
+    made = asyncio.create_task(scene.calls._run(call, ()))
+    await asyncio.to_thread(scene.doer.begun.wait, WAIT_S)
+    assert scene.callee.answer(Call("me/0:x:1", 0, 1, CANCEL, 1.0, "me/0"), b"").payload == b"begun"
+    scene.doer.gate.set()
+    with pytest.raises(CallTimeoutError, match="w/0 has run 1 of the request's 3 calls, and runs no more"):
+        await made
+    assert scene.doer.ran == ["a"]
 
 
 async def test_a_callee_that_does_not_answer_leaves_it_open_whether_it_ran(scene: Scene) -> None:

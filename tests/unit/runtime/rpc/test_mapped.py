@@ -14,10 +14,12 @@ from rpc_threads import Threads
 
 from dljob import PeerLostError, RemoteError, RoleGroup, UsageError, rpc
 from dljob.master.state.views import Outcome
+from dljob.runtime.process import wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.messages import BATCH, Call, Reply
 from dljob.runtime.process.wire import WireError
 from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.rpc.mapped import packed, packed_calls
 from dljob.runtime.rpc.rpc import Rank
 
 
@@ -112,9 +114,21 @@ def test_batch_ends_at_its_deadline_and_the_rest_is_not_run(rank: Rank, calls: T
     calls.objects[0].gate.clear()
     made = rank.map("slowly", ["a", "b", "c"])
     for call in made:
-        with pytest.raises(RemoteError, match="in the queue of talker/0, not run"):
+        with pytest.raises(RemoteError, match="talker/0 has run 1 of the request's 3 calls, and runs no more"):
             call.result(30)
     assert calls.objects[0].seen == ["a"]
+
+
+async def test_cancelled_await_costs_the_other_calls_of_its_request_nothing(rank: Rank, calls: Threads) -> None:
+    rank.call("score", "a").result(30)
+    answer: Future[Reply] = Future()  # as a client makes it where it does not know its callee yet
+    calls.send = lambda _: answer  # type: ignore[method-assign]
+    one, other = (asyncio.create_task(_of(call)) for call in rank.map("score", ["a", "ab"]))
+    await asyncio.sleep(0)
+    one.cancel()
+    await asyncio.wait([one])
+    answer.set_result(Reply(payload=packed([Reply(payload=wire.dump(n, "")) for n in (1, 2)])))
+    assert await other == 2
 
 
 def test_batch_that_is_lost_is_lost_for_each_call(rank: Rank, calls: Threads) -> None:
@@ -154,9 +168,6 @@ def test_batch_of_a_rank_that_is_broken_off_goes_back_whole(calls: Threads) -> N
         raise RuntimeError(f"{word} {weight}")
 
     scorer.score = breaks
-    from dljob.runtime.process import wire
-    from dljob.runtime.rpc.mapped import packed_calls
-
     payload = packed_calls("score", [wire.dump((("a",), {}), "x")] * 2)
     found = callee.answer(Call("1", 0, 1, BATCH, None, "me"), payload)
     assert found.refused is not None

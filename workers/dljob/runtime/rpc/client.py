@@ -24,7 +24,19 @@ from dljob.calls.trace_rows import OK
 from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.backend.masters import NotCommandingError, find_master
-from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
+from dljob.runtime.process.messages import (
+    BATCH,
+    CANCEL,
+    CLOSE,
+    GROUPS,
+    KEEPER,
+    PULL,
+    Call,
+    JobInfo,
+    NotRun,
+    Peer,
+    Reply,
+)
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
 from dljob.runtime.rpc import storage_actors
@@ -354,6 +366,8 @@ class RpcClient:
         match said:
             case Fate.NOT_RUN:
                 return f"in the queue of {who}, not run"
+            case Fate.BEGUN if call.method == BATCH:
+                return f"{FOR_ANSWER}; {who} ends the call that it is at, and runs no more of the request"
             case Fate.BEGUN:
                 return f"{FOR_ANSWER}; {who} runs it to its end"
             case _:  # a later incarnation answered, which knows nothing of this call

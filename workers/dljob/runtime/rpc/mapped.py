@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from dljob.runtime.process.messages import Reply
-from dljob.runtime.rpc.futures import Invocation
+from dljob.runtime.rpc.futures import Invocation, then
 
 T = TypeVar("T")
 
@@ -24,11 +24,19 @@ class CallBatch:
         self._many = many
         self._lock = threading.Lock()
         self._replies: list[Reply] | None = None
+        self._ended: Future[None] | None = None
 
     @property
     def future(self) -> Future[Reply]:
         """The future of the answer."""
         return self.started.futures[0]
+
+    def ended(self) -> Future[None]:
+        """Return a future of the answer's arrival, which a cancelled coroutine does not cancel for the others."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = then(self.future, lambda _: None)
+            return self._ended
 
     def replies(self, timeout: float | None = None) -> list[Reply]:
         """Wait for the answer; raises CallError where it is lost, and TimeoutError after `timeout` seconds."""
@@ -75,7 +83,7 @@ class MappedFuture(Generic[T]):
         return self._batch.future.done()
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from asyncio.wrap_future(self._batch.future).__await__()
+        yield from asyncio.wrap_future(self._batch.ended()).__await__()
         return self.result()
 
 

@@ -18,11 +18,13 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
+from dljob.runtime.process.worker_context import FOR_ANSWER
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.mapped import packed, unpacked_calls
 from dljob.runtime.rpc.resumed import ResumedCall, Stamp, code_of
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
 from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, HandedOverError, StreamProducer
+from dljob.telemetry.wording import counted
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LAPSED = 1000
@@ -298,8 +300,9 @@ class RpcServer:
         replies: list[Reply] = []
         for arguments in given:
             # Its caller has given up the batch, and would read no answer.
-            if end is not None and time.monotonic() >= end:
-                return _cancelled(f"{self._role}/{call.rank}")
+            if (end is not None and time.monotonic() >= end) or call.id in self._pending.cancelled:
+                ran = f"{self._role}/{call.rank} has run {len(replies)} of the request's {counted(len(given), 'call')}"
+                return _refuse(NotRun.LATE, f"{FOR_ANSWER}; {ran}, and runs no more")
             replies.append(one := self._value(mark, call, arguments, what))
             if one.refused is NotRun.CUT_OFF:
                 return one
