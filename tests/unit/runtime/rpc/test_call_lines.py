@@ -219,10 +219,12 @@ def test_answer_that_nobody_waits_for_is_left() -> None:
     assert made._waiting == {2: took}
 
 
-def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def refused(_: threading.Thread) -> None:
+    """Start no thread, as at the limit of processes."""
+    raise RuntimeError("can't start new thread")
 
+
+def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, go_on, done = DaemonThreads(2, "test"), threading.Event(), SimpleQueue[int]()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
@@ -234,6 +236,31 @@ def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytes
         pool.submit(lambda: done.put(2))
     go_on.set()
     assert [done.get(timeout=WAIT_S) for _ in range(2)] == [1, 2]
+
+
+def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(
+    uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = CallLines(uid)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert not calls.send("a", b"x", pytest.fail), "it goes by Ray"
+    with callee.accept()[0] as line:
+        assert line.recv(1) == b""
+    assert "a line is closed, as nobody can read it: can't start new thread" in caplog.text
+    calls._lines.clear()
+    answer = sent(calls, b"x")
+    with callee.accept()[0] as line:
+        line.sendall(lines._HEAD.pack(2, 1) + b"hi")
+        assert answer.result(WAIT_S) == b"hi"
+
+
+def test_thread_of_a_pool_outlives_an_error_of_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    pool, done = DaemonThreads(1, "pool"), SimpleQueue[int]()
+    pool.submit(lambda: done.put(1 // 0))
+    pool.submit(lambda: done.put(2))
+    assert done.get(timeout=WAIT_S) == 2
+    assert "a thread of pool goes on after an error of its work" in caplog.text
 
 
 def test_listener_without_a_descriptor_tries_again(

@@ -109,6 +109,20 @@ def test_card_and_the_end_of_a_stream_come_through_calls_and_pulls_that_wait(han
     assert not waiting[1].done()
 
 
+def test_stream_without_a_thread_gives_its_turn_back(handle, speaker, monkeypatch):
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    opening = Call("1", 0, 1, "count", WAIT_S, "me", window=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        replies = [handle.callee.answer(opening, wire.dump(((1,), {}), "")) for _ in range(9)]
+    assert {reply.message for reply in replies} == {"can't start new thread"}
+    assert handle.callee.under_way == 0
+    speaker.gate.set()
+    assert items_of(handle, 3, threading.Barrier(1)) == [0, 1, 2]
+
+
 def test_calls_to_what_has_one_kind_of_threads_go_as_they_come(handle):
     handle.options = None  # as at a keeper, which knows no groups
     assert send(handle, "wait", b"no arguments").result(WAIT_S).error_type == "CallError"

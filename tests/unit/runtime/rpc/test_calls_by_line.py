@@ -160,6 +160,24 @@ def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch: pytest.MonkeyP
     assert kept.take("1") is None
 
 
+def test_large_answers_share_a_thread_and_do_without_where_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    kept, others = LargeAnswers(), threading.active_count()
+    host = host_of(lambda call, _: Reply(payload=b"x" * LARGE))
+    host._large = kept
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        packed = Call("1", 0, 3, "x", None, "w/0").packed(b"")
+        assert Reply.unpacked(ThreadHost._by_line(host, packed)).refused is NotRun.BY_RAY
+    for number in range(2, 100):
+        kept.keep(str(number), Reply(payload=str(number).encode()))
+    assert threading.active_count() <= others + 1
+    assert kept.take("99") == Reply(payload=b"99")
+    assert kept.take("1") == Reply(payload=b"x" * LARGE)
+
+
 def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene: Scene) -> None:
     scene.serve()
     scene.gate.clear()

@@ -8,8 +8,10 @@ the callee: Ray is asked about it then.
 from __future__ import annotations
 
 import itertools
+import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +25,8 @@ KEPT_S = 60.0
 """Seconds for a caller to fetch a large answer."""
 THREADS = 64
 """Most calls by lines that run at once in a process, as many as by Ray."""
+
+log = logging.getLogger(__package__)
 
 Took = Callable[[bytes | None], None]
 """What is told of a call: its answer, or None when the line broke before."""
@@ -113,18 +117,45 @@ class LargeAnswers:
     """Answers that are too large for a line, until their callers fetch them by Ray: it maps what a line would copy."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Reply] = {}
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Reply]] = {}
+        """Call id -> when its answer is dropped, in seconds of the monotonic clock, and the answer; oldest first."""
+        self._is_watched = False
 
     def keep(self, call: str, reply: Reply) -> None:
         """Keep the answer to a call, for a while: its caller may be gone."""
-        self._kept[call] = reply
-        drop = threading.Timer(KEPT_S, self._kept.pop, (call, None))
-        drop.daemon = True
-        drop.start()
+        with self._lock:
+            self._kept[call] = (time.monotonic() + KEPT_S, reply)
+            if self._is_watched:
+                return
+            self._is_watched = True
+        # One thread for all: thousands of answers may be on their way.
+        try:
+            threading.Thread(target=self._drop_old, name="dljob-large-answers", daemon=True).start()
+        except RuntimeError:  # the limit of processes: the next answer tries again
+            self._is_watched = False
 
     def take(self, call: str) -> Reply | None:
         """Return the answer to a call, once; None where none is kept."""
-        return self._kept.pop(call, None)
+        if call not in self._kept:
+            return None
+        with self._lock:
+            return self._kept.pop(call, (0.0, None))[1]
+
+    def _drop_old(self) -> None:
+        while (left_s := self._next_drop()) is not None:
+            time.sleep(left_s)
+
+    def _next_drop(self) -> float | None:
+        """Drop what was kept for long enough; returns the seconds until the next one was, None where none is left."""
+        with self._lock:
+            while self._kept:
+                call = next(iter(self._kept))
+                if (left_s := self._kept[call][0] - time.monotonic()) > 0:
+                    return left_s
+                del self._kept[call]
+            self._is_watched = False
+            return None
 
 
 class DaemonThreads:
@@ -154,7 +185,10 @@ class DaemonThreads:
 
     def _run(self) -> None:
         while True:
-            self._work.get()()
+            try:
+                self._work.get()()
+            except Exception:
+                log.exception("a thread of %s goes on after an error of its work", self._name)
             self._idle.release()
 
 

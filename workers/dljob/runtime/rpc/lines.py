@@ -121,9 +121,10 @@ class LineReader:
         self._runs = False
 
     def add(self, line: socket.socket, heard: Heard, closed: Closed) -> Line | None:
-        """Read a connection from now on; None, and it is closed, where the process at the other end is another user's.
+        """Read a connection from now on; None, and it is closed, where it cannot be read.
 
-        An abstract address has no file permissions: anybody may connect to it, or have bound it before.
+        Nor is it read where the process at the other end is another user's: an abstract address has no file
+        permissions, so that anybody may connect to it, or have bound it before.
         """
         if peer(line)[1] != os.getuid():
             line.close()
@@ -131,10 +132,16 @@ class LineReader:
         made = Line(line, self._poll, heard, closed)
         with self._lock:
             self._lines[line.fileno()] = made
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="dljob-lines", daemon=True).start()
-        self._poll.register(line.fileno(), select.EPOLLIN)
+            try:
+                if not self._runs:
+                    threading.Thread(target=self._run, name="dljob-lines", daemon=True).start()
+                    self._runs = True
+                self._poll.register(line.fileno(), select.EPOLLIN)
+            except (RuntimeError, OSError) as error:  # no thread is left, or no room in the kernel
+                log.warning("a line is closed, as nobody can read it: %s", error)
+                del self._lines[line.fileno()]
+                line.close()
+                return None
         return made
 
     def _run(self) -> None:

@@ -364,7 +364,13 @@ class RpcServer:
         stamped = pack if resumed is None else Stamp(resumed, pack)
         state = None if resumed is None else resumed.state
         with self._changed:
-            stream = StreamProducer(items, max(1, call.window), stamped, ended, patience, lapsed=lapsed, state=state)
+            try:
+                stream = StreamProducer(
+                    items, max(1, call.window), stamped, ended, patience, lapsed=lapsed, state=state
+                )
+            except RuntimeError as error:  # no thread is left for it
+                ended()
+                return self._failed(error, name, idempotent=False)
             self._streams[call.id] = stream
             # All of it may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled

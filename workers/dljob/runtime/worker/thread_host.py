@@ -463,12 +463,12 @@ class ThreadHost(Host):
         call, payload = Call.unpacked(packed)
         try:
             reply = self.answer(call, payload)
+            if len(reply.payload) < LARGE:
+                return reply.packed()
+            self._large.keep(call.id, reply)
         except Exception as error:  # noqa: BLE001 - as by Ray: the caller hears of it, and does not wait for ever
             said = f"{self.spec.role.name}/{call.rank}.{call.method} failed in its host: {error!r}"
             return Reply(error_type="CallError", message=said, refused=NotRun.BAD_ARGUMENTS).packed()
-        if len(reply.payload) < LARGE:
-            return reply.packed()
-        self._large.keep(call.id, reply)
         return Reply(refused=NotRun.BY_RAY).packed()
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
