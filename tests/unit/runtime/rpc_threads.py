@@ -33,9 +33,7 @@ class Threads:
 
     def send(self, call: RankCall) -> Future[Reply]:
         self.sent.append(call)
-        said = Call(
-            str(next(self._ids)), call.rank, 1, call.method, call.timeout_s, "me", False, call.quiet, call.window
-        )
+        said = Call(str(next(self._ids)), call.rank, 1, call.method, call.left, "me", False, call.quiet, call.window)
         with self.lock:
             return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)
 

@@ -12,6 +12,7 @@ from dljob import rpc
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CLOSE, DESCRIBE, PULL, Call, Reply
+from dljob.runtime.rpc import server
 from dljob.runtime.rpc.client import invoke
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
@@ -107,6 +108,18 @@ def test_card_and_the_end_of_a_stream_come_through_calls_and_pulls_that_wait(han
     assert set(wire.load(send(handle, DESCRIBE).result(WAIT_S / 2).payload).methods) == {"count", "wait"}
     assert not send(handle, CLOSE, keys[0].encode()).result(WAIT_S / 2).error_type
     assert not waiting[1].done()
+
+
+def test_item_is_read_while_more_streams_without_one_wait_than_there_are_threads(handle, speaker, monkeypatch):
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    handle.pools["pull"] = ThreadPoolExecutor(2)
+    opened = [send(handle, "count", wire.dump(((1,), {}), "")) for _ in range(2)]
+    keys = [wire.load(each.result(WAIT_S).payload).encode() for each in opened]
+    waiting = [send(handle, PULL, key) for key in keys]
+    speaker.gate = threading.Event()  # the others wait at theirs
+    speaker.gate.set()
+    assert items_of(handle, 3, threading.Barrier(1)) == [0, 1, 2]
+    assert [wire.load(each.result(WAIT_S).payload) for each in waiting] == [([], False)] * 2
 
 
 def test_stream_without_a_thread_gives_its_turn_back(handle, speaker, monkeypatch):

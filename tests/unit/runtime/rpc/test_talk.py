@@ -16,6 +16,7 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import DESCRIBE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.rpc import server
 
 
 class Talker:
@@ -100,6 +101,12 @@ class Talker:
         for i in range(n):
             self.made = i + 1
             yield self.rank, i
+
+    @rpc(dispatch="rank0", stream=True)
+    def late(self, *gates):
+        for gate in gates:
+            GATES[gate].wait(10)
+            yield gate
 
     @rpc(dispatch="rank0", stream=True)
     def breaks(self):
@@ -422,6 +429,30 @@ class TestStreams:
             next(stream)
         assert calls.objects[0].closed.wait(10)
         assert list(stream) == []
+
+    def test_item_is_waited_for_in_as_many_pulls_as_it_takes(self, group, calls, monkeypatch):
+        monkeypatch.setattr(server, "LOOK_S", 0.01)
+        send, pulls = calls.send, []
+
+        def counted(call: RankCall) -> Future[Reply]:
+            if call.method == PULL:
+                pulls.append(call.started)
+                if len(pulls) == 3:
+                    GATES["a"].set()
+                if call.started > pulls[0]:  # the wait for the next item
+                    GATES["slow"].set()
+            return send(call)
+
+        monkeypatch.setattr(calls, "send", counted)
+        assert list(group.late("a", "slow")) == ["a", "slow"]
+        assert len(set(pulls[:3])) == 1, "one wait, with one deadline"
+        assert GATES["slow"].is_set()
+
+    def test_wait_for_an_item_ends_at_the_timeout_of_its_first_pull(self, group, calls, monkeypatch):
+        monkeypatch.setattr(server, "LOOK_S", 0.01)
+        with pytest.raises(RemoteError, match="for an item of talker/0"):
+            next(group.options(timeout=0.2).late("a"))
+        assert [call.method for call in calls.sent].count(PULL) > 3
 
     def test_stream_and_call_are_not_mixed_up(self, group):
         with pytest.raises(UsageError, match=r"talker.count: it is a stream\n  use .stream\('count'"):

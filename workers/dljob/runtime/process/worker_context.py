@@ -31,6 +31,7 @@ ASKED = (
     "rank",
     "method",
     "timeout_s",
+    "started",
     "idempotent",
     "quiet",
     "window",

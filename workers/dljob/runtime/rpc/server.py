@@ -27,6 +27,8 @@ from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, HandedOver
 from dljob.telemetry.wording import counted
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
+LOOK_S = 1.0
+"""Most seconds that a pull without an item keeps its thread: streams may be more than the threads that serve them."""
 LAPSED = 1000
 """Number of dropped streams whose error is kept for a caller that still comes."""
 
@@ -208,7 +210,7 @@ class RpcServer:
 
     def _next(self, stream: StreamProducer, key: str, call: Call, name: str) -> Reply:
         try:
-            taken = stream.take(call.timeout_s)
+            taken = stream.take(LOOK_S if call.timeout_s is None else min(LOOK_S, call.timeout_s))
         except HandedOverError as handed:
             self._drop(key)
             return Reply(payload=wire.dump(((), False, handed.state), name))
@@ -217,8 +219,10 @@ class RpcServer:
         except BaseException as error:  # noqa: BLE001 - the caller receives it
             self._drop(key)
             return self._failed(error, name, idempotent=False)
-        if taken is None:
+        if taken is None and call.timeout_s is not None and call.timeout_s <= LOOK_S:
             return _refuse(NotRun.LATE, f"for an item of {name}")
+        # Nothing yet: its caller asks again, after those who wait for a thread.
+        taken = taken or ([], False)
         if taken[1]:
             self._drop(key)
         return Reply(payload=wire.dump(taken, name))

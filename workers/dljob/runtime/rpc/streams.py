@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from queue import SimpleQueue
@@ -38,6 +38,8 @@ class Stream:
         self._items: deque[Any] = deque()
         self._arrivals = Arrivals()
         self._pulls: dict[int, Future[Reply]] = {}
+        self._asked: dict[int, float] = {}
+        """When the present wait for an item of a request began, in seconds of the monotonic clock."""
         self._ids: dict[int, str] = {}
         self._resuming: dict[int, ResumingRequest] = {}
         """Requests that go on elsewhere when their callee is lost; none unless the method resumes."""
@@ -180,7 +182,13 @@ class Stream:
             self._ids[number] = said
             self._turn.append(number)
             return
-        items, over = said
+        self._came(number, started, said[0], over=said[1])
+
+    def _came(self, number: int, started: Invocation, items: Sequence[Any], *, over: bool) -> None:
+        """Handle the answer to a pull: items, or none yet, and whether the stream is over."""
+        # Without any the same wait goes on: its callee has other streams to look at, too.
+        if items or over:
+            self._asked.pop(number, None)
         # A quiet rank works in step with the others, and its items are discarded.
         if not started.sent.sends[number].quiet:
             self._items.extend(items)
@@ -216,6 +224,7 @@ class Stream:
             self.close()
             raise resuming.given_up from error
         key = self._ids.pop(number, None)
+        self._asked.pop(number, None)
         # Its process may live, and would keep the items for a while.
         if key is not None:
             self._send(number, CLOSE, key)
@@ -231,6 +240,8 @@ class Stream:
         out = RankCall(
             *(self._of.role, rank, what, key.encode(), timeout), idempotent=False, label=self._method, only=only
         )
+        if what == PULL:
+            out.started = self._asked.setdefault(number, out.started)
         return self._target.context.calls.send(out)
 
     def _moved(self, number: int, said: Any) -> str:
