@@ -11,7 +11,7 @@ from typing import Any
 from dljob.errors import CallError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process.messages import CLOSE, PULL, Call, NotRun, Peer, Reply
-from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 from dljob.runtime.rpc.server import RpcServer
 
 
@@ -27,7 +27,7 @@ class Process:
         self.ended = False
 
 
-class Fleet:
+class Fleet(CallTransport):
     """The ranks of the role `talker`: `make(rank, incarnation)` returns a worker. All are up at first."""
 
     def __init__(self, make: Callable[[int, int], Any], ranks: int) -> None:

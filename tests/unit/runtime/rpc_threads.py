@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 from dljob.runtime.rpc.server import RpcServer
 
 
-class Threads:
+class Threads(CallTransport):
     """The ranks of the role `talker`: `objects` are their workers."""
 
     def __init__(self, objects: Sequence[Any]) -> None:

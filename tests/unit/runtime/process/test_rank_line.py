@@ -25,7 +25,7 @@ from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import ASKED, RankCall
+from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
 from dljob.runtime.worker import host_socket
 from dljob.runtime.worker.host_socket import HostSocket
 
@@ -45,7 +45,7 @@ FACTS = {
 }
 
 
-class Line:
+class Line(CallTransport):
     """A host's socket; what the rank sent is in queues, what it is answered is up to the test."""
 
     def __init__(self) -> None:

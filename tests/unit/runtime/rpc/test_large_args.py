@@ -1,4 +1,4 @@
-"""Large arguments of calls: stored once for all ranks, and no longer than a call has them."""
+"""Large arguments of calls: stored once for all ranks, before any of them is called, until the last call ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 import ray
+from ray.exceptions import ObjectStoreFullError
 
+from dljob.errors import UsageError
 from dljob.runtime.process.messages import Peer, Reply
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import RankCall
@@ -26,14 +28,16 @@ class Store:
     def __init__(self) -> None:
         self.put_in: list[weakref.ref[Ref]] = []
         self.came: list[tuple[int, ...]] = []
+        self.room: int | None = None
+        """How many objects it has room for."""
         self.three, self.gate = asyncio.Event(), asyncio.Event()
         self.invoke = SimpleNamespace(remote=self._invoke)
         self.await_peer = SimpleNamespace(remote=self._await_peer)
 
     def put(self, data: bytes) -> Ref:
-        assert self.calls._large._lock.acquire(blocking=False), "other threads make calls meanwhile"
-        self.calls._large._lock.release()
         assert len(data) >= LARGE
+        if self.room is not None and len(self.put_in) == self.room:
+            raise ObjectStoreFullError("full")
         ref = Ref()
         self.put_in.append(weakref.ref(ref))
         return ref
@@ -73,7 +77,8 @@ def outgoing(rank: int, payload: bytes, common: bytes = b"") -> RankCall:
 
 async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last_call_ends(store: Store) -> None:
     calls, common = store.known(), bytes(LARGE)
-    under_way = [asyncio.wrap_future(calls.send(outgoing(rank, b"own", common))) for rank in range(3)]
+    to_send = [outgoing(rank, b"own", common) for rank in range(3)]
+    under_way = [asyncio.wrap_future(future) for future in calls.send_all(to_send)]
     await store.three.wait()
     assert len(store.put_in) == len(set(store.came)) == 1
     assert store.put_in[0]() is not None
@@ -91,3 +96,15 @@ async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(stor
         calls._peers.clear()  # else the thread that calls would ask Ray itself
     assert [len(parts) for parts in store.came] == [1, 1, 0]
     assert [ref() for ref in store.put_in] == [None, None]
+
+
+async def test_a_call_whose_arguments_find_no_room_is_sent_to_none_of_its_ranks(store: Store) -> None:
+    calls = store.known()
+    store.room = 2
+    said = r"^no rank was called: arguments for t/2: Ray's object store of this node takes no 0 MiB more"
+    with pytest.raises(UsageError, match=said):
+        calls.send_all([outgoing(rank, bytes(LARGE)) for rank in range(3)])
+    assert [ref() for ref in store.put_in] == [None, None], "those that were stored are dropped again"
+    store.gate.set()
+    await asyncio.wrap_future(calls.send(outgoing(3, b"small")))
+    assert store.came == [()], "only the call after it"

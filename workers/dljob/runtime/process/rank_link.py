@@ -20,6 +20,7 @@ from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import (
     ASKED,
+    CallTransport,
     RankCall,
     Stopping,
     WorkerContext,
@@ -36,7 +37,7 @@ NOTICES = ("stopping", "sizes")
 """What the host tells ranks unasked: an order to stop, and the sizes of roles."""
 
 
-class RankLink:
+class RankLink(CallTransport):
     """One connection to the host; a thread reads what arrives."""
 
     def __init__(self, path: str) -> None:

@@ -100,8 +100,6 @@ class RankCall:
     """The call was sent before and lost: the callee may run it only if its method is idempotent."""
     waiting: str = FOR_ANSWER
     """Name of the thing that the call waits for, as a part of the error at its deadline."""
-    stored: list[Any] = field(default_factory=list[Any])
-    """Object-store references of its large arguments; they live as long as the call."""
     tried: bool = False
     """An earlier send was lost, and the method may have run there."""
     lost: str = ""
@@ -159,6 +157,10 @@ class CallTransport(Protocol):
     def send(self, call: RankCall) -> Future[Reply]:
         """Start a call; the future gives the callee's reply, or raises a CallError."""
         ...
+
+    def send_all(self, calls: Sequence[RankCall]) -> Sequence[Future[Reply]]:
+        """Start the calls of some ranks: all of them, or none where arguments find no room."""
+        return [self.send(call) for call in calls]
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""

@@ -43,7 +43,7 @@ from dljob.runtime.rpc import storage_actors
 from dljob.runtime.rpc.call_lines import CallLines
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
-from dljob.runtime.rpc.large_args import LargeArguments, Payload
+from dljob.runtime.rpc.large_args import Payload, stored
 from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 
 RETRY_S = 0.1
@@ -123,7 +123,6 @@ class RpcClient:
         self.lives: dict[str, int] = {}
         # Part of each call's id: a caller that restarted counts from 1 again, and its ids must not repeat.
         self._process = secrets.token_hex(4)
-        self._large = LargeArguments()
         self._master: Any = None
         self._unasked = UnawaitedCalls()
         self._lines = CallLines(job.uid)
@@ -131,7 +130,22 @@ class RpcClient:
         """(role, method) of methods with large answers, which Ray maps without a copy."""
 
     def send(self, call: RankCall) -> Future[Reply]:
-        """Start a call; return the future of its reply.
+        """Start a call; return the future of its reply. Raises UsageError as `send_all`."""
+        return self.send_all((call,))[0]
+
+    def send_all(self, calls: Sequence[RankCall]) -> list[Future[Reply]]:
+        """Start the calls of some ranks, all or none; return the futures of their replies.
+
+        Raises:
+            UsageError: Ray's store has no room for their large arguments; none was sent.
+        """
+        # In the calling thread: storing large arguments on the loop would hold up all other calls. All of them first:
+        # ranks that work together must not wait for one whose arguments find no room.
+        payloads = stored(calls)
+        return [self._start(call, payload) for call, payload in zip(calls, payloads, strict=True)]
+
+    def _start(self, call: RankCall, payload: Payload) -> Future[Reply]:
+        """Start a call whose large arguments are stored.
 
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
         """
@@ -139,8 +153,6 @@ class RpcClient:
         if self._trace is not None:
             self._trace.begin(call, number)
         self.counts.add(call, SENT)
-        # In the calling thread: storing large arguments on the loop would hold up all other calls.
-        payload = self._large.stored_for(call)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.

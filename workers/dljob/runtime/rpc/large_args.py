@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from dljob.runtime.process.wire import LARGE
@@ -15,39 +13,22 @@ Payload = tuple[Any, ...]
 """Large arguments beside a call's message: its own, then those that several ranks share; empty where all are small."""
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _Stored:
-    """Bytes in the store, and the bytes themselves: the key is their `id`, which Python reuses once they are freed."""
+def stored(calls: Sequence[RankCall]) -> list[Payload]:
+    """Store the large arguments of the calls of some ranks, the same bytes object once; returns those of each.
 
-    data: bytes
-    ref: Any
+    Raises:
+        UsageError: The store has no room for one of them. The others are dropped from it again.
+    """
+    refs: dict[int, Any] = {}
+    return [_stored(call, refs, "" if len(calls) == 1 else "no rank was called: ") for call in calls]
 
 
-class LargeArguments:
-    """The large arguments of this process's calls, each stored once for all ranks that receive it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stored: weakref.WeakValueDictionary[int, _Stored] = weakref.WeakValueDictionary()
-
-    def stored_for(self, call: RankCall) -> Payload:
-        """Store a call's large arguments and keep them in the call; the same bytes object is stored once."""
-        # The usual call: nothing is large, and all arguments travel inside of the message.
-        if len(call.payload) < LARGE and not call.common:
-            return ()
-        return self._store_part(call, call.payload), self._store_part(call, call.common)
-
-    def _store_part(self, call: RankCall, data: bytes) -> Any:
-        if len(data) < LARGE:
-            return data
-        with self._lock:
-            stored = self._stored.get(id(data))
-        if stored is None:
-            stored = _Stored(
-                data, object_store.put(data, len(data), f"arguments for {call.role}/{call.rank}: ")
-            )  # outside the lock: other threads would wait for the copy
-            with self._lock:
-                self._stored[id(data)] = stored
-        # The call keeps it alive: the table is weak, so Ray frees the bytes with the last call that has them.
-        call.stored.append(stored)
-        return stored.ref
+def _stored(call: RankCall, refs: dict[int, Any], said: str) -> Payload:
+    # The usual call: nothing is large, and all arguments travel inside of the message.
+    if len(call.payload) < LARGE and not call.common:
+        return ()
+    for data in (call.payload, call.common):
+        if len(data) >= LARGE and id(data) not in refs:
+            what = f"{said}arguments for {call.role}/{call.rank}: "
+            refs[id(data)] = object_store.put(data, len(data), what)
+    return refs.get(id(call.payload), call.payload), refs.get(id(call.common), call.common)

@@ -143,7 +143,7 @@ def begin(
         prefix, kwargs = split_prefix(mark, kwargs)
         sent = plan(target, descriptor, mark, args, kwargs, expected=rows)
         requests = _rank_calls(target, method, mark, with_prefix(mark, sent, prefix))
-        futures = tuple(target.context.calls.send(call) for call in requests)
+        futures = tuple(target.context.calls.send_all(requests))
         left = _count(target, method, mark, futures, sent)
         note = target.context.note
         made = Invocation(target.role, method, mark, sent, futures, left, tuple(requests), prefix.packed, note)

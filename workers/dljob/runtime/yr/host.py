@@ -131,7 +131,7 @@ class YrHost(ForkHost):
         raise UnreachableError(f"{self.spec.role.name}/{number}: the backend yr lacks checkpoints")
 
 
-class _NoCalls:
+class _NoCalls(CallTransport):
     """A transport that refuses calls to other roles, which only Ray carries."""
 
     def __init__(self, who: str) -> None:
