@@ -21,11 +21,11 @@ from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.errors import UsageError
 from dljob.runtime.process import rank_link, wire
 from dljob.runtime.process.context import install
-from dljob.runtime.process.frames import Frames, abstract
+from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 from dljob.runtime.worker import host_socket
 from dljob.runtime.worker.host_socket import HostSocket
 
@@ -99,6 +99,12 @@ def known(worker):
     """A rank that has asked role w for its card."""
     worker.descriptors.learn("w", ServiceDescriptor({"batch": RpcMark(dispatch="shard", collect="concat")}), (4, 0))
     return worker
+
+
+def made_by(connection: Frames, number: int, call: RankCall) -> None:
+    """Make a call in the place of a rank's process."""
+    for head, body in call_frames({number: call}, iter(())):
+        connection.send(head, body)
 
 
 def test_rank_learns_who_it_is(line):
@@ -226,7 +232,7 @@ def test_rank_that_takes_nothing_holds_up_no_notice_to_another_one(line, monkeyp
         os.close(stopped.receive_fds(1)[0])
         assert stopped.receive() is not None
         asked = RankCall("w", 0, "a", b"", None, idempotent=False)
-        stopped.send({"op": "call", "id": 1, "apart": 0, **{name: getattr(asked, name) for name in ASKED}})
+        made_by(stopped, 1, asked)
         _, answer = line.sent.get(timeout=10)
         # More than the socket has room for: the answer waits until the rank reads.
         answer.set_result(Reply(b"x" * (8 << 20)))
@@ -248,7 +254,7 @@ def test_process_that_reads_no_answer_holds_up_no_call_of_its_rank(line):
         os.close(stopped.receive_fds(1)[0])
         assert stopped.receive() is not None
         for number in (1, 2, 3):
-            stopped.send({"op": "call", "id": number, "apart": 0, **{name: getattr(asked, name) for name in ASKED}})
+            made_by(stopped, number, asked)
             # More than the socket has room for: the answer waits until the process reads, and here returns at once.
             line.sent.get(timeout=10)[1].set_result(Reply(str(number).encode() * whole))
         called = RoleGroup("w")[0].call("b")
@@ -351,6 +357,11 @@ def test_a_large_argument_common_to_all_shards_travels_once(line):
     sent = [line.sent.get(timeout=10)[0] for _ in range(4)]
     assert all(len(c.payload) < 1000 for c in sent)
     assert [wire.arguments(c.payload, c.common) for c in sent] == [(([n],), {"weights": weights}) for n in (1, 2, 3, 4)]
+    assert len({id(c.common) for c in sent}) == 1, "the host has it once, and so stores it once"
+    RoleGroup("w").call("same", weights)
+    sent = [line.sent.get(timeout=10)[0] for _ in range(4)]
+    assert wire.load(sent[0].payload) == ((weights,), {})
+    assert len({id(c.payload) for c in sent}) == 1
 
 
 def test_size_of_a_role_that_was_resized_is_heard_of(line):

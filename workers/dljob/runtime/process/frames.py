@@ -8,8 +8,11 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from dljob.runtime.process.wire import LARGE
+from dljob.runtime.process.worker_context import ASKED, RankCall
 
 _LENGTHS = struct.Struct(">IQ")
 """The lengths of head and body, in front of each frame."""
@@ -161,3 +164,58 @@ def _begin(head: dict[str, Any], body: bytes) -> bytes:
 def abstract(path: str) -> str:
     """Convert an address to the kernel's form: `@name` is abstract, as `ss` prints it."""
     return f"\0{path[1:]}" if path.startswith("@") else path
+
+
+def call_frames(calls: Mapping[int, RankCall], numbers: Iterator[int]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Return the frames of calls that are made together: each large argument, then the calls with all else.
+
+    An argument that several of them share goes to the host once, and is one object there.
+
+    Args:
+        calls: number of each call -> the call.
+        numbers: numbers that this connection has not used, for the large arguments.
+    """
+    large: dict[int, int] = {}
+    heads, body = list[dict[str, Any]](), list[bytes]()
+    for number, call in calls.items():
+        arguments = list[tuple[int, int]]()
+        for data in (call.payload, call.common):
+            if len(data) < LARGE:
+                arguments.append((0, len(data)))
+                body.append(data)
+                continue
+            if id(data) not in large:
+                large[id(data)] = next(numbers)
+                yield {"op": "argument", "id": large[id(data)]}, data
+            arguments.append((large[id(data)], 0))
+        heads.append({"id": number, "arguments": arguments, **{name: getattr(call, name) for name in ASKED}})
+    yield {"op": "calls", "calls": heads}, b"".join(body)
+
+
+class IncomingCalls:
+    """The host's side of a connection: makes the calls from their frames."""
+
+    def __init__(self) -> None:
+        self._large: dict[int, bytes] = {}
+        """Number -> a large argument whose calls have not come yet."""
+
+    def keep(self, head: Mapping[str, Any], body: bytes) -> None:
+        """Keep a large argument for the calls that come next."""
+        self._large[head["id"]] = body
+
+    def read(self, head: Mapping[str, Any], body: bytes) -> dict[int, RankCall]:
+        """Return number -> call, of calls that were made together; their large arguments are dropped here."""
+        calls, at, used = dict[int, RankCall](), 0, set[int]()
+        for one in head["calls"]:
+            found = list[bytes]()
+            for number, length in one["arguments"]:
+                if number:
+                    used.add(number)
+                found.append(self._large[number] if number else body[at : at + length])
+                at += length
+            payload, common = found
+            fields = {name: one[name] for name in ASKED}
+            calls[one["id"]] = RankCall(payload=payload, common=common, **fields)
+        for number in used:
+            del self._large[number]
+        return calls

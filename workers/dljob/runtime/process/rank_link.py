@@ -15,11 +15,10 @@ from typing import Any
 
 import dljob.errors
 from dljob.errors import CallError, CheckpointError, UnreachableError
-from dljob.runtime.process.frames import Frames, abstract
+from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import (
-    ASKED,
     CallTransport,
     RankCall,
     Stopping,
@@ -118,19 +117,24 @@ class RankLink(CallTransport):
 
     def send(self, call: RankCall) -> Future[Reply]:
         """Start a call, which the host sends on."""
-        future: Future[Reply] = Future()
-        # Running: a future that is cancelled would break the thread that sets its answer.
-        future.set_running_or_notify_cancel()
-        number = next(self._ids)
+        return self.send_all((call,))[0]
+
+    def send_all(self, calls: Sequence[RankCall]) -> list[Future[Reply]]:
+        """Start the calls of some ranks, which the host sends on: all, or none where arguments find no room."""
+        numbered = {next(self._ids): call for call in calls}
+        futures = [Future[Reply]() for _ in calls]
+        for future in futures:
+            # Running: a future that is cancelled would break the thread that sets its answer.
+            future.set_running_or_notify_cancel()
         with self._lock:
             # Before the send: the answer may arrive before `send` returns.
-            self._waiting[number] = (call, future)
-        head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in ASKED}}
+            self._waiting.update(zip(numbered, zip(calls, futures, strict=True), strict=True))
         try:
-            self._frames.send(head, call.payload + call.common if call.common else call.payload)
+            for head, body in call_frames(numbered, self._ids):
+                self._frames.send(head, body)
         except OSError:
             self._fail_all()
-        return future
+        return futures
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster, through the host."""

@@ -6,20 +6,21 @@ Its name is abstract (`man 7 unix`), so no file stays behind however the host en
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from dljob.errors import CallError, PeerLostError
-from dljob.runtime.process.frames import Frames, abstract
+from dljob.runtime.process.frames import Frames, IncomingCalls, abstract
 from dljob.runtime.process.messages import Reply
-from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 
 log = logging.getLogger(__package__)
 RETRY_S = 1.0
@@ -113,8 +114,9 @@ class HostSocket:
                 self._lines.setdefault(rank, []).append(line)
             fd, slot = self._counter(rank)
             line.send({**facts, "slot": slot}, fds=(fd,))
+            incoming = IncomingCalls()
             while (frame := line.receive()) is not None:
-                self._one(line, rank, *frame)
+                self._one(line, rank, incoming, frame)
         except OSError:  # the rank is gone; its supervisor reports how it ended
             pass
         finally:
@@ -122,7 +124,8 @@ class HostSocket:
                 self._lines[rank].remove(line)
             line.close()
 
-    def _one(self, line: Frames, rank: int, head: Mapping[str, Any], body: bytes) -> None:
+    def _one(self, line: Frames, rank: int, incoming: IncomingCalls, frame: tuple[Mapping[str, Any], bytes]) -> None:
+        head, body = frame
         if head["op"] == "saver":
             threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
             return
@@ -130,17 +133,12 @@ class HostSocket:
             asked = self._calls(rank).ask(head["what"], head["args"], head["timeout_s"])
             asked.add_done_callback(lambda done: _say(line, head["id"], done))
             return
-        cut = len(body) - head["apart"]
-        call = RankCall(payload=body[:cut], common=body[cut:], **{name: head[name] for name in ASKED})
-        calls = self._calls(rank)
-        future = _start_call(calls, call)
-        future.add_done_callback(
-            lambda done: _answer(
-                line,
-                {"id": head["id"], "sizes": calls.sizes, "numbers": calls.numbers, "lives": calls.lives},
-                done,
-            )
-        )
+        if head["op"] == "argument":
+            incoming.keep(head, body)
+            return
+        calls, made = self._calls(rank), incoming.read(head, body)
+        for number, future in zip(made, _start_calls(calls, tuple(made.values())), strict=True):
+            future.add_done_callback(functools.partial(_answer, line, number, calls))
 
     def _say_saver(self, line: Frames, rank: int) -> None:
         """Answer in a thread of its own: the saver may have to be started first, which takes a while."""
@@ -162,15 +160,19 @@ def _peer(connection: socket.socket) -> int:
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
-def _start_call(calls: CallTransport, call: RankCall) -> Future[Reply]:
-    """Start a call. One that cannot be sent, e.g. as Ray's object store is full, becomes a failed future."""
+def _start_calls(calls: CallTransport, made: Sequence[RankCall]) -> Sequence[Future[Reply]]:
+    """Start calls that belong together. If they cannot be sent, e.g. as Ray's store is full, each future has failed."""
     try:
-        return calls.send(call)
+        return calls.send_all(made)
     except Exception as error:  # noqa: BLE001 - an exception would close the connection, and with it all other calls
-        failed: Future[Reply] = Future()
-        said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
-        failed.set_exception(CallError(said, role=call.role, rank=call.rank))
-        return failed
+        return [_not_sent(call, error) for call in made]
+
+
+def _not_sent(call: RankCall, error: Exception) -> Future[Reply]:
+    failed: Future[Reply] = Future()
+    said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
+    failed.set_exception(CallError(said, role=call.role, rank=call.rank))
+    return failed
 
 
 def _say(line: Frames, number: int, done: Future[Any]) -> None:
@@ -179,8 +181,9 @@ def _say(line: Frames, number: int, done: Future[Any]) -> None:
     line.post({"op": "said", "id": number, **said})
 
 
-def _answer(line: Frames, about: dict[str, Any], done: Future[Reply]) -> None:
+def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]) -> None:
     """Send the answer of a call, in the thread of all calls of the rank: one process that does not read stops none."""
+    about = {"id": number, "sizes": calls.sizes, "numbers": calls.numbers, "lives": calls.lives}
     error = done.exception()
     if error is None:
         reply = done.result()
