@@ -15,6 +15,7 @@ from dljob.master.state.state import Phase
 from dljob.master.state.views import Outcome
 from dljob.plan.plan import plan
 from dljob.runtime.controller.master_loop import MasterLoop
+from dljob.runtime.journal.job_record import REGISTRY
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.runtime.process.messages import JobInfo
@@ -32,6 +33,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.backend = MemoryBackend()
+        self.backend.kv.values[REGISTRY + UID] = b"{}"  # of the job's creator
         self.carried: ev.Carried | None = None
         self.core = "0.1.0 a"
         self.masters: list[tuple[MasterLoop, asyncio.Task[None]]] = []

@@ -84,6 +84,16 @@ def numbers(state: JobState, role: str) -> tuple[int, ...]:
     return present if present and present[-1] >= len(present) else ()
 
 
+def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
+    """Return (role, number of ranks) for the roles whose number of ranks may change."""
+    return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
+
+
+def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return (role, numbers of its ranks) for these roles; empty where they are 0 to n-1."""
+    return tuple((role, numbers(state, role)) for role in sorted(state.sizes))
+
+
 def peer(state: JobState, role: str, rank: int) -> PeerView:
     """Return one rank of a role that exists."""
     own = state.ranks[role, rank]

@@ -20,7 +20,8 @@ from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, act
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import StandbyPair, started
-from dljob.runtime.journal.job_record import MasterOrder
+from dljob.runtime.journal.first_start import JobOverError
+from dljob.runtime.journal.job_record import MasterOrder, forget
 from dljob.runtime.journal.journal import JournalBrokenError
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.telemetry import reasons
@@ -328,6 +329,49 @@ async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path: Path)
     await until(lambda: first.shell.final and second.pair._over)
     first.die()
     assert second.shell.journal.epoch == 0
+    second.close()
+
+
+@pytest.mark.parametrize("kv", [False, True])
+async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: bool
+) -> None:
+    """The commanding one may die after the job's keys are deleted, its journal among them, and before its standby."""
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "KEEP_S", 0.01)
+    first = await commanding(world, kv=kv)
+    second = await following(world, kv=kv)
+    for name, host in world.backend.hosts.items():
+        if "/worker/" in name:
+            host.report(int(name.split("/")[2]), 1, Outcome(ok=True, result="7"))
+    await until(lambda: first.shell.final)
+    world.backend.calls.clear()
+    first.die()
+    ends = await asyncio.gather(second.task, return_exceptions=True)
+    assert [type(end) for end in ends] == ([JobOverError] if kv else [type(None)])
+    assert not [call for call in world.backend.calls if not call.startswith(("release", "kill"))]
+    assert second.shell.final is None or second.shell.final["phase"] == "Succeeded"
+    second.close()
+
+
+async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    first = await commanding(world, kv=True)
+    second = await following(world, kv=True)
+    claim = second.shell.journal.claim
+
+    async def claims_just_before_the_end(number: int) -> bool:
+        won = await claim(number)
+        await forget(world.backend.kv, UID)
+        return won
+
+    monkeypatch.setattr(second.shell.journal, "claim", claims_just_before_the_end)
+    first.die()
+    with pytest.raises(JobOverError, match="is over"):
+        await second.task
+    assert not second.shell.recovered
     second.close()
 
 

@@ -22,6 +22,7 @@ from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, Phase
+from dljob.master.status import numbers_of, sizes_of
 from dljob.master.transition import next_wake
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.decisions import entries, fold
@@ -39,6 +40,7 @@ from dljob.runtime.controller.services.cut_service import CutService
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
+from dljob.runtime.journal.first_start import JobOverError, begin
 from dljob.runtime.journal.job_record import sign_off
 from dljob.runtime.journal.journal import FencedError, Journal, Replay
 from dljob.runtime.journal.kept_record import KeptRecord
@@ -70,16 +72,6 @@ PROGRESS_S, STATUS_EVERY_S = 1.0, 1.0
 
 class MasterOverError(DLJobError):
     """Raised by `MasterLoop.offer` once the master has ended by an error."""
-
-
-def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
-    """Return (role, number of ranks) for the roles whose number of ranks may change."""
-    return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
-
-
-def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return (role, numbers of its ranks) for these roles; empty where they are 0 to n-1."""
-    return tuple((role, snapshots.numbers(state, role)) for role in sorted(state.sizes))
 
 
 class MasterLoop:
@@ -190,6 +182,7 @@ class MasterLoop:
 
         Raises:
             FencedError: A later master has claimed the next epoch. Nothing is cleaned up: all is the later one's.
+            JobOverError: An earlier master has ended the job.
         """
         try:
             await self._recover(await self._opened(failed))
@@ -215,7 +208,7 @@ class MasterLoop:
                 await self._turn()
             self._close("")
             await self._finish({})
-        except FencedError:
+        except (FencedError, JobOverError):
             raise
         except Exception as error:  # whatever stops a master, nothing may be left running
             log.exception("PrimeMaster of %s ends the job by an exception", self.setup.info.name)
@@ -264,7 +257,8 @@ class MasterLoop:
         if not known:
             now = self._now()
             self.state = self.setup.initial(now)
-            await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest, **self._facts}])
+            record = {"k": "begin", "at": now, "plan": self.setup.plan.digest, **self._facts}
+            await begin(self.journal, self.backend.kv, self.setup.info, record)
         # 4. A snapshot at the start of each epoch: the next replay does not read what this one read.
         await self._snapshot()
         log.info("epoch %d begins, after a replay of %d records", replay.epoch, len(replay.records))

@@ -37,6 +37,7 @@ from dljob.runtime.controller.services.checkpoint_service import CheckpointServi
 from dljob.runtime.controller.stack_collector import stacks_of
 from dljob.runtime.controller.standby import StandbyPair, StartFailures, end_other, started
 from dljob.runtime.journal.code_version import code_version
+from dljob.runtime.journal.first_start import JobOverError, refuse_ended
 from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, sign_off_unplanned
 from dljob.runtime.journal.journal import FencedError
 from dljob.runtime.journal.setup import Setup
@@ -90,6 +91,7 @@ class MasterServer:
             return
         made: MasterLoop | None = None
         try:
+            await refuse_ended(backend.kv, self._order.uid)
             setup = await _setup(self._order, backend)
             made = shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
             if Capability.PROCESSES in backend.capabilities:
@@ -108,6 +110,9 @@ class MasterServer:
         except FencedError as error:
             # At once and without clean-up: actors, keys and journal belong to the later master now.
             _end(0, str(error))
+        except JobOverError as error:
+            log.info("PrimeMaster %d leaves: %s", self._order.number, error)
+            await forget(backend.kv, self._order.uid)  # what it has claimed and announced itself
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
             if self._started_loop.done():
                 log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
@@ -182,7 +187,7 @@ class MasterServer:
         if self._pair is not None:
             try:
                 await self._pair.end_other()
-            except Exception as error:  # noqa: BLE001 - the standby reads the end in the journal, and leaves by itself
+            except Exception as error:  # noqa: BLE001 - the standby finds the job's keys gone, and leaves by itself
                 log.warning("the standby of PrimeMaster of job %s could not be ended: %r", self._order.uid, error)
         with suppress(Exception):  # the process ends below in any case
             me = await backend.lookup(actor_name(self._order.uid, self._order.number))

@@ -150,10 +150,12 @@ async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes:
 async def sign_off_unplanned(kv: KeyValue, order: MasterOrder, message: str, *, roams: bool) -> None:
     """Write the end of a job over its last status, and remove its keys, where its spec cannot be read or planned.
 
-    A job without a status has not begun: its creator hears the error.
+    A job without a status has not begun: its creator hears the error. One whose status is final ended before its spec
+    was deleted, and that end stays.
     """
     folder = Path(order.dir)
-    if last := await asyncio.to_thread(read_status, folder):
+    last = await asyncio.to_thread(read_status, folder)
+    if last and last.get("phase") not in FINAL:
         status = {**last, "phase": "Failed", "reason": MASTER_FAILED, "message": message}
         with suppress(OSError):  # as for every last status: a full volume must not keep the job from its end
             await asyncio.to_thread(write_atomically, folder / STATUS, json.dumps(status, ensure_ascii=False, indent=1))
@@ -203,6 +205,7 @@ def _put_down(left: Mapping[str, Any]) -> Path:
 
 async def forget(kv: KeyValue, uid: str) -> None:
     """Remove all keys of a job."""
-    for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
-        with suppress(Exception):  # a store that goes away takes its keys along
-            await kv.delete(prefix)
+    with suppress(Exception):  # a store that goes away takes its keys along
+        # Its record first, or not at all: a master that finds the journal gone and the record there begins the job.
+        await kv.delete(REGISTRY + uid)
+        await kv.delete(f"dljob/{uid}/")

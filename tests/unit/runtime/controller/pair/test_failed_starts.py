@@ -18,7 +18,7 @@ from dljob.master.placement import takeover
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError
 from dljob.runtime.backend.masters import FIRST, SECOND, actor_name
 from dljob.runtime.controller import prime, standby
-from dljob.runtime.journal.job_record import MasterOrder, read_status
+from dljob.runtime.journal.job_record import REGISTRY, MasterOrder, forget, read_status, sign_off_unplanned
 from dljob.runtime.journal.stores import FileStore
 from dljob.telemetry import reasons
 
@@ -88,6 +88,7 @@ class Masters:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch, self.backend = folder, patch, MemoryBackend()
+        self.backend.kv.values[REGISTRY + UID] = b"{}"
         self.both: list[RestartedMaster] = []
         roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
         spec = {"roles": roles, "master": {"standby": "Always", "maxRestarts": ALLOWED}}
@@ -190,6 +191,26 @@ async def test_spec_that_neither_master_can_read_ends_the_job_over_its_last_stat
     assert "has no spec" in after["message"]
     assert after["ranks"] == before["ranks"]
     await until(lambda: masters.left() == ({}, {}, []))
+
+
+async def test_master_that_is_started_again_after_the_end_leaves_the_end_as_it_is(masters: Masters) -> None:
+    """The end of its process may come between the deletion of the job's keys and the end of its actor."""
+    await masters.start()
+    (masters.folder / "spec.json").unlink()
+    end = {**read_status(masters.folder), "phase": "Succeeded"}
+    (masters.folder / "status.json").write_text(json.dumps(end))
+    await forget(masters.backend.kv, UID)
+    await asyncio.gather(*(each.crash() for each in masters.both))
+    await until(lambda: all(each.dead for each in masters.both))
+    assert read_status(masters.folder) == end
+
+
+async def test_last_status_of_an_ended_job_is_not_written_over(tmp_path: Path) -> None:
+    kv, order = MemoryBackend().kv, MasterOrder(UID, str(tmp_path), "", "memory", "memory")
+    (tmp_path / "status.json").write_text('{"phase": "Succeeded"}')
+    await sign_off_unplanned(kv, order, "no spec", roams=True)
+    assert read_status(tmp_path) == {"phase": "Succeeded"}
+    assert kv.values == {}, "the end that is kept in Ray's store stays, too"
 
 
 async def test_last_failure_is_told_as_it_is_where_there_is_no_other_master(tmp_path: Path) -> None:
