@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from master_shell_kit import HANG_S, UID, World, end_all, running, until
 
+from dljob.logs import archive
 from dljob.master.state import events as ev
 from dljob.master.state.views import Outcome
 from dljob.runtime.backend import masters
@@ -20,8 +21,9 @@ from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, act
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import StandbyPair, started
+from dljob.runtime.journal import kept_record, samples
 from dljob.runtime.journal.first_start import JobOverError
-from dljob.runtime.journal.job_record import MasterOrder, forget
+from dljob.runtime.journal.job_record import MasterOrder, forget, read_notes
 from dljob.runtime.journal.journal import JournalBrokenError
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.telemetry import reasons
@@ -100,6 +102,33 @@ async def test_the_standby_of_a_killed_master_goes_on_where_it_was(tmp_path: Pat
     end_all(world)
     await until(lambda: second.shell.final)
     assert second.shell.final["phase"] == "Succeeded"  # type: ignore[index]
+    second.close()
+
+
+async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
+    monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
+    for pause in ("FIRST_S", "KEEP_S"):
+        monkeypatch.setattr(kept_record, pause, 0.02)
+    world, place = World(tmp_path / "one"), archive.root(str(tmp_path / "volume"), "j", UID)
+    first = await commanding(world, kv=True)
+    for number in range(100):
+        await first.shell.offer(ev.Commanded(str(number), "restart", "nobody", "test", 0))
+    noted = first.shell.timeline.seq
+    await until(lambda: [note["seq"] for note in read_notes(place)][-1:] == [noted] and (place / "samples").is_dir())
+    sampled = samples.read(place).times
+    world.folder = tmp_path / "another"
+    second = await following(world, kv=True)
+    first.die()
+    await until(lambda: second.shell.recovered and read_notes(place)[-1]["seq"] > noted)
+    for folder in (place, world.folder):
+        numbers = [note["seq"] for note in read_notes(folder)]
+        assert numbers == list(range(1, numbers[-1] + 1)), folder
+        assert samples.read(folder).times[: len(sampled)] == sampled, folder
+    assert [note["seq"] for note in second.shell.timeline.after(0)] == list(range(1, second.shell.timeline.seq + 1))
+    assert not (place / "earlier").exists()
     second.close()
 
 

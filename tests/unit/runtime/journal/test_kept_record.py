@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 from master_shell_kit import UID, World, end_all, ended, running, until
 
 from dljob.logs import archive
+from dljob.master.state.actions import Note
 from dljob.runtime.journal import kept_record
+from dljob.runtime.journal.event_file import each_event
 from dljob.runtime.journal.kept_record import KeptRecord, keep, shown_spec
 from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter, read
+from dljob.runtime.journal.timeline import Timeline
 from dljob.runtime.process.messages import JobInfo
 
 SECRET = "hunter2"
@@ -81,12 +85,144 @@ def test_spec_on_the_volume_has_names_and_no_values(folder: Path, place: Path) -
     assert "metadata" in json.loads(shown_spec('{"spec": {}}'))
 
 
-def test_file_that_became_shorter_is_copied_whole(folder: Path, place: Path) -> None:
-    (folder / "events.jsonl").write_text("long and long\n")
+def events_of(*numbers: int) -> str:
+    return "".join(f'{{"seq": {number}, "reason": "Restarting"}}\n' for number in numbers)
+
+
+def numbers_in(folder: Path) -> list[int]:
+    return [event["seq"] for event in each_event(folder / "events.jsonl")]
+
+
+def other_node(tmp_path: Path, *numbers: int) -> Path:
+    """A job's folder on another node, with the events that a master wrote there."""
+    made = tmp_path / "other"
+    made.mkdir()
+    if numbers:
+        (made / "events.jsonl").write_text(events_of(*numbers))
+    return made
+
+
+@pytest.mark.parametrize("events", [events_of(*range(900, 911)), events_of(3)], ids=["longer", "shorter"])
+def test_record_that_a_folder_does_not_continue_is_put_aside(
+    folder: Path, place: Path, tmp_path: Path, events: str
+) -> None:
+    (folder / "events.jsonl").write_text(events_of(1, 2))
     keep(folder, place, 1)
-    (folder / "events.jsonl").write_text("new\n")
+    first = tree(place)
+    other = other_node(tmp_path)
+    (other / "events.jsonl").write_text(events)
+    SampleWriter(other).append(SampleRow(9.0, {"steps/w": [5]}))
+    for _ in range(2):
+        keep(other, place, 1)
+    assert (place / "events.jsonl").read_text() == events
+    assert read(place).times == [9.0]
+    assert json.loads((place / "spec.json").read_text())["kind"] == "DLJob", "the other node has none"
+    aside = tree(place / "earlier" / "attempt-1.1")
+    assert aside == {name: first[name] for name in first if name not in ("spec.json", "attempt")}
+
+
+@pytest.mark.parametrize("attempt", [1, 2], ids=["in this attempt", "in a later attempt"])
+def test_master_that_was_replaced_elsewhere_leaves_the_record_alone(
+    folder: Path, place: Path, tmp_path: Path, attempt: int
+) -> None:
+    """Its successor has fenced it, which it finds at its next commit."""
+    (folder / "events.jsonl").write_text(events_of(1, 2))
+    keep(other_node(tmp_path, 1, 2, 3), place, attempt)
+    before = tree(place)
     keep(folder, place, 1)
-    assert (place / "events.jsonl").read_text() == "new\n"
+    assert tree(place) == before
+
+
+async def test_master_on_another_node_goes_on_with_the_record_of_the_volume(
+    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
+    (folder / "events.jsonl").write_text(events_of(1, 2, 3) + '{"seq": 4, "rea')
+    keep(folder, place, 1)
+    other = other_node(tmp_path, 2)  # it was there before, and has older samples
+    SampleWriter(other).append(SampleRow(0.5, {"steps/w": [0]}))
+    own, timeline = KeptRecord(info(other)), Timeline(other)
+    timeline.resume(3, ())  # as folded ahead from a snapshot
+    timeline.add(Note("Restarting", "job", "four"), 4.0)
+    await own.restore(timeline, begun=True)
+    assert [note["seq"] for note in timeline.after(0)] == [1, 2, 3, 4]
+    await timeline.flush()
+    SampleWriter(other).append(SampleRow(4.0, {"steps/w": [2]}))
+    await own.end()
+    assert numbers_in(place) == numbers_in(other) == [1, 2, 3, 4]
+    assert read(place).times == [1.0, 4.0]
+    assert not (place / "earlier").exists()
+    assert not (other / kept_record.STAGED).exists()
+    timeline.close()
+    own.close()
+
+
+@pytest.mark.parametrize("case", ["not begun", "another attempt", "as far here", "nothing there"])
+async def test_folder_that_lacks_nothing_is_left_as_it_is(
+    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
+    (folder / "events.jsonl").write_text(events_of(1, 2, 3))
+    if case != "nothing there":
+        keep(folder, place, 2 if case == "another attempt" else 1)
+    other = other_node(tmp_path, 3) if case == "as far here" else other_node(tmp_path)
+    before, own, timeline = tree(other), KeptRecord(info(other)), Timeline(other)
+    await own.restore(timeline, begun=case != "not begun")
+    assert tree(other) == before
+    assert timeline.after(0) == []
+    timeline.close()
+    own.close()
+
+
+async def test_takeover_does_not_wait_for_a_volume_that_hangs_and_nothing_on_it_is_lost(
+    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
+    monkeypatch.setattr(kept_record, "RESTORE_S", 0.05)
+    (folder / "events.jsonl").write_text(events_of(1, 2, 3))
+    keep(folder, place, 1)
+    goes_on, staged = threading.Event(), kept_record.stage
+
+    def hang(*args: Any) -> bool:
+        goes_on.wait()
+        return staged(*args)
+
+    monkeypatch.setattr(kept_record, "stage", hang)
+    other = other_node(tmp_path)
+    own, timeline = KeptRecord(info(other)), Timeline(other)
+    await own.restore(timeline, begun=True)
+    assert "does not answer: earlier events and samples stay on the volume alone" in caplog.text
+    (other / "events.jsonl").write_text(events_of(3, 4))
+    goes_on.set()
+    await own.end()
+    assert numbers_in(place) == [3, 4]
+    assert numbers_in(place / "earlier" / "attempt-1.1") == [1, 2, 3]
+    timeline.close()
+    own.close()
+
+
+@pytest.mark.parametrize("broken", [(shutil, "copytree"), (Path, "replace")], ids=["volume", "folder"])
+async def test_record_that_cannot_be_brought_is_told_and_left(
+    folder: Path,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: tuple[Any, str],
+) -> None:
+    monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
+    keep(folder, place, 1)
+
+    def fails(*_: Any) -> None:
+        raise OSError("Stale file handle")
+
+    monkeypatch.setattr(*broken, fails)
+    other = other_node(folder.parent)
+    own, timeline = KeptRecord(info(other)), Timeline(other)
+    await own.restore(timeline, begun=True)
+    assert f"stay on the volume alone, in {place}: Stale file handle" in caplog.text
+    assert not (other / "events.jsonl").exists()
+    timeline.close()
+    own.close()
 
 
 def test_record_of_an_earlier_attempt_is_put_aside(folder: Path, place: Path) -> None:

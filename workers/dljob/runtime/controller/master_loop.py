@@ -239,8 +239,9 @@ class MasterLoop:
 
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state from the journal, tell the core of the new epoch, and attach the actors that still live."""
-        # A log of its own for the replay: heartbeats that arrive meanwhile are newer, and win when the two are merged.
         known = bool(replay.records)
+        await self.record.restore(self.timeline, begun=known)
+        # A log of its own for the replay: heartbeats that arrive meanwhile are newer, and win when the two are merged.
         found = await asyncio.to_thread(self._rebuilding.rebuild, replay)
         self.heartbeats.recall(self._rebuilding.evidence)
         self._rebuilding = Rebuilding(self.setup, self.timeline)  # frees the records

@@ -2,10 +2,12 @@
 
     <checkpoint path>/<job>-<uid8>/       status.json, events.jsonl, samples/, journal/, and spec.json without values
     .../earlier/attempt-1/                the same of earlier attempts
+    .../earlier/attempt-2.1/              of this one, up to where its record could not be continued
     .../logs/attempt-1/                   whole logs, which the nodes' agents bring (`dljob.logs.archive`)
 
 So `dljob report`, `why` and `replay` take that folder like any other. PrimeMaster copies what is new twice a minute,
-more often at first, and at the end, in a thread: a volume that hangs or is full costs no job.
+more often at first, and at the end, in a thread: a volume that hangs or is full costs no job. One that takes over on
+another node, where the job's folder is empty, first brings events and samples back from there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from dljob.logs import archive
 from dljob.runtime.journal.job_record import SPEC
 from dljob.runtime.journal.samples import FOLDER as SAMPLES
-from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
+from dljob.runtime.journal.timeline import EVENTS, STATUS, Timeline, last_seq, write_atomically
 from dljob.runtime.process.messages import JobInfo
 from dljob.spec.redaction import without_values
 from dljob.tasks import ErrorLog
@@ -38,7 +40,13 @@ FIRST_S = 5.0
 head leaves how it began."""
 END_S = 10.0
 """Most seconds that the end of a job waits for its last copy."""
+RESTORE_S = 10.0
+"""Most seconds that a new master waits for what an earlier one has recorded."""
+END_BYTES = 4096
+"""Bytes at the end of the events by which a record is known again."""
 JOURNAL, CLOSED, EARLIER, ATTEMPT = "journal", "journal/closed", "earlier", "attempt"
+STAGED = ".from-volume"
+"""Folder in a job's folder for what is being brought back from the volume."""
 _FOLDERS = (SAMPLES, JOURNAL, CLOSED)
 
 
@@ -51,6 +59,18 @@ class KeptRecord:
         self._place = archive.root(volume, info.name, info.uid) if volume else None
         self._errors = ErrorLog("the copy of the job's record to the checkpoint volume", log)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dljob-record")
+
+    async def restore(self, timeline: Timeline, *, begun: bool) -> None:
+        """Bring what an earlier master of a job that has begun recorded on another node into the job's folder here."""
+        if self._place is None or not begun:
+            return
+        staged = asyncio.get_running_loop().run_in_executor(self._thread, self._stage, self._place)
+        await asyncio.wait([staged], timeout=RESTORE_S)
+        if not staged.done():  # what comes later is left: this master writes its own files by then
+            log.warning("%s does not answer: earlier events and samples stay on the volume alone", self._place)
+        elif staged.result():
+            await asyncio.to_thread(self._adopt)
+            await asyncio.to_thread(timeline.read_again)
 
     async def run(self) -> None:
         """Copy again and again; returns at once without a volume."""
@@ -70,6 +90,19 @@ class KeptRecord:
         """Let go of the thread, without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _stage(self, place: Path) -> bool:
+        try:
+            return stage(place, self._folder, self._attempt)
+        except OSError as error:
+            log.warning("earlier events and samples stay on the volume alone, in %s: %s", place, error)
+            return False
+
+    def _adopt(self) -> None:
+        try:
+            adopt(self._folder)
+        except OSError as error:
+            log.warning("earlier events and samples stay on the volume alone, in %s: %s", self._place, error)
+
     def _keep(self, place: Path) -> None:
         try:
             keep(self._folder, place, self._attempt)
@@ -79,14 +112,17 @@ class KeptRecord:
 
 
 def keep(folder: Path, place: Path, attempt: int) -> None:
-    """Bring what is new in a job's folder to its place on a volume.
+    """Bring what is new in a job's folder to its place on a volume; nothing where that is ahead.
 
     Raises:
         OSError: The volume cannot be written, or has too little room.
         ValueError: The spec in the folder is damaged.
     """
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _put_earlier_away(place, attempt)
+    kept = _kept_attempt(place)
+    if kept > attempt or (kept == attempt and is_ahead(place, folder)):
+        return  # a later master goes on with it elsewhere, and this one will find itself fenced
+    _put_earlier_away(folder, place, attempt)
     if not (place / SPEC).exists() and (folder / SPEC).exists():
         write_atomically(place / SPEC, shown_spec((folder / SPEC).read_text(encoding="utf-8")))
     _follow(folder / EVENTS, place / EVENTS)
@@ -103,18 +139,73 @@ def shown_spec(text: str) -> str:
     return json.dumps({**manifest, "metadata": metadata, "spec": without_values(manifest["spec"])})
 
 
-def _put_earlier_away(place: Path, attempt: int) -> None:
-    """Move the record of an earlier attempt aside: each attempt has a folder, a journal and numbers of its own."""
-    mark = place / ATTEMPT
-    with suppress(OSError, ValueError):  # no mark: the first copy of a job
-        before = int(mark.read_text(encoding="utf-8"))
-        if before < attempt:
-            aside = place / EARLIER / f"attempt-{before}"
-            aside.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in (SAMPLES, JOURNAL, EVENTS, STATUS, SPEC):
-                with suppress(FileNotFoundError):
-                    (place / name).rename(aside / name)
-    write_atomically(mark, str(attempt))
+def stage(place: Path, folder: Path, attempt: int) -> bool:
+    """Copy events and samples from a job's place on a volume beside a folder's own; return whether they are ahead."""
+    if _kept_attempt(place) != attempt or not is_ahead(place, folder):
+        return False
+    staged = folder / STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(mode=0o700)
+    shutil.copyfile(place / EVENTS, staged / EVENTS)
+    if (place / SAMPLES).is_dir():
+        shutil.copytree(place / SAMPLES, staged / SAMPLES)
+    return True
+
+
+def adopt(folder: Path) -> None:
+    """Put what `stage` has copied in the place of a folder's own, which is an earlier state of it, if anything."""
+    staged = folder / STAGED
+    if (staged / SAMPLES).is_dir():
+        shutil.rmtree(folder / SAMPLES, ignore_errors=True)
+        (staged / SAMPLES).rename(folder / SAMPLES)
+    # Last: by the events the next master would see that all is here.
+    (staged / EVENTS).replace(folder / EVENTS)
+    staged.rmdir()
+
+
+def is_ahead(one: Path, other: Path) -> bool:
+    """Return whether a record has later events than another one: their numbers are those of the journal."""
+    return last_seq(one / EVENTS) > last_seq(other / EVENTS)
+
+
+def _kept_attempt(place: Path) -> int:
+    """Return the attempt whose record lies on a volume; 0: there is none."""
+    with suppress(OSError, ValueError):
+        return int((place / ATTEMPT).read_text(encoding="utf-8"))
+    return 0
+
+
+def _put_earlier_away(folder: Path, place: Path, attempt: int) -> None:
+    """Move a record aside that the folder does not continue.
+
+    Each attempt has a folder, a journal and numbers of its own. Within one, a master on another node may have begun
+    with an empty folder, as the volume did not answer it; the spec is the same then, and that node may have none.
+    """
+    before = _kept_attempt(place)
+    other = before < attempt
+    if before and (other or not _begins_with(folder / EVENTS, place / EVENTS)):
+        number = 0 if other else 1
+        while (aside := place / EARLIER / f"attempt-{before}{f'.{number}' if number else ''}").exists():
+            number += 1
+        aside.mkdir(mode=0o700, parents=True)
+        for name in (SAMPLES, JOURNAL, EVENTS, STATUS, *([SPEC] if other else [])):
+            with suppress(FileNotFoundError):
+                (place / name).rename(aside / name)
+    write_atomically(place / ATTEMPT, str(attempt))
+
+
+def _begins_with(file: Path, other: Path) -> bool:
+    """Return whether a file has the end of another one at the same offset; a missing file is empty."""
+    size = other.stat().st_size if other.exists() else 0
+    begin = max(0, size - END_BYTES)
+    return _read(file, begin, size) == _read(other, begin, size)
+
+
+def _read(file: Path, begin: int, end: int) -> bytes:
+    with suppress(FileNotFoundError), file.open("rb") as opened:
+        opened.seek(begin)
+        return opened.read(end - begin)
+    return b""
 
 
 def _mirror(source: Path, target: Path) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dljob.master.state.actions import Note
-from dljob.runtime.journal.event_file import last_events
+from dljob.runtime.journal.event_file import events_before, last_events
+from dljob.telemetry.reasons import with_current_reasons
 
 EVENTS = "events.jsonl"
 STATUS = "status.json"
@@ -50,7 +51,7 @@ class Timeline:
         self._notes: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.seq = 0
         # By the file: an earlier master may have died before, or after, its last events reached it.
-        self._filed = _last_seq(folder / EVENTS)
+        self._filed = last_seq(folder / EVENTS)
         # One thread keeps the order of the writes, off the event loop: the volume may be slow.
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
 
@@ -62,8 +63,15 @@ class Timeline:
         self._notes.extend(note for note in noted if note["seq"] <= seq)
 
     def read_again(self) -> None:
-        """Look again which events are in the file: the master that this one followed has written more."""
-        self._filed = _last_seq(self._folder / EVENTS)
+        """Look again which events are in the file, and take those from it that come before the ones in memory.
+
+        The master that this one followed has written more; or they were brought from the volume of checkpoints.
+        """
+        self._filed = last_seq(self._folder / EVENTS)
+        first = self._notes[0]["seq"] if self._notes else self.seq + 1
+        if room := KEPT - len(self._notes):
+            earlier = events_before(self._folder / EVENTS, first, room, lambda _: True).events
+            self._notes.extendleft(reversed(with_current_reasons(earlier)))
 
     def add(self, note: Note, now: float) -> None:
         """Number an event; `flush` writes it to the file."""
@@ -109,6 +117,6 @@ def _append(path: Path, text: str) -> None:
         file.write(text.encode("utf-8", _ODD))
 
 
-def _last_seq(path: Path) -> int:
-    """Return the number of the last whole event in the file; 0 without one."""
+def last_seq(path: Path) -> int:
+    """Return the number of the last whole event in a file; 0 without one."""
     return next((event["seq"] for event in last_events(path, 1)), 0)
