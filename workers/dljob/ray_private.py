@@ -74,6 +74,26 @@ def kv_keys(prefix: str, *, namespace: str) -> list[bytes]:
     return internal_kv._internal_kv_list(prefix, namespace=namespace)
 
 
+# -- objects: Ray's public `wait` would begin to fetch them
+
+
+def would_come(refs: Sequence[Any], within_s: float) -> bool:
+    """Whether fetching objects would bring bytes to this node; their owners are asked for at most `within_s` seconds.
+
+    An object that is lost brings none, and one whose owner does not answer may.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError
+    from ray.experimental import get_object_locations
+
+    try:
+        found = get_object_locations(list(refs), timeout_ms=round(within_s * 1000))
+    except GetTimeoutError:
+        return True
+    here = ray.get_runtime_context().get_node_id()
+    return any(here not in place["node_ids"] for place in found.values())
+
+
 # -- the GCS's tables: the public `ray.util.state` asks the API server, which an embedded Ray does not start
 
 

@@ -101,6 +101,7 @@ ray.core.generated.gcs_pb2.JobTableData(config=None, is_dead=False, job_id=b"")
 ray.core.generated.gcs_service_pb2.KillActorViaGcsRequest(actor_id=b"", force_kill=True, no_restart=True)
 ray.core.generated.gcs_service_pb2_grpc.ActorInfoGcsServiceStub("channel")
 ray.core.generated.gcs_service_pb2_grpc.ActorInfoGcsServiceStub.KillActorViaGcs
+ray.experimental.get_object_locations([], timeout_ms=0)
 ray.experimental.internal_kv._internal_kv_del("prefix", del_by_prefix=True, namespace="")
 ray.experimental.internal_kv._internal_kv_get("key", namespace=None)
 ray.experimental.internal_kv._internal_kv_list("prefix", namespace="")

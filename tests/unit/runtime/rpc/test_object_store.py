@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+import ray.experimental
+from ray.exceptions import GetTimeoutError, ObjectStoreFullError, OutOfDiskError
 
 from dljob.errors import UsageError
 from dljob.linux import shared_memory
@@ -44,6 +48,33 @@ def test_a_store_whose_disk_is_full_too_is_named(kind: type[Exception], monkeypa
     assert "disk space" in info.value.hint
 
 
+@pytest.mark.parametrize(
+    ("places", "comes"),
+    [
+        ({"a": ["n1", "n2"], "b": ["n1"]}, False),
+        ({"a": ["n1"], "b": ["n2"]}, True),
+        ({"a": ["n1"]}, False),
+        (None, True),
+    ],
+)
+def test_only_objects_that_come_from_elsewhere_need_room(
+    places: dict[str, list[str]] | None, comes: bool, full: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def located(refs: list[str], timeout_ms: int) -> dict[str, Any]:
+        assert (refs, timeout_ms) == (["a", "b"], 1000)
+        if places is None:
+            raise GetTimeoutError
+        return {ref: {"node_ids": nodes} for ref, nodes in places.items()}
+
+    monkeypatch.setattr(ray.experimental, "get_object_locations", located)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "n1"))
+    said = pytest.raises(UsageError, match="w/0: /dev/shm of this node is full") if comes else nullcontext()
+    with said, object_store.room_to_fetch(("a", "b"), LARGE, "w/0: "):
+        assert not comes
+    with object_store.room_to_fetch(("not", "asked"), 1):
+        pass
+
+
 def test_an_answer_without_room_becomes_an_error_and_a_small_one_needs_none(full: None) -> None:
     said = object_store.answer(Reply(payload=bytes(LARGE), idempotent=True), "t/0")
     assert isinstance(said, bytes)
@@ -52,6 +83,26 @@ def test_an_answer_without_room_becomes_an_error_and_a_small_one_needs_none(full
     assert reply.message.startswith("the answer of t/0: /dev/shm of this node is full")
     small = Reply(payload=b"1")
     assert object_store.answer(small, "t/0") == small.packed()
+
+
+def test_the_turn_of_an_answer_ends_when_ray_has_stored_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+
+    @contextmanager
+    def turn(_: int) -> Generator[None]:
+        turns.append("begins")
+        yield
+        turns.append("ends")
+
+    monkeypatch.setattr(shared_memory, "turn", turn)
+    monkeypatch.setattr(shared_memory, "room", lambda *_: None)
+    stored = [object_store.answer(Reply(payload=bytes(LARGE)), "t/0")]
+    assert turns == ["begins"]
+    stored.clear()
+    assert turns == ["begins", "ends"]
+    monkeypatch.setattr(shared_memory, "room", lambda *_: SCARCE)
+    object_store.answer(Reply(payload=bytes(LARGE)), "t/0")
+    assert turns == ["begins", "ends"] * 2
 
 
 def test_a_large_answer_with_room_goes_by_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,6 +127,28 @@ def test_version_without_room_is_refused_before_any_bucket_is_stored(
     with pytest.raises(UsageError, match=r"publish: full"):
         published(store)
     assert (needed, store.put_) == ([sum(len(part) for bucket in STATE for part in bucket)], [])
+
+
+@pytest.mark.parametrize(
+    ("node", "copied", "is_refused"), [("n2", False, True), ("n1", True, True), ("n1", False, False)]
+)
+def test_version_that_would_come_to_a_node_without_room_is_not_fetched(
+    node: str, copied: bool, is_refused: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = replace(published(store), node=node, copied=copied)
+
+    def no_room(size: int, what: str) -> None:
+        assert size == sum(len(part) for bucket in STATE for part in bucket)
+        raise UsageError(f"{what}full")
+
+    monkeypatch.setattr(object_store, "check_room", no_room)
+    monkeypatch.setattr(object_store, "would_come", lambda *_: True)
+    if not is_refused:
+        assert found(carrier(store).fetch(version, None)) == STATE
+        return
+    monkeypatch.setattr(store, "get", pytest.fail)
+    with pytest.raises(UsageError, match=r"WeightChannel\('p'\)\.receive: full"):
+        carrier(store).fetch(version, None)
 
 
 def test_version_whose_bytes_do_not_come_in_time_is_given_up_and_not_reported_lost(

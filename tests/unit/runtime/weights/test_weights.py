@@ -197,6 +197,21 @@ async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, c
     assert "copy of weights ended by an exception; it is started again" in caplog.text
 
 
+async def test_a_copy_fetches_nothing_to_a_node_without_room(objects, monkeypatch):
+    def no_room(_, what):
+        raise UsageError(f"{what}full")
+
+    monkeypatch.setattr(object_store, "check_room", no_room)
+    monkeypatch.setattr(object_store, "would_come", lambda *_: True)
+    held = a_keeper()
+    mark = await held.offer(ME, published(1, "a reference that nobody awaits"))
+    copying = list(held._tasks.tasks)
+    with pytest.raises(UsageError, match="a copy for readers: full"):
+        await held._copy(held._find_version(mark))
+    for task in copying:
+        task.cancel()
+
+
 async def test_a_copy_for_which_a_full_store_had_no_room_is_left_when_its_version_is_dropped(objects, monkeypatch):
     monkeypatch.setattr(tasks, "FIRST_S", 0)
     tried, go_on = asyncio.Event(), threading.Event()
@@ -210,6 +225,7 @@ async def test_a_copy_for_which_a_full_store_had_no_room_is_left_when_its_versio
     held.loop = asyncio.get_running_loop()
     with monkeypatch.context() as full:
         full.setattr(object_store, "check_room", no_room)
+        full.setattr(object_store, "would_come", lambda *_: False)
         await held.offer(ME, published(1, objects.put([b"x"])))
         copying = list(held._tasks.tasks)
         await tried.wait()

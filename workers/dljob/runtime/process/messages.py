@@ -398,7 +398,7 @@ class NotRun(StrEnum):
     """It ran, and its answer is too large for a line: it is kept for the same call by Ray."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Reply:
     """The answer to a call: a pickled value, or the callee's exception as text.
 

@@ -1,8 +1,11 @@
-"""Objects for Ray's store, put there only where there is room: a raylet that finds none dies, and with it its ranks."""
+"""Objects for Ray's store, put or fetched where there is room: a raylet that finds none dies, and with it its ranks."""
 
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +14,12 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
 from dljob.errors import UsageError
 from dljob.linux import shared_memory
+from dljob.ray_private import would_come
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.wire import LARGE
 
+LOCATE_S = 1.0
+"""Most seconds to ask where objects lie."""
 _HINT = (
     "free some of it (DataLoader workers and NCCL use it, too), or have more: nodeGroups[].sharedMemory, and "
     "--shm-size for a container"
@@ -34,6 +40,28 @@ def check_room(size: int, what: str = "") -> None:
             f"{found.free >> 20} of {found.total >> 20} MiB are free",
             hint=_HINT,
         )
+
+
+def check_to_fetch(refs: Sequence[Any], size: int, what: str = "") -> None:
+    """Check that this node has room for objects of `size` bytes in all that are to be fetched, as far as they come.
+
+    Raises:
+        UsageError: It has not, as `check_room` says.
+    """
+    try:
+        check_room(size, what)
+    except UsageError:
+        # Asked only now: the answer may come from another machine.
+        if would_come(refs, LOCATE_S):
+            raise
+
+
+@contextmanager
+def room_to_fetch(refs: Sequence[Any], size: int, what: str = "") -> Generator[None]:
+    """Hold the turn on shared memory for a block that fetches objects; raises UsageError as `check_to_fetch` does."""
+    with shared_memory.turn(size):
+        check_to_fetch(refs, size, what)
+        yield
 
 
 def put(value: Any, size: int, what: str = "") -> Any:
@@ -62,9 +90,13 @@ def answer(reply: Reply, who: str) -> bytes | Reply:
     """Return an answer as Ray carries it: small as bytes, large through its store; an error where that has no room."""
     if len(reply.payload) < LARGE:
         return reply.packed()
-    try:
-        check_room(len(reply.payload), f"the answer of {who}: ")
-    except UsageError as error:
-        return replace(reply, payload=b"", error_type=type(error).__name__, message=str(error)).packed()
+    with ExitStack() as turn:
+        turn.enter_context(shared_memory.turn(len(reply.payload)))
+        try:
+            check_room(len(reply.payload), f"the answer of {who}: ")
+        except UsageError as error:
+            return replace(reply, payload=b"", error_type=type(error).__name__, message=str(error)).packed()
+        # Ray stores it after this call has returned, and then drops it.
+        weakref.finalize(reply, turn.pop_all().close)
     # Ray passes it through shared memory without a copy.
     return reply

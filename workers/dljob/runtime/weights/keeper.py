@@ -224,6 +224,8 @@ class WeightsKeeper(StorageActor):
         buckets = await self._chains.came(version)
         try:
             if buckets is None:
+                size = sum(map(sum, version.sizes))
+                await asyncio.to_thread(object_store.check_to_fetch, version.refs, size, "a copy for readers: ")
                 refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
             else:
                 refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]

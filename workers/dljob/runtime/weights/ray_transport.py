@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +87,8 @@ class RayCarrier:
             self.came_by = "chain"
             return came
         try:
-            found: Any = _wait_interruptibly(list(version.refs), end)
+            with self._room(version):
+                found: Any = _wait_interruptibly(list(version.refs), end)
         except GetTimeoutError:  # its publisher is stopped, or its node cannot be reached
             return None
         except RayError:
@@ -95,6 +97,13 @@ class RayCarrier:
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
         return self._checked(version, buckets) if self._verify else buckets
+
+    def _room(self, version: Version) -> AbstractContextManager[None]:
+        """Return the block in which a version's buckets are fetched; entering it raises UsageError without room."""
+        # They lie here, as Ray's owner of them may not know yet. A copy lies where the keeper is.
+        if version.node == self._node and not version.copied:
+            return nullcontext()
+        return object_store.room_to_fetch(version.refs, sum(map(sum, version.sizes)), f"{self._keeper.name}.receive: ")
 
     def _by_chain(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Return the buckets that come to this node by a chain; None if none comes here, or it broke."""
