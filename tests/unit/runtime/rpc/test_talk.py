@@ -17,6 +17,7 @@ from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import DESCRIBE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import server
+from dljob.runtime.rpc.futures import then_in_thread
 
 
 class Talker:
@@ -159,6 +160,35 @@ def test_call_of_a_role_that_is_not_up_waits_with_its_arguments(calls):
     calls.open()
     assert call.result(10) == [2, 4]
     assert call.done()
+
+
+def test_a_call_that_waited_for_its_role_is_sent_by_no_thread_that_reads_answers(calls, monkeypatch):
+    """Its arguments may be large: pickling and storing them would hold up all other calls of the process."""
+    by, send_all = list[str](), calls.send_all
+
+    def noted(requests):
+        by.append(threading.current_thread().name)
+        return send_all(requests)
+
+    monkeypatch.setattr(calls, "send_all", noted)
+    call = RoleGroup("talker").call("double", [1, 2])
+    calls.open()
+    assert call.result(10) == [2, 4]
+    assert by == ["dljob-begin"]
+
+
+def test_calls_that_waited_for_their_roles_are_sent_in_the_order_in_which_these_are_known():
+    order, gate = list[str](), threading.Event()
+    first, second = Future[str](), Future[str]()
+    later = then_in_thread(second, order.append)
+    made = then_in_thread(first, lambda value: gate.wait(10) and order.append(value))
+    first.set_result("first")
+    second.set_result("second")
+    assert not later.done()
+    gate.set()
+    later.result(10)
+    assert made.done()
+    assert order == ["first", "second"]
 
 
 def test_shards_go_to_all_ranks_of_theirs_and_one_answers(group, calls):

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, overload
 
 from dljob.calls import collect
@@ -363,12 +367,39 @@ def then(first: Future[Any], make: Any) -> Future[Any]:
     made: Future[Any] = Future()
     # Running from the start: a future that asyncio wraps would else be cancelled with its awaiting task.
     made.set_running_or_notify_cancel()
-
-    def finish(done: Future[Any]) -> None:
-        try:
-            made.set_result(make(done.result()))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
-            made.set_exception(error)
-
-    first.add_done_callback(finish)
+    first.add_done_callback(lambda done: _finish(made, make, done))
     return made
+
+
+def then_in_thread(first: Future[Any], make: Any) -> Future[Any]:
+    """Return the future of `then`, for a `make` that takes long: the thread that completes `first` has other work.
+
+    One thread does such work, in the order in which it comes.
+    """
+    made: Future[Any] = Future()
+    made.set_running_or_notify_cancel()
+    work = _long_work(os.getpid())
+    first.add_done_callback(lambda done: work.put(lambda: _finish(made, make, done)))
+    return made
+
+
+def _finish(made: Future[Any], make: Any, done: Future[Any]) -> None:
+    try:
+        made.set_result(make(done.result()))
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
+        made.set_exception(error)
+
+
+@functools.cache
+def _long_work(pid: int) -> SimpleQueue[Callable[[], None]]:
+    """Return the queue of long work of process `pid`; a forked process has none of its parent's threads."""
+    del pid
+    works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run() -> None:
+        while True:
+            # No name has it: the arguments of a call would else stay until the next one.
+            works.get()()
+
+    threading.Thread(target=run, name="dljob-begin", daemon=True).start()
+    return works

@@ -17,7 +17,7 @@ from dljob.runtime.process import arrays, wire
 from dljob.runtime.process.messages import BATCH, DESCRIBE, Reply
 from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
-from dljob.runtime.rpc.futures import Invocation, then
+from dljob.runtime.rpc.futures import Invocation, then, then_in_thread
 from dljob.runtime.rpc.mapped import CallBatch, MappedFuture, packed_calls
 from dljob.runtime.rpc.resuming import split_prefix, with_prefix
 
@@ -187,16 +187,18 @@ def _after_descriptor(
     target: CallTarget, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any
 ) -> Future[Invocation]:
     """Ask the role for its descriptor, then begin the call. Arguments are copied now: the caller may change them."""
-    kept = _pickled(f"{target.name}.{method}", args, kwargs)
+    kept = [_pickled(f"{target.name}.{method}", args, kwargs)]
     asked = time.monotonic()
 
     def later(descriptor: ServiceDescriptor) -> Invocation:
-        args, kwargs = wire.load(kept)
+        # Taken out: the future of the answer may keep this function as long as the garbage collector does not run.
+        args, kwargs = wire.load(kept.pop())
         return begin(
             target, method, args, kwargs, descriptor=descriptor, spent_s=time.monotonic() - asked, **how
         ).result()
 
-    return then(target.ask(method), later)
+    # The thread that reads answers must not pickle and store gigabytes meanwhile. Small calls stay behind large ones.
+    return then_in_thread(target.ask(method), later)
 
 
 def _check_kind(mark: RpcMark, method: str, *, known: bool, stream: bool) -> None:
