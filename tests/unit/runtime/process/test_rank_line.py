@@ -364,6 +364,14 @@ def test_a_large_argument_common_to_all_shards_travels_once(line):
     assert len({id(c.payload) for c in sent}) == 1
 
 
+def test_a_call_that_was_sent_leaves_no_arguments_in_the_process_of_its_rank(line):
+    calls, call = connect(line.socket.path).calls, RankCall("w", 0, "f", b"a" * 200_000, None, idempotent=True)
+    future = calls.send(call)
+    assert len(line.sent.get(timeout=10)[0].payload) == 200_000
+    assert not future.done()
+    assert call.payload == b""
+
+
 def test_size_of_a_role_that_was_resized_is_heard_of(line):
     install(known(connect(line.socket.path)))
     group = RoleGroup("w")

@@ -78,14 +78,35 @@ def outgoing(rank: int, payload: bytes, common: bytes = b"") -> RankCall:
 async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last_call_ends(store: Store) -> None:
     calls, common = store.known(), bytes(LARGE)
     to_send = [outgoing(rank, b"own", common) for rank in range(3)]
-    under_way = [asyncio.wrap_future(future) for future in calls.send_all(to_send)]
+    futures = calls.send_all(to_send)
     await store.three.wait()
     assert len(store.put_in) == len(set(store.came)) == 1
     assert store.put_in[0]() is not None
     store.gate.set()
-    await asyncio.gather(*under_way)
-    del under_way
-    assert store.put_in[0]() is None
+    await asyncio.gather(*map(asyncio.wrap_future, futures))
+    assert store.put_in[0]() is None, "though futures and calls are kept"
+    assert [(call.payload, call.common) for call in to_send] == [(b"", b"")] * 3
+
+
+async def test_a_call_that_its_own_thread_sends_and_reads_drops_its_arguments_then(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, call = store.known(), outgoing(0, bytes(LARGE))
+    calls._peers["t", 0] = Peer("t", 0, 1, "a", ready=True)
+    store.invoke.remote = lambda *_: object()
+    monkeypatch.setattr(ray, "get", lambda _ref, timeout: Reply().packed())
+    future = calls.send(call)
+    assert store.put_in[0]() is not None
+    assert not future.result(10).error_type
+    assert (store.put_in[0](), call.payload) == (None, b"")
+
+
+async def test_a_call_of_a_stream_that_may_resume_keeps_its_pickled_arguments_alone(store: Store) -> None:
+    calls, call = store.known(), outgoing(0, bytes(LARGE))
+    call.once = True
+    store.gate.set()
+    await asyncio.wrap_future(calls.send(call))
+    assert (store.put_in[0](), call.payload) == (None, bytes(LARGE))
 
 
 async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(store: Store) -> None:

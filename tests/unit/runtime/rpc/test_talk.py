@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 
 import numpy as np
@@ -196,6 +197,17 @@ def test_shards_go_to_all_ranks_of_theirs_and_one_answers(group, calls):
     assert [one.seen for one in calls.objects] == [[[1, 2, 3]], [[1, 2, 3]], [[4, 5]], [[4, 5]]]
     assert [(call.rank, call.quiet) for call in calls.sent[1:]] == [(0, False), (1, True), (2, False), (3, True)]
     assert calls.sent[1].payload is calls.sent[2].payload
+
+
+def test_future_of_a_call_that_has_ended_does_not_keep_its_arguments(group):
+    assert group.double([1, 2]) == [2, 4], "what it is need not be asked any more"
+    batch = np.arange(6)
+    kept = weakref.ref(batch)
+    call, direct = group.call("rows", batch, table=[]), group[0].call("double", batch)
+    del batch
+    assert call.wait(10)
+    assert direct.wait(10)
+    assert kept() is None
 
 
 def test_padding_is_seen_by_ranks_and_not_by_the_caller(group, calls):

@@ -132,6 +132,8 @@ class RankLink(CallTransport):
         try:
             for head, body in call_frames(numbered, self._ids):
                 self._frames.send(head, body)
+            for call in calls:
+                call.free()
         except OSError:
             self._fail_all()
         return futures

@@ -100,6 +100,9 @@ class RankCall:
     """The call was sent before and lost: the callee may run it only if its method is idempotent."""
     waiting: str = FOR_ANSWER
     """Name of the thing that the call waits for, as a part of the error at its deadline."""
+    stored: tuple[Any, ...] = ()
+    """References to its large arguments in Ray's store, its own and those that several ranks receive; empty where all
+    are small."""
     tried: bool = False
     """An earlier send was lost, and the method may have run there."""
     lost: str = ""
@@ -118,6 +121,13 @@ class RankCall:
     def left(self) -> float | None:
         """Seconds to the deadline, negative after it; None without one."""
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
+
+    def free(self) -> None:
+        """Drop the arguments of a call that is sent no more; its future may be kept for long, and refers to it."""
+        self.stored = ()
+        # One that is sent `once` belongs to a stream, which may resume elsewhere with the same arguments.
+        if not self.once:
+            self.payload = self.common = b""
 
     def fits(self, incarnation: int) -> bool:
         """Whether the call may go to an incarnation of its rank."""

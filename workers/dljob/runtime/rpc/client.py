@@ -43,7 +43,7 @@ from dljob.runtime.rpc import storage_actors
 from dljob.runtime.rpc.call_lines import CallLines
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
-from dljob.runtime.rpc.large_args import Payload, stored
+from dljob.runtime.rpc.large_args import store
 from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 
 RETRY_S = 0.1
@@ -141,10 +141,10 @@ class RpcClient:
         """
         # In the calling thread: storing large arguments on the loop would hold up all other calls. All of them first:
         # ranks that work together must not wait for one whose arguments find no room.
-        payloads = stored(calls)
-        return [self._start(call, payload) for call, payload in zip(calls, payloads, strict=True)]
+        store(calls)
+        return [self._start(call) for call in calls]
 
-    def _start(self, call: RankCall, payload: Payload) -> Future[Reply]:
+    def _start(self, call: RankCall) -> Future[Reply]:
         """Start a call whose large arguments are stored.
 
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
@@ -157,23 +157,23 @@ class RpcClient:
         handle = None if peer is None else self._handles.get(peer.actor)
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
         if peer is None or handle is None or known_dead(handle) or not call.fits(peer.incarnation):
-            return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
+            return asyncio.run_coroutine_threadsafe(self._run(call), self._running_loop())
         self._sends(call)
-        message = self._message(call, peer, payload)
-        if not payload and call.method not in GROUPS and _method(call) not in self._by_ray:
+        message = self._message(call, peer)
+        if not call.stored and call.method not in GROUPS and _method(call) not in self._by_ray:
             by_line = LineCall(
                 call,
-                lambda future: self._take_over(future, call, peer, payload, self._later(future, call, peer)),
+                lambda future: self._take_over(future, call, peer, self._later(future, call, peer)),
                 lambda reply: self._direct_answer(call, reply),
             )
             if self._lines.send(peer.actor, message, by_line.took):
                 self._unasked.add(by_line, self._running_loop())
                 return by_line
-        answer = invoke(handle, call.method, message, payload)
+        answer = invoke(handle, call.method, message, call.stored)
         direct = DirectCall(
             answer,
             call,
-            lambda future: self._take_over(future, call, peer, payload, future.ref),
+            lambda future: self._take_over(future, call, peer, future.ref),
             lambda reply: self._direct_answer(call, reply),
         )
         self._unasked.add(direct, self._running_loop())
@@ -198,7 +198,7 @@ class RpcClient:
         handle = await self._handle(peer)
         if fate == Fate.NOT_RUN and handle is not None:
             self._sends(call)
-            return await invoke(handle, call.method, self._message(call, peer, ()), ())
+            return await invoke(handle, call.method, self._message(call, peer), ())
         # It lives, and may have run the call: as when Ray has lost its connection.
         raise rx.ActorUnavailableError("the connection for its calls broke", None)
 
@@ -213,16 +213,15 @@ class RpcClient:
             self._by_ray.add(_method(call))
         if self._trace is not None:
             self._trace.ended(call, reply.error_type or OK, len(reply.payload))
+        call.free()
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
         # Remembered for a later loss, when the callee that knows it is gone.
         self._idempotent[call.role, call.method] = reply.idempotent
 
-    def _take_over(
-        self, future: Future[Reply], call: RankCall, peer: Peer, payload: Payload, answer: Awaitable[Any]
-    ) -> None:
+    def _take_over(self, future: Future[Reply], call: RankCall, peer: Peer, answer: Awaitable[Any]) -> None:
         """Continue on the loop a call that a thread has sent."""
-        work = asyncio.run_coroutine_threadsafe(self._run(call, payload, peer, answer), self._running_loop())
+        work = asyncio.run_coroutine_threadsafe(self._run(call, peer, answer), self._running_loop())
 
         def copy_result(done: Future[Reply]) -> None:
             error = done.exception()
@@ -267,29 +266,31 @@ class RpcClient:
 
     # -- one call
 
-    async def _run(
-        self, call: RankCall, payload: Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
-    ) -> Reply:
+    async def _run(self, call: RankCall, peer: Peer | None = None, answer: Awaitable[Any] | None = None) -> Reply:
         """Send a call to one incarnation after another until one answers; `answer`: it was sent to `peer` already."""
+        try:
+            return await self._traced(call, peer, answer)
+        finally:
+            call.free()
+
+    async def _traced(self, call: RankCall, peer: Peer | None, answer: Awaitable[Any] | None) -> Reply:
         if self._trace is None:
-            return await self._sent_until_answered(call, payload, peer, answer)
+            return await self._sent_until_answered(call, peer, answer)
         self._trace.follow(call, is_sent=answer is not None)
         try:
-            reply = await self._sent_until_answered(call, payload, peer, answer)
+            reply = await self._sent_until_answered(call, peer, answer)
         except BaseException as error:
             self._trace.ended(call, type(error).__name__)
             raise
         self._trace.ended(call, reply.error_type or OK, len(reply.payload))
         return reply
 
-    async def _sent_until_answered(
-        self, call: RankCall, payload: Payload, peer: Peer | None, answer: Awaitable[Any] | None
-    ) -> Reply:
+    async def _sent_until_answered(self, call: RankCall, peer: Peer | None, answer: Awaitable[Any] | None) -> Reply:
         try:
             while True:
                 if peer is None or answer is None:
                     peer = await self._peer(call)
-                    answer = await self._send_once(call, peer, payload)
+                    answer = await self._send_once(call, peer)
                 reply = None if answer is None else await self._answered(call, peer, answer)
                 # Awaited once: from here on a further turn sends the call again.
                 answer = None
@@ -308,7 +309,7 @@ class RpcClient:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
             raise call.late(late.at, hint) from None
 
-    async def _send_once(self, call: RankCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
+    async def _send_once(self, call: RankCall, peer: Peer) -> Awaitable[Any] | None:
         """Send a call to one incarnation; None when that one has ended."""
         handle = await self._in_time(self._handle(peer), call)
         # Known without a send: a call to a dead actor would only come back as lost, and count as tried.
@@ -317,7 +318,7 @@ class RpcClient:
             self._forget(call, peer)
             return None
         self._sends(call)
-        return invoke(handle, call.method, self._message(call, peer, payload), payload)
+        return invoke(handle, call.method, self._message(call, peer), call.stored)
 
     def _sends(self, call: RankCall) -> None:
         """Note that a call is being sent."""
@@ -326,7 +327,7 @@ class RpcClient:
             call.span.sends += 1
             call.span.sent = time.monotonic()
 
-    def _message(self, call: RankCall, peer: Peer, payload: Payload) -> bytes:
+    def _message(self, call: RankCall, peer: Peer) -> bytes:
         return Call(
             call.id,
             call.rank,
@@ -338,7 +339,7 @@ class RpcClient:
             quiet=call.quiet,
             window=call.window,
             traced=call.span is not None and call.span.is_shown,
-        ).packed(b"" if payload else call.payload)
+        ).packed(b"" if call.stored else call.payload)
 
     async def _answered(self, call: RankCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
         """Wait for the answer of one incarnation; None when the call must go to a later one."""

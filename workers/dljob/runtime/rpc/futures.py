@@ -39,11 +39,12 @@ class Invocation:
     method: str
     mark: RpcMark
     sent: Dispatched
+    """The plan without its arguments, which a future must not keep."""
     futures: tuple[Future[Reply], ...]
     left: Future[None] | None = None
     """Streams under `least_loaded` only: completed when the stream ends, as it loads its rank until then."""
     requests: tuple[RankCall, ...] = ()
-    """The requests as they were sent."""
+    """Streams that resume only: the requests as they were sent."""
     prefix: tuple[bytes, ...] = ()
     """Streams that resume only: items, still pickled, that the caller had before the call."""
     note: Note = lambda _name, _value: None

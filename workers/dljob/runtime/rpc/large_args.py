@@ -9,21 +9,19 @@ from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import object_store
 
-Payload = tuple[Any, ...]
-"""Large arguments beside a call's message: its own, then those that several ranks share; empty where all are small."""
 
-
-def stored(calls: Sequence[RankCall]) -> list[Payload]:
-    """Store the large arguments of the calls of some ranks, the same bytes object once; returns those of each.
+def store(calls: Sequence[RankCall]) -> None:
+    """Store the large arguments of the calls of some ranks, the same bytes object once; each call has its references.
 
     Raises:
         UsageError: The store has no room for one of them. The others are dropped from it again.
     """
     refs: dict[int, Any] = {}
-    return [_stored(call, refs, "" if len(calls) == 1 else "no rank was called: ") for call in calls]
+    for call in calls:
+        call.stored = _stored(call, refs, "" if len(calls) == 1 else "no rank was called: ")
 
 
-def _stored(call: RankCall, refs: dict[int, Any], said: str) -> Payload:
+def _stored(call: RankCall, refs: dict[int, Any], said: str) -> tuple[Any, ...]:
     # The usual call: nothing is large, and all arguments travel inside of the message.
     if len(call.payload) < LARGE and not call.common:
         return ()

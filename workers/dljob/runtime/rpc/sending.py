@@ -146,7 +146,8 @@ def begin(
         futures = tuple(target.context.calls.send_all(requests))
         left = _count(target, method, mark, futures, sent)
         note = target.context.note
-        made = Invocation(target.role, method, mark, sent, futures, left, tuple(requests), prefix.packed, note)
+        sent, resumed = replace(sent, arguments=()), tuple(requests) if mark.resume else ()
+        made = Invocation(target.role, method, mark, sent, futures, left, resumed, prefix.packed, note)
         begun.set_result(made)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
