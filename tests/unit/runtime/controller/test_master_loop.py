@@ -27,9 +27,12 @@ from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.journal import journal as journal_module
 from dljob.runtime.journal import timeline as timeline_module
+from dljob.runtime.journal.first_start import highest_claim
+from dljob.runtime.journal.journal import Journal, JournalBrokenError
 from dljob.runtime.journal.stores import FileStore
 from dljob.runtime.process.messages import Heartbeat, StartOrder
 from dljob.runtime.process.worker_context import peers_of
+from dljob.telemetry import reasons
 
 
 async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
@@ -563,3 +566,25 @@ async def test_the_status_file_and_snapshots_are_made_in_threads(world: World, m
     assert False in made_in["dumps"]
     end_all(world)
     await ended(world)
+
+
+async def test_a_job_whose_journal_is_gone_ends_and_does_not_begin_again(world: World, tmp_path: Path) -> None:
+    await until(running(world.master()))
+    await world.die()
+    world.backend.calls.clear()
+    world.folder = tmp_path / "not-mounted"
+    world.master()
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.JOURNAL_FAILED)
+    assert "is empty on" in status["message"]
+    assert not [call for call in world.backend.calls if call.startswith(("spawn", "reserve"))]
+
+
+async def test_the_next_attempt_of_a_job_has_a_beginning_of_its_own(world: World, tmp_path: Path) -> None:
+    shell = world.master()
+    await until(running(shell))
+    info = shell.setup.info
+    empty = Journal(FileStore(tmp_path / "attempt-2"))
+    assert await highest_claim(empty, world.backend.kv, dataclasses.replace(info, attempt=2)) == 0
+    with pytest.raises(JournalBrokenError, match="though the job has begun"):
+        await highest_claim(empty, world.backend.kv, info)

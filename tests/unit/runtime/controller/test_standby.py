@@ -14,9 +14,9 @@ from master_shell_kit import HANG_S, UID, World, end_all, running, until
 
 from dljob.logs import archive
 from dljob.master.state import events as ev
-from dljob.master.state.views import Outcome
+from dljob.master.state.views import NodeView, Outcome
 from dljob.runtime.backend import masters
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
+from dljob.runtime.backend.interface import ON_HEAD, ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
@@ -331,6 +331,42 @@ async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path: 
     await first.pair.end_other()
     assert f"kill {actor_name(UID, SECOND)}" in world.backend.calls
     first.close()
+
+
+@pytest.mark.parametrize("on_head", [True, False])
+async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_path: Path, on_head: bool) -> None:
+    """A head that is replaced has another node id; every other node is pinned by its id."""
+    world, specs = World(tmp_path), list[ActorSpec]()
+    backend: Any = world.backend
+    first = await commanding(world)
+    first.close()
+    backend.hosts.pop(actor_name(UID, SECOND), None)
+
+    async def noted(spec: ActorSpec) -> None:
+        specs.append(spec)
+
+    async def nodes() -> tuple[NodeView, ...]:
+        return (NodeView("n1", (), (), (), head=on_head), NodeView("n2", (), (), (), head=not on_head))
+
+    backend.spawn, backend.nodes, backend.here = noted, nodes, lambda: "n1"
+    await first.pair._create()
+    (actor,) = specs
+    assert (actor.node, actor.prefer, actor.resources) == ((None, None, ON_HEAD) if on_head else ("n1", None, ()))
+
+
+async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_path: Path) -> None:
+    """The volume is not mounted on the node on which Ray starts PrimeMaster again."""
+    world = World(tmp_path)
+    first = await commanding(world)
+    first.die()
+    world.backend.calls.clear()
+    world.folder = tmp_path / "not-mounted"
+    second = PairedMaster(world, SECOND)
+    with pytest.raises(JournalBrokenError, match=r"not-mounted/journal is empty on .*, though the job has begun"):
+        await second.task
+    assert not (world.folder / "journal").exists(), "a claim would fence a master that has the journal"
+    assert not world.backend.calls
+    second.close()
 
 
 async def test_a_follower_answers_nobody_else(tmp_path: Path) -> None:

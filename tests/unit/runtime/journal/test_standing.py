@@ -12,7 +12,7 @@ import pytest
 
 from dljob.errors import NotFoundError
 from dljob.master.state.views import NodeView
-from dljob.runtime.backend.interface import ActorRef, ActorSpec
+from dljob.runtime.backend.interface import ON_HEAD, ActorRef, ActorSpec
 from dljob.runtime.controller.prime import leased
 from dljob.runtime.job import create_master, launch
 from dljob.runtime.job.launch import begin
@@ -26,6 +26,11 @@ from dljob.spec.loading.load import parse
 KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
 HEAD = NodeView("head", (), (), (), head=True)
 WORKER = NodeView("worker", (), (), ())
+
+
+ON_ANY_HEAD = (None, None, ON_HEAD)
+"""What PrimeMaster prefers, avoids and takes where its journal is a folder: a later head has another node id."""
+OFF_THE_HEAD = (None, "head", ())
 
 
 class Values:
@@ -81,26 +86,30 @@ def job(**spec: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("spec", "worker", "journal"),
+    ("spec", "place", "journal"),
     [
-        ({}, False, None),
-        (KEPT, True, "kv"),
-        ({**KEPT, "master": {"placement": "Head"}}, False, "kv"),
-        ({"master": {"placement": "Worker"}}, True, "kv"),
-        ({**KEPT, "master": {"journal": {"path": "/j"}}}, False, None),
+        ({}, ON_ANY_HEAD, None),
+        (KEPT, OFF_THE_HEAD, "kv"),
+        ({**KEPT, "master": {"placement": "Head"}}, ("head", None, ()), "kv"),
+        ({"master": {"placement": "Worker"}}, OFF_THE_HEAD, "kv"),
+        ({**KEPT, "master": {"journal": {"path": "/j"}}}, ON_ANY_HEAD, None),
     ],
 )
 def test_the_master_is_placed_by_journal_and_kind_of_cluster(
-    spec: dict[str, Any], worker: bool, journal: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: dict[str, Any],
+    place: tuple[object, ...],
+    journal: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Made()
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
     monkeypatch.setattr(create_master, "NODES_S", 0.0)
     begin(outline(job(**spec)), job_dir=tmp_path, code_dir=None, uid="a" * 32, apart=True)
     (actor,) = made.specs
-    assert (actor.avoid, actor.prefer) == (("head", None) if worker else (None, "head"))
+    assert (actor.prefer, actor.avoid, actor.resources) == place
     assert (actor.args[0].options.get("journal"), actor.args[0].roams) == (journal, bool(spec))
-    assert made.looks == (3 if worker else 1)
+    assert made.looks == (3 if place == OFF_THE_HEAD else 1)
 
 
 def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +117,7 @@ def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatc
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
     begin(outline(job(**KEPT)), job_dir=tmp_path, code_dir=None, uid="a" * 32)
     order = made.specs[0].args[0]
-    assert (made.specs[0].prefer, order.roams, order.launcher) == ("head", False, "head")
+    assert (made.specs[0].resources, order.roams, order.launcher) == (ON_HEAD, False, "head")
 
 
 def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

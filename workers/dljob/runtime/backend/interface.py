@@ -26,6 +26,12 @@ EXTRAS = {"yr": "yr"}
 """Backend -> the extra of dljob that installs its packages, where it is not `runtime`."""
 UNSUPPORTED_HINT = "run it on Ray (no spec.backend, no DISTRIBUTED_BACKEND); docs/howto/yuanrong.md has what yr carries"
 
+ON_HEAD: Resources = (("node:__internal_head__", 1),)
+"""A ten-thousandth of the resource that only Ray's head has.
+
+It places an actor on whichever node is the head when Ray starts it, also after the head was replaced; a node id would
+pin it to a dead node.
+"""
 AGAIN_S = 0.25
 """Seconds before a lookup that got no answer is repeated."""
 

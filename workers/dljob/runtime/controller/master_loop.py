@@ -40,7 +40,7 @@ from dljob.runtime.controller.services.cut_service import CutService
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
-from dljob.runtime.journal.first_start import JobOverError, begin
+from dljob.runtime.journal.first_start import JobOverError, begin, highest_claim
 from dljob.runtime.journal.job_record import sign_off
 from dljob.runtime.journal.journal import FencedError, Journal, Replay
 from dljob.runtime.journal.kept_record import KeptRecord
@@ -230,6 +230,8 @@ class MasterLoop:
     async def _opened(self, failed: Exception | None) -> Replay:
         if failed is not None:
             raise failed
+        if not self.journal.epoch:  # else it was claimed while this master followed another one
+            await highest_claim(self.journal, self.backend.kv, self.setup.info)
         return await self.journal.open()
 
     async def follow(self) -> None:

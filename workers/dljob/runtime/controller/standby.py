@@ -28,6 +28,7 @@ from dljob.master.state.state import Phase, RankPhase
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend, find_actor
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
 from dljob.runtime.controller.master_loop import MasterLoop, until
+from dljob.runtime.journal.first_start import highest_claim
 from dljob.runtime.journal.job_record import MasterOrder, master_actor
 from dljob.runtime.journal.journal import JournalBrokenError
 from dljob.spec.standing import choose_standby, standby_node
@@ -91,7 +92,9 @@ class StandbyPair:
     async def _ask(self) -> TakeoverVerdict:
         """Ask the other PrimeMaster once. The claims are known before: see `takeover`."""
         loop, limit = asyncio.get_running_loop(), SILENT_S if self._commanded else FIRST_SILENT_S
-        claimed = self._claimed or await self._shell.journal.highest()
+        claimed = self._claimed or await highest_claim(
+            self._shell.journal, self._shell.backend.kv, self._shell.setup.info
+        )
         peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
         try:
             async with asyncio.timeout(limit):
@@ -220,7 +223,11 @@ class StandbyPair:
         others = [node.id for node in nodes if node.id != backend.here() and not (order.away and node.head)]
         node = standby_node(backend.here(), others, shared=self._shared)
         actor = master_actor(replace(order, number=FIRST + SECOND - order.number), head, avoid=order.away)
-        await backend.spawn(replace(actor, prefer=node) if self._shared else replace(actor, prefer=None, node=node))
+        if self._shared:
+            actor = replace(actor, prefer=node)
+        elif node != head:
+            actor = replace(actor, prefer=None, resources=(), node=node)
+        await backend.spawn(actor)
 
     async def end_other(self) -> bool:
         """Order the end of the other one, for good; return whether it was there."""

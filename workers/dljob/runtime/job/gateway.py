@@ -13,20 +13,13 @@ from typing import Any
 from dljob import ray_private
 from dljob.errors import DeadlineError, DLJobError, UnreachableError
 from dljob.linux.priority import raise_priority
-from dljob.plan.model import Resources
-from dljob.runtime.backend.interface import ActorCallError, ActorSpec, Backend, factory
+from dljob.runtime.backend.interface import ON_HEAD, ActorCallError, ActorSpec, Backend, factory
 from dljob.runtime.process.guard import raylet_pidfd
 from dljob.runtime.process.loop import settle
 from dljob.tasks import TaskOwner
 
 NAME = "gateway"
 GATEWAY_CLASS = "dljob.runtime.job.gateway.Gateway"
-ON_HEAD: Resources = (("node:__internal_head__", 1),)
-"""A ten-thousandth of the resource that only a head has.
-
-It places the gateway on whichever node is the head when Ray starts it, also after the head was replaced; a node id
-would pin it to a dead node.
-"""
 CALLS = 100
 """Calls of `address` that the actor holds open at once."""
 UP_S = 30.0

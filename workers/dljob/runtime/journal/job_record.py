@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dljob.runtime.backend.interface import ActorSpec
+from dljob.runtime.backend.interface import ON_HEAD, ActorSpec
 from dljob.runtime.backend.masters import actor_name
 from dljob.runtime.journal.event_file import each_event, events_before, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
@@ -92,10 +92,14 @@ class MasterOrder:
 
 
 def master_actor(order: MasterOrder, head: str | None, *, avoid: bool) -> ActorSpec:
-    """Return the actor of a PrimeMaster; `avoid` keeps it off the head, else it is there if it can."""
+    """Return the actor of a PrimeMaster; `avoid` keeps it off the head, else it is there: if it can, or in any case."""
     name = actor_name(order.uid, order.number)
     spec = ActorSpec(name, MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
-    return replace(spec, avoid=head) if avoid else replace(spec, prefer=head)
+    if avoid:
+        return replace(spec, avoid=head)
+    # The folder of a journal is on the head alone, and a head that is replaced is a node with another id.
+    files = order.options.get("journal") != "kv"
+    return replace(spec, resources=ON_HEAD) if head is not None and files else replace(spec, prefer=head)
 
 
 def notes(folder: Path) -> Iterator[dict[str, Any]]:
