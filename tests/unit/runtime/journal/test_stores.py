@@ -144,6 +144,63 @@ async def test_a_master_is_fenced_by_any_later_claim_though_the_next_ones_are_go
         assert await old.superseded(1) == (segment > 1)
 
 
+async def test_claim_that_comes_after_its_number_was_forgotten_is_lost(make: Make) -> None:
+    """Its machine was paused, or its put waited for a head: other masters have gone on and deleted their old claims."""
+    late, others = make(), make()
+    await late.claim(1)
+    for number in (2, 3, 4):
+        await others.claim(number)
+    await others.forget(4)
+    won = await late.claim(2)
+    assert not won or await late.superseded(2)
+    assert not await others.superseded(4)
+    assert max(await others.epochs()) == 4
+    for store in (late, others):
+        await store.close()
+
+
+async def test_late_claim_in_the_key_value_store_leaves_no_key() -> None:
+    kv = MemoryKeyValue()
+    late, others = KeyValueStore(kv, "j/"), KeyValueStore(kv, "j/")
+    for number in (1, 2, 3):
+        assert await others.claim(number)
+    await others.forget(3)
+    assert not await late.claim(2)
+    assert await others.epochs() == (3,)
+
+
+async def test_claim_that_was_outrun_at_once_still_fences_the_master_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kv = MemoryKeyValue()
+    old, second, third = (KeyValueStore(kv, "j/") for _ in range(3))
+    await old.claim(1)
+    epochs = second.epochs
+
+    async def after_the_third_one() -> tuple[int, ...]:
+        await third.claim(3)
+        return await epochs()
+
+    monkeypatch.setattr(second, "epochs", after_the_third_one)
+    await second.claim(2)
+    assert await old.superseded(1)
+    assert await second.superseded(2)
+    assert not await third.superseded(3)
+
+
+async def test_claim_is_lost_when_the_whole_journal_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv = MemoryKeyValue()
+    store, put = KeyValueStore(kv, "j/"), kv.put_if_absent
+
+    async def put_before_the_end(key: str, value: bytes) -> bool:
+        won = await put(key, value)
+        await kv.delete("j/")
+        return won
+
+    monkeypatch.setattr(kv, "put_if_absent", put_before_the_end)
+    assert not await store.claim(1)
+
+
 async def test_many_values_are_read_at_a_time_and_in_order() -> None:
     class Waiting(MemoryKeyValue):
         most = now = 0

@@ -213,12 +213,19 @@ class KeyValueStore:
         return tuple(sorted({int(key.removeprefix(self._prefix).partition("/")[0]) for key in keys}))
 
     async def claim(self, epoch: int) -> bool:
-        """Put the segment's first, empty value if it is absent."""
-        won = await self._kv.put_if_absent(self._key(epoch, 0), b"")
+        """Put the segment's first, empty value if it is absent; False also where it was deleted before."""
+        if not await self._kv.put_if_absent(self._key(epoch, 0), b""):
+            return False
+        # The put may come late, after a pause of this machine: others went on and deleted this number and those before
+        # it. It must not stay then, as `superseded` takes its absence for the fence. While the number before is there,
+        # this one was never deleted, and must stay: it is the fence of that one.
+        newest = (await self.epochs())[-1:] == (epoch,)
+        if not newest and await self._kv.get(self._key(epoch - 1, 0)) is None:
+            await self._kv.delete(self._key(epoch, 0))
+            return False
         # 0 is the claim itself, so the first commit has number 1.
-        if won:
-            self._next[epoch] = 1
-        return won
+        self._next[epoch] = 1
+        return True
 
     async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
         """Return the result of `work` on all values of the segment; AT_ONCE of them are read at a time."""
@@ -249,7 +256,7 @@ class KeyValueStore:
         """Return whether a later claim exists: two gets, however many keys there are.
 
         Claims have no gap, and superseded ones are deleted in ascending order. So if the next claim is gone, this
-        segment's own claim, which is read after it, is gone too.
+        segment's own claim, which is read after it, is gone too. `claim` leaves none that came back.
         """
         if await self._kv.get(self._key(epoch + 1, 0)) is not None:
             return True
