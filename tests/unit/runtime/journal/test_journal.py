@@ -171,6 +171,20 @@ async def test_a_volume_that_is_full_for_a_moment_delays_a_commit(
     assert await told(tmp_path) == [event(1)]
 
 
+async def test_a_claim_whose_look_for_a_later_one_fails_says_which_journal_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = journal(tmp_path)
+
+    async def fails(_epoch: int) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(mine.store, "superseded", fails)
+    with pytest.raises(JournalBrokenError, match=f"the journal in {tmp_path}.* cannot be written: Input/output error"):
+        await mine.claim(1)
+    assert mine.epoch == 0
+
+
 async def test_a_volume_that_stays_full_breaks_the_journal_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

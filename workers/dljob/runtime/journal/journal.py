@@ -131,7 +131,7 @@ class Journal:
         if not await self._patiently(lambda: self.store.claim(number)):
             return False
         # Of two claims within a moment the later one counts, as for a master that writes.
-        if await self.store.superseded(number):
+        if await self._patiently(lambda: self.store.superseded(number)):
             return False
         self.epoch = self.segment = self._claimed = number
         return True
