@@ -14,7 +14,8 @@ from memory_backend import MemoryBackend
 
 from dljob.errors import DeadlineError, UnreachableError, UsageError
 from dljob.master.state.views import NodeView
-from dljob.runtime.backend.interface import ActorCallError, ActorRef, ActorSpec
+from dljob.runtime.backend import interface
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.job import launch
 from dljob.runtime.job.create_master import create
 from dljob.runtime.job.launch import begin
@@ -108,6 +109,65 @@ async def test_a_master_without_an_answer_is_undone_and_the_error_says_which_way
     with pytest.raises(told, match=words):
         await make(backend)
     assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("step", ["nodes", "spawn"])
+async def test_a_job_whose_master_cannot_be_made_is_in_no_list(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise RuntimeError("the GCS is silent")
+
+    backend = Slow("")
+    monkeypatch.setattr(backend, step, fails)
+    with pytest.raises(RuntimeError, match="the GCS is silent"):
+        await make(backend)
+    assert backend.kv.values == {}
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_master_that_may_have_been_made_all_the_same_keeps_its_keys(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Slow("")
+    spawn = backend.spawn
+
+    async def answers_too_late(spec: ActorSpec) -> ActorRef:
+        await spawn(spec)
+        raise RuntimeError("no answer")
+
+    async def unsure(_name: str) -> None:
+        raise ActorLostError("no answer either", certain=False)
+
+    monkeypatch.setattr(backend, "spawn", answers_too_late)
+    if not known:
+        monkeypatch.setattr(backend, "lookup", unsure)
+    with pytest.raises(RuntimeError, match="no answer"):
+        await make(backend)
+    assert REGISTRY + UID in backend.kv.values
+
+
+async def test_a_ray_that_cannot_say_whether_the_master_is_there_does_not_undo_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, errors = Slow(""), [ActorLostError("unreachable", certain=False)]
+    call, lookup, unsure = backend.call, backend.lookup, [ActorLostError("no answer", certain=False)]
+
+    async def calls(*args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await call(*args)
+
+    async def looks(name: str) -> ActorRef | None:
+        if unsure:
+            raise unsure.pop()
+        return await lookup(name)
+
+    monkeypatch.setattr(interface, "AGAIN_S", 0.01)
+    monkeypatch.setattr(backend, "call", calls)
+    monkeypatch.setattr(backend, "lookup", looks)
+    await make(backend)
+    assert not errors
+    assert not unsure
+    assert (list(backend.hosts), REGISTRY + UID in backend.kv.values) == ([MASTER], True)
 
 
 @pytest.fixture

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dljob.errors import DeadlineError, UnreachableError
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend, find_actor
 from dljob.runtime.backend.masters import actor_name, clear
 from dljob.runtime.journal.job_record import ENDED, REGISTRY, JobRecord, MasterOrder, forget, is_final, master_actor
 
 if TYPE_CHECKING:
     from dljob.runtime.job.outline import Outline
+
+log = logging.getLogger(__package__)
 
 NODES_S = 0.5
 """Seconds between looks for a first worker node, which a pod brings."""
@@ -47,6 +50,9 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
     except asyncio.CancelledError:
         await _unwanted(backend, spawn, order.uid)
         raise
+    except Exception:
+        await _forget_unless_made(backend, order.uid)
+        raise
 
 
 async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, uid: str) -> None:
@@ -56,8 +62,21 @@ async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, ui
     """
     if spawn is not None:
         await _tear_down(backend, await spawn, uid)
-    # Cancelled before the spawn: the keys are this caller's unless a master of that name lives.
-    elif await backend.lookup(actor_name(uid)) is None:
+    else:
+        await _forget_unless_made(backend, uid)
+
+
+async def _forget_unless_made(backend: Backend, uid: str) -> None:
+    """Remove the job's keys, by which it would be listed for ever, unless a master of that name lives.
+
+    The caller's spawn may have made one though it failed, or another process has.
+    """
+    try:
+        made = await backend.lookup(actor_name(uid))
+    except Exception as error:  # noqa: BLE001 - Ray cannot tell: a master that lives needs the keys
+        log.warning("the keys of job %s stay, as Ray does not say whether it has a PrimeMaster: %r", uid, error)
+        return
+    if made is None:
         await forget(backend.kv, uid)
 
 
@@ -102,7 +121,7 @@ async def _hello(backend: Backend, ref: ActorRef) -> None:
             await backend.call(ref, "hello")
         except ActorLostError:
             # Ray drops the name only when no restart is left: until then the master is merely starting again.
-            if await backend.lookup(ref.name) is None:
+            if await find_actor(backend, ref.name) is None:
                 raise
             await asyncio.sleep(RETRY_S)
         else:
