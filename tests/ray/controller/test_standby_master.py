@@ -90,8 +90,8 @@ def test_with_a_stopped_standby_the_master_that_ray_starts_again_commands(job: J
     os.kill(stopped, signal.SIGSTOP)
     scene.kill(FIRST)
     scene.commands(FIRST, epoch=2)
-    os.kill(stopped, signal.SIGCONT)
-    scene.follows(SECOND)
+    eventually(lambda: not state_of(stopped), LONG_S, lambda: "the stopped standby is not ended")
+    scene.follows(SECOND)  # the one that is created in its place
     scene.untouched()
     assert job.connection.status()["restarts"]["master"] == 1
     scene.ends()

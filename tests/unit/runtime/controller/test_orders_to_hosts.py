@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -106,3 +107,27 @@ async def test_only_workers_with_user_code_have_all_variables_of_a_role(
     for cls in (HOST_CLASSES[plan.host], STORE_CLASS):
         assert [name for name, _ in executor._spec(plan, "x", cls).env] == names
     assert [name for name, _ in executor._spec(plan, "x", SUB_MASTER_CLASS).env] == ["A", "HOME"]
+
+
+async def test_a_host_that_has_heard_of_a_later_master_is_not_asked_at_once_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polls, pauses = list[str](), list[float]()
+
+    class Later(MemoryBackend):
+        async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+            polls.append(method)
+            return ()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    backend = Later()
+    hosts = WorkerHosts(cast("Any", backend), print, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))  # type: ignore[arg-type]
+    monkeypatch.setattr(hosts_module.asyncio, "sleep", pause)
+    with pytest.raises(asyncio.CancelledError):
+        await hosts._listen(hosts._watch(ACTOR, WHO, 3), ActorRef(ACTOR, None))
+    assert polls == ["watch"] * 3
+    assert pauses == [hosts_module.RETRY_S] * 3

@@ -21,10 +21,10 @@ from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, act
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import StandbyPair, started
-from dljob.runtime.journal import kept_record, samples
+from dljob.runtime.journal import journal, kept_record, samples
 from dljob.runtime.journal.first_start import JobOverError
 from dljob.runtime.journal.job_record import MasterOrder, forget, read_notes
-from dljob.runtime.journal.journal import JournalBrokenError
+from dljob.runtime.journal.journal import FencedError, JournalBrokenError
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.telemetry import reasons
 
@@ -161,6 +161,54 @@ async def test_a_silent_master_is_fenced_and_ended(tmp_path: Path, monkeypatch: 
     assert await first.shell.journal.store.superseded(1)
     first.close()
     second.close()
+
+
+async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_it_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, broken = World(tmp_path), asyncio.Event()
+    monkeypatch.setattr(journal, "FENCE_S", 0.05)
+    first = await commanding(world, kv=True)
+    follow = first.follow
+
+    async def breaks_once(segment: int) -> dict[str, Any]:
+        if not broken.is_set():
+            broken.set()
+            raise ActorLostError("the connection broke", certain=False)
+        return await follow(segment)
+
+    second = await following(world, kv=True)
+    monkeypatch.setattr(first, "follow", breaks_once)
+    await until(lambda: second.shell.recovered)
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises(FencedError, match="epoch 1 is over"):
+            await first.task
+    first.close()
+    second.close()
+
+
+async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "FIRST_SILENT_S", 0.5)
+    first = await commanding(world, kv=True)
+    first.stopped = True
+    second = PairedMaster(world, SECOND, kv=True)
+    await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
+    first.close()
+    second.close()
+
+
+async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    known = asyncio.ensure_future(first.pair.answer(first.shell.journal.segment - 1))
+    later = asyncio.ensure_future(first.pair.answer(first.shell.journal.segment + 1))
+    assert (await known)["commands"]
+    assert not later.done(), "it answers after ANSWER_S"
+    assert (await later)["commands"]
+    first.close()
 
 
 async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_backend import MemoryKeyValue
 
 from dljob.errors import JournalError
 from dljob.runtime.journal import journal as journal_module
 from dljob.runtime.journal.journal import FencedError, Journal, JournalBrokenError
-from dljob.runtime.journal.stores import FileStore
+from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.telemetry import records
 
 
@@ -386,6 +388,25 @@ async def test_the_guard_never_takes_a_roll_for_a_successor(tmp_path: Path, monk
     assert not any(seen)
     await journal(tmp_path).open()
     assert mine.superseded_now()
+
+
+@pytest.mark.usefixtures("_rolls_at_once")
+async def test_a_look_during_a_roll_takes_it_for_no_successor_and_finds_one_in_a_quiet_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_module, "FENCE_S", 0.0)
+    kv = MemoryKeyValue()
+    mine, later = Journal(KeyValueStore(kv, "j/")), Journal(KeyValueStore(kv, "j/"))
+    await mine.open()
+    looks = asyncio.create_task(mine.watch_fence())
+    for number in range(30):
+        await mine.snapshot(snapshot(number))
+        await mine.forget()
+    assert mine.segment == 30
+    assert not looks.done()
+    await later.open()
+    with pytest.raises(FencedError, match="epoch 1 is over"):
+        await looks
 
 
 async def test_an_old_journal_is_not_read_before_its_last_snapshot(

@@ -33,7 +33,7 @@ class PeerState(StrEnum):
     FOLLOWS = "Follows"
     """It answered that it does not command."""
     BROKEN = "Broken"
-    """The call broke: its process is gone."""
+    """The call broke: its process is gone, or only the connection. Then it finds the claim by itself, and ends."""
     SILENT = "Silent"
     """It gave no answer for SILENT_S."""
     ABSENT = "Absent"
@@ -76,7 +76,7 @@ def judge(question: PeerQuestion) -> TakeoverVerdict:
         return TakeoverVerdict(number, f"the other PrimeMaster gave no answer for {question.took_s:.1f} s", fence=True)
     reasons = {
         PeerState.FOLLOWS: "the other PrimeMaster does not command",
-        PeerState.BROKEN: "the process of the other PrimeMaster is gone",
+        PeerState.BROKEN: "the call to the other PrimeMaster broke",
         PeerState.ABSENT: "there is no other PrimeMaster",
     }
     return TakeoverVerdict(number, reasons[heard])

@@ -232,6 +232,7 @@ class MasterLoop:
             raise failed
         if not self.journal.epoch:  # else it was claimed while this master followed another one
             await highest_claim(self.journal, self.backend.kv, self.setup.info)
+        self.tasks.start("look for a later master", self.journal.watch_fence())
         return await self.journal.open()
 
     async def follow(self) -> None:

@@ -106,8 +106,7 @@ class StandbyPair:
             heard = PeerState.BROKEN
         if heard is not PeerState.COMMANDS:
             self._process.forget()  # whoever answers next may be another process
-        verdict = judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
-        return replace(verdict, fence=verdict.fence and self._commanded)
+        return judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
 
     async def _heard_unless_ended(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
         call = asyncio.ensure_future(self._heard(peer, claimed))
@@ -184,11 +183,14 @@ class StandbyPair:
         await announce(self._shell.backend.kv, self._order.uid, self._shell.journal.epoch, self._order.number)
 
     async def answer(self, segment: int) -> dict[str, Any]:
-        """Answer the standby: at once if this master has claimed another segment than it knows, else after a while."""
+        """Answer the standby: at once if this master has claimed a later segment than it knows, else after a while.
+
+        One that knows a later segment than this master may be about to fence it: at once, it would ask without a pause.
+        """
         shell = self._shell
         if not shell.journal.epoch:
             return {"commands": False}
-        await until(shell.changed, lambda: shell.journal.segment != segment or shell.final is not None, ANSWER_S)
+        await until(shell.changed, lambda: shell.journal.segment > segment or shell.final is not None, ANSWER_S)
         told = {"at": shell.journal.position, "over": shell.final is not None}
         return {"commands": True, **told, "node": shell.backend.here(), "pid": self._pid}
 
@@ -236,8 +238,7 @@ class StandbyPair:
     async def _end_stopped(self) -> None:
         """End the other one, again until it is gone.
 
-        With a journal in Ray's store only a commit finds the fence. In a quiet job there is none to make, so a stopped
-        master that goes on would answer callers.
+        While it is stopped it has the name of the next standby, and its callers wait for it.
         """
         errors = ErrorLog("the end of the stopped PrimeMaster", log)
         while True:

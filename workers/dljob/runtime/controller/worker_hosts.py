@@ -312,6 +312,8 @@ class WorkerHosts:
                     await asyncio.sleep(BLAME_S)
                 await self._offer(*(_event(watched.who.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
+            else:  # the host has heard of a later master, which this one is to notice; it answers at once until then
+                await asyncio.sleep(RETRY_S)
 
     async def _report_loss(self, watched: WatchedActor, outcome: Outcome) -> None:
         """Report an actor as lost, once. The core then orders to kill what may be left of a host."""

@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from dljob.errors import DLJobError, JournalError
 from dljob.runtime.journal.stores import JournalStore
+from dljob.tasks import ErrorLog
 from dljob.telemetry.records import (
     Header,
     Record,
@@ -51,6 +52,8 @@ HINT = "make room there, or set spec.master.journal.path"
 READ_HINT = "see that it is mounted, and that the user of Ray's workers may read and write it: ls -ld"
 FIRST_S, MOST_S = 0.05, 5.0
 """Backoff on a full volume in seconds: the first pause, and the longest."""
+FENCE_S = 1.0
+"""Seconds between two looks for a later master while nothing is committed."""
 
 
 class FencedError(DLJobError):
@@ -248,6 +251,25 @@ class Journal:
     def superseded_now(self) -> bool | None:
         """Return whether a later master has claimed the job, without an event loop; None where it cannot tell."""
         return self.store.superseded_now(self._claimed) if self._claimed else False
+
+    async def watch_fence(self) -> None:
+        """Look for a later master again and again: in a quiet job no commit does, and no thread can ask Ray's store.
+
+        Raises:
+            FencedError: A later master has the job.
+        """
+        errors = ErrorLog("the look for a later master", log)
+        while True:
+            await asyncio.sleep(FENCE_S)
+            segment = self.segment
+            try:
+                over = await self.store.superseded(segment)
+                errors.worked()
+            except Exception as error:  # noqa: BLE001 - Ray's head may be away; the next look is soon
+                errors.failed(error)
+                continue
+            if over and 0 < segment == self._claimed:  # else the later claim is its own, by a roll, or it has none yet
+                raise self._fenced()
 
     async def _check_fence(self) -> None:
         if await self.store.superseded(self.segment):

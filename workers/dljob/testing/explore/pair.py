@@ -102,7 +102,7 @@ def _claim(state: PairState, number: int) -> PairState:
 
 def _commanding(state: PairState, number: int) -> Iterator[PairState]:
     own = state.members[number]
-    if own.owns != state.claimed:  # it sees the later claim with its next write, or by its guard
+    if own.owns != state.claimed:  # it sees the later claim with its next write, or by a look
         yield state.put(number, PairMember(PairPoint.DOWN))
 
 
