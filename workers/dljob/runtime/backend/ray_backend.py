@@ -16,7 +16,7 @@ import importlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import ray
@@ -92,6 +92,8 @@ class RayBackend:
         if unknown := sorted(set(options or {}) - {"journal"}):
             raise UsageError(f"backend ray has no option {unknown[0]!r}", hint="it has: journal (file, kv)")
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
+        # Of their own: a takeover looks up all hosts at once, and the journal may not wait for 10,000 such calls.
+        self._actor_pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray-actors")
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
         self._listed, self._listing = False, asyncio.Lock()
@@ -100,12 +102,11 @@ class RayBackend:
         self._classes: dict[str, Any] = {}
         self._exporting, self._exported = threading.Lock(), set[str]()
         self._suspects: set[str] | None = None
-        self._making, self._reserving = Making(self._pool), Making(self._pool)
+        self._making, self._reserving = Making(self._actor_pool), Making(self._actor_pool)
         self.kv = RayKeyValue(self._thread)
 
     async def _thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        return await _in_thread(self._pool, function, *args, **kwargs)
 
     # -- nodes
 
@@ -287,7 +288,7 @@ class RayBackend:
         """Return the actor of that name in dljob's namespace."""
         await self._making.settled([name])
         try:
-            return ActorRef(name, await self._thread(ray.get_actor, name, NAMESPACE))
+            return ActorRef(name, await _in_thread(self._actor_pool, ray.get_actor, name, NAMESPACE))
         except (ValueError, RayActorError):
             return None
         except GetTimeoutError as error:  # the GCS was silent for a minute: it may be back, and the actor with it
@@ -333,7 +334,7 @@ class RayBackend:
     async def kill(self, ref: ActorRef) -> None:
         """End the process. It is not restarted, even if the actor is immortal."""
         with contextlib.suppress(RayError, ValueError):
-            await self._thread(ray.kill, ref.native, no_restart=True)
+            await _in_thread(self._actor_pool, ray.kill, ref.native, no_restart=True)
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         """Return the names with this prefix in dljob's namespace; Ray frees the name of a dead actor."""
@@ -349,6 +350,10 @@ class RayBackend:
     async def clear_drivers(self, owner: str) -> None:
         """End the actors, and remove the groups, of ranks that are Ray drivers."""
         await self._thread(ray_drivers.clear, owner)
+
+
+async def _in_thread(pool: Executor, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
 
 
 def _raylet_listens(row: Mapping[str, Any]) -> bool:
