@@ -31,7 +31,7 @@ from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
-from dljob.runtime.journal.job_record import MasterOrder
+from dljob.runtime.journal.job_record import REGISTRY, MasterOrder
 from dljob.runtime.journal.stores import FileStore
 from dljob.tasks import TaskOwner
 
@@ -391,6 +391,7 @@ async def test_primemasters_listeners_are_opened_again_after_an_error(
     monkeypatch.setattr(prime.prestop_listener, "serve", serve if of_pod else nothing)
     monkeypatch.setattr(prime.ControlSocket, "open", nothing if of_pod else serve)
     plant = Plant(monkeypatch, kind)
+    world.backend.kv.values[REGISTRY + "u"] = b"{}"
     made = prime.MasterServer(MasterOrder(uid="u", dir="", namespace="", backend="", options={}, code_dir=""))
     await until(served.is_set)
     assert plant.fired
