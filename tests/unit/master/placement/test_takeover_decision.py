@@ -12,7 +12,7 @@ from dljob.master.placement.takeover import LATE_S, SILENT_S, PeerQuestion, Peer
     [
         (PeerState.COMMANDS, 0.5, 0, False, "commands"),
         (PeerState.FOLLOWS, 0.0, 8, False, "does not command"),
-        (PeerState.BROKEN, 0.0, 8, False, "is gone"),
+        (PeerState.BROKEN, 0.0, 8, False, "broke"),
         (PeerState.ABSENT, 0.0, 8, False, "there is no other"),
         (PeerState.SILENT, SILENT_S, 8, True, "no answer for 2.0 s"),
         (PeerState.SILENT, SILENT_S + 2 * LATE_S, 0, False, "was stopped itself for 1.0 s"),
