@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import sources
-from master_shell_kit import FIRST, World, ended, running, until
+from master_shell_kit import FIRST, UID, World, ended, running, until
 
 from dljob import ray_private, tasks
 from dljob.master.state import actions as ac
@@ -31,7 +31,7 @@ from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
-from dljob.runtime.journal.job_record import REGISTRY, MasterOrder
+from dljob.runtime.journal.job_record import MasterOrder
 from dljob.runtime.journal.stores import FileStore
 from dljob.tasks import TaskOwner
 
@@ -284,7 +284,6 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "hang watch": go_on,
     "host listener": go_on,
     "journal archive": go_on,
-    "look for a later master": go_on,
     "loss of a host": lose_a_host,
     "news of a data set": want_shards,
     "news of a group rendezvous": meet,
@@ -356,7 +355,7 @@ async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(
     ends: list[tuple[int, str]] = []
     monkeypatch.setattr(prime, "_end", lambda code, why: ends.append((code, why)))
     Plant(monkeypatch, "PrimeMaster")
-    made = prime.MasterServer(MasterOrder(uid="u", dir="", namespace="", backend="", options={}, code_dir=""))
+    made = prime.MasterServer(MasterOrder(uid=UID, dir="", namespace="", backend="", options={}, code_dir=""))
     await until(lambda: ends)
     assert ends == [(70, "KeyError: 'planted'")]
     assert made._main.done()
@@ -392,8 +391,7 @@ async def test_primemasters_listeners_are_opened_again_after_an_error(
     monkeypatch.setattr(prime.prestop_listener, "serve", serve if of_pod else nothing)
     monkeypatch.setattr(prime.ControlSocket, "open", nothing if of_pod else serve)
     plant = Plant(monkeypatch, kind)
-    world.backend.kv.values[REGISTRY + "u"] = b"{}"
-    made = prime.MasterServer(MasterOrder(uid="u", dir="", namespace="", backend="", options={}, code_dir=""))
+    made = prime.MasterServer(MasterOrder(uid=UID, dir="", namespace="", backend="", options={}, code_dir=""))
     await until(served.is_set)
     assert plant.fired
     assert f"{kind} ended by an exception; it is started again" in caplog.text
