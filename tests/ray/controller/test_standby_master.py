@@ -51,7 +51,7 @@ def test_two_masters_that_are_killed_in_turn_take_over_from_each_other(job: Job)
 
 def test_a_stopped_master_is_replaced_and_does_nothing_when_it_runs_again(job: Job) -> None:
     scene = PairScene(job)
-    stopped = scene.pid(FIRST)
+    stopped = scene.living(FIRST)
     os.kill(stopped, signal.SIGSTOP)
     scene.commands(SECOND, epoch=2)
     if state_of(stopped):
@@ -75,7 +75,7 @@ def test_of_two_masters_that_are_killed_together_one_commands(job: Job) -> None:
 
 def test_a_standby_that_is_killed_is_started_again_and_costs_nothing(job: Job) -> None:
     scene = PairScene(job)
-    killed = scene.pid(SECOND)
+    killed = scene.living(SECOND)
     scene.kill(SECOND)
     eventually(lambda: scene.pid(SECOND) not in (0, killed), LONG_S, lambda: "Ray does not start it again")
     scene.follows(SECOND)
@@ -86,7 +86,7 @@ def test_a_standby_that_is_killed_is_started_again_and_costs_nothing(job: Job) -
 @pytest.mark.slow
 def test_with_a_stopped_standby_the_master_that_ray_starts_again_commands(job: Job) -> None:
     scene = PairScene(job)
-    stopped = scene.pid(SECOND)
+    stopped = scene.living(SECOND)
     os.kill(stopped, signal.SIGSTOP)
     scene.kill(FIRST)
     scene.commands(FIRST, epoch=2)

@@ -38,6 +38,10 @@ class PairScene:
         rows = [row for row in state.actor_table(None).values() if row["Name"] == actor_name(self.job.uid, number)]
         return next((row["Pid"] for row in rows if row["State"] == "ALIVE"), 0)
 
+    def living(self, number: int) -> int:
+        """Wait until one of the two has a pid; returns it. A signal to pid 0 would meet the tests themselves."""
+        return eventually(lambda: self.pid(number), LONG_S, lambda: f"PrimeMaster {number} does not live")
+
     def follows(self, number: int) -> None:
         """Wait until one of the two answers that the other one commands."""
 
@@ -73,7 +77,7 @@ class PairScene:
         return eventually(found, LONG_S, lambda: f"nobody commands: {self.job.seen()} {self.log()}")
 
     def kill(self, *numbers: int) -> None:
-        for pid in [self.pid(number) for number in numbers]:
+        for pid in [self.living(number) for number in numbers]:
             os.kill(pid, signal.SIGKILL)
 
     def untouched(self) -> None:

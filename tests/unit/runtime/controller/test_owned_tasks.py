@@ -284,6 +284,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "hang watch": go_on,
     "host listener": go_on,
     "journal archive": go_on,
+    "look for a later master": go_on,
     "loss of a host": lose_a_host,
     "news of a data set": want_shards,
     "news of a group rendezvous": meet,
