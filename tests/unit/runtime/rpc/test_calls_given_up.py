@@ -140,7 +140,7 @@ async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up
 async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scene: Scene) -> None:
     first = await turn_taken(scene)
     with pytest.raises(
-        CallTimeoutError, match=r"w/0\.one: no answer within 0\.3 s, waited 0\.\d s in the queue of w/0, not"
+        CallTimeoutError, match=r"w/0\.one: no answer within 0\.3 s, waited [\d.]+ s in the queue of w/0, not"
     ):
         await scene.call("one", "late", timeout_s=SHORT_S)
     scene.doer.gate.set()
@@ -161,7 +161,7 @@ async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(s
 
 
 async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
-    with pytest.raises(CallTimeoutError, match=r"waited 0\.\d s for its answer; w/0 runs it to its end"):
+    with pytest.raises(CallTimeoutError, match=r"waited [\d.]+ s for its answer; w/0 runs it to its end"):
         await scene.call("one", "long", timeout_s=SHORT_S)
     assert scene.doer.ran == ["long"]
 
@@ -230,7 +230,7 @@ async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Sce
     scene.doer.gate.set()
     await asyncio.to_thread(scene.callee.wait_idle)
     assert scene.doer.ran == ["opened"]
-    assert scene.callee._pending.under_way == {}
+    await until(lambda: not scene.callee._pending.under_way)
 
 
 async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(
