@@ -218,10 +218,9 @@ def _service(life: Life, name: str, uid: str, cluster: str) -> None:
     plane.kubectl("patch", *worker, "--subresource=status", "--type=merge", "-p", address)
 
     def served() -> list[str]:
-        (body,) = plane.get("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={name}-worker")[
-            "items"
-        ]
-        return [one["addresses"][0] for one in body["endpoints"] or ()]
+        # None as yet, while the Service is being made.
+        found = plane.get("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={name}-worker")["items"]
+        return [one["addresses"][0] for body in found for one in body["endpoints"] or ()]
 
     rank = {"rank": 0, "incarnation": 1, "addresses": {"http": "10.77.0.1:20000"}}
     for mark, ranks in enumerate(([rank], [])):
