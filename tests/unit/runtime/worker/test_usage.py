@@ -83,6 +83,31 @@ def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, cloc
         assert counters.usage_number() == before + 2
 
 
+def test_usage_of_a_rank_that_has_come_is_measured_at_once_and_only_once(
+    counters: StepCounters, clock: list[float]
+) -> None:
+    pids, measured = {7: os.getpid()}, list[int]()
+
+    def counts() -> list[CallCounts]:
+        measured.append(len(pids))
+        return []
+
+    own = Usage(1, counts, lambda: dict(pids))
+    own.sample(counters)
+    pids[8] = 0  # it is about to start: no process can be measured
+    for _ in range(3):
+        clock[0] += 0.1
+        own.sample(counters)
+    assert measured == [1, 2]
+    del pids[8]
+    pids[9] = os.getpid()
+    own.sample(counters)
+    assert [rank for rank, _ in json.loads(counters.usage())["memory"]] == [7, 9]
+    clock[0] += 1.9
+    own.sample(counters)
+    assert measured == [1, 2, 2]
+
+
 def test_usage_is_unsent_until_it_is_marked(counters: StepCounters, clock: list[float]) -> None:
     counts = CallCounts()
     own = Usage(1, lambda: [counts], dict[int, int])

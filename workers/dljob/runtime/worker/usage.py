@@ -54,17 +54,23 @@ class Usage:
         self._pids = pids
         self._loads = loads
         self._next = self._next_tree = 0.0
+        self._seen = set[int]()
+        """Ranks that had a process when the usage was measured."""
         self._trees: dict[int, ProcessTree] = {}
         """Rank -> what its processes used, as last measured."""
         self._made: dict[str, Any] = {}
         self._number = self._sent = 0
 
     def sample(self, counters: StepCounters) -> None:
-        """Measure the usage if it is time to, and put it into shared memory if it changed."""
-        if (now := time.monotonic()) < self._next:
+        """Measure the usage if it is time to or a rank has come, and put it into shared memory if it changed."""
+        pids = self._pids()
+        # A rank that came since is not left out: its job may end before the next time.
+        come = pids.keys() - self._seen
+        if (now := time.monotonic()) < self._next and not come:
             return
         self._next = now + self._pause
-        made = self._measured(counters)
+        self._seen |= come
+        made = self._measured(counters, pids)
         if made != self._made:
             self._made, self._number = made, self._number + 1
             counters.put_usage(json.dumps(made, separators=(",", ":")).encode())
@@ -78,7 +84,7 @@ class Usage:
         """Note that a measurement has arrived by the host's own heartbeat."""
         self._sent = max(self._sent, number)
 
-    def _measured(self, counters: StepCounters) -> dict[str, Any]:
+    def _measured(self, counters: StepCounters, pids: Mapping[int, int]) -> dict[str, Any]:
         calls: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         stores: set[str] = set()
         for counts in self._counts():
@@ -87,7 +93,6 @@ class Usage:
                 calls[name] = [have + more for have, more in zip(calls[name], row, strict=True)]
             stores |= set(counts.stores)
         noted = [[name, count.rank, value] for count in counters.ranks() for name, value in count.beside.items()]
-        pids = self._pids()
         memory = [[rank, mib] for rank, pid in pids.items() if (mib := resident_mib(pid)) is not None]
         self._measure_trees(pids)
         parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
@@ -101,7 +106,6 @@ class Usage:
         if due := (now := time.monotonic()) >= self._next_tree:
             self._next_tree = now + max(TREE_S, self._pause)
         for rank, pid in pids.items():
-            # A rank that came since is not left out: its job may end before the next look at all.
             if (due or rank not in self._trees) and (found := tree_of(pid)) is not None:
                 last = self._trees.get(rank)
                 # The peak of a process outlives it: the rank's next one needs as much.
