@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from dljob.master.state.actions import Note
+from dljob.runtime.journal import timeline as timeline_module
 from dljob.runtime.journal.job_record import read_notes, read_status
 from dljob.runtime.journal.timeline import Timeline, write_atomically
 
@@ -56,6 +58,72 @@ async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_r
     await second.flush()
     await asyncio.to_thread(second.close)
     assert [said["message"] for said in read_notes(tmp_path)] == ["one", "two"]
+
+
+async def test_folder_that_hangs_delays_no_decision_and_has_all_events_and_the_last_status_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs, written, append = threading.Event(), list[Path](), timeline_module._append
+
+    def slow(path: Path, text: str) -> None:
+        assert hangs.wait(60)
+        append(path, text)
+
+    def once(path: Path, text: str) -> None:
+        written.append(path)
+        write_atomically(path, text)
+
+    monkeypatch.setattr(timeline_module, "_append", slow)
+    monkeypatch.setattr(timeline_module, "write_atomically", once)
+    monkeypatch.setattr(timeline_module, "LATE_S", 0.01)
+    monkeypatch.setattr(timeline_module, "END_S", 0.01)
+    made = Timeline(tmp_path)
+    async with asyncio.timeout(30):
+        for number in range(3):
+            note(made, str(number))
+            await made.flush()
+            await made.status({"events": number})
+    assert not read_notes(tmp_path)
+    assert [row.message for row in caplog.records] == [
+        f"{tmp_path} takes no file for 0 s: events and status follow once it does"
+    ]
+    made.close()  # gives up as well
+    hangs.set()
+    monkeypatch.setattr(timeline_module, "END_S", 60)
+    made.close()
+    assert [said["message"] for said in read_notes(tmp_path)] == ["0", "1", "2"]
+    assert read_status(tmp_path) == {"events": 2}
+    assert len(written) == 1, "of statuses that wait only the last one is written"
+
+
+async def test_writes_are_waited_for_again_once_a_late_one_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go, append = threading.Semaphore(0), threading.Semaphore(0), timeline_module._append
+
+    def slow(path: Path, text: str) -> None:
+        asked.release()
+        assert go.acquire(timeout=60)
+        append(path, text)
+
+    monkeypatch.setattr(timeline_module, "_append", slow)
+    monkeypatch.setattr(timeline_module, "LATE_S", 0.01)
+    made = Timeline(tmp_path)
+    note(made, "late")
+    await made.flush()
+    go.release()
+    assert made._last is not None
+    await asyncio.wrap_future(made._last)
+    monkeypatch.setattr(timeline_module, "LATE_S", 60)
+    note(made, "in time")
+    writing = asyncio.create_task(made.flush())
+    for _ in range(2):
+        assert await asyncio.to_thread(asked.acquire, timeout=60)
+    assert not writing.done()
+    go.release()
+    await writing
+    assert [said["message"] for said in read_notes(tmp_path)] == ["late", "in time"]
+    made.close()
 
 
 async def test_odd_text_of_user_code_loses_no_note_and_no_master(tmp_path):

@@ -1,17 +1,19 @@
 """A job's events and status for readers outside: `events.jsonl`, `status.json`, and the answers of long polls.
 
 An event's number follows from the journal: a master that replays gives each event the same number again, and appends to
-the file only what is not in it.
+the file only what is not in it. A folder that hangs, as a network file system may, delays no decision: writes wait for
+it in their order, and of the statuses only the last one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +23,16 @@ from dljob.master.state.actions import Note
 from dljob.runtime.journal.event_file import events_before, last_events
 from dljob.telemetry.reasons import with_current_reasons
 
+log = logging.getLogger(__package__)
+
 EVENTS = "events.jsonl"
 STATUS = "status.json"
 KEPT = 2000
 """Events in memory for long polls; older ones are in the file."""
+LATE_S = 2.0
+"""Seconds after which nothing waits for a write any longer, nor for those behind it until it is done."""
+END_S = 10.0
+"""Seconds that the end of the job waits for writes that are late."""
 _ODD = "backslashreplace"
 """Half a character (in a file name that is not UTF-8) is written as JSON's own escape for it."""
 
@@ -54,6 +62,11 @@ class Timeline:
         self._filed = last_seq(folder / EVENTS)
         # One thread keeps the order of the writes, off the event loop: the volume may be slow.
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
+        self._last: Future[None] | None = None
+        self._late = False
+        """Whether the last write was waited for in vain."""
+        self._statuses: deque[Mapping[str, Any]] = deque(maxlen=1)
+        """The status that waits to be written."""
 
     def resume(self, seq: int, noted: Iterable[dict[str, Any]]) -> None:
         """Continue behind the event of a snapshot; `noted` are the events in the file."""
@@ -84,27 +97,45 @@ class Timeline:
         return [note for note in self._notes if note["seq"] > seq]
 
     async def flush(self) -> None:
-        """Append new events to the file; a folder that cannot be written does not stop a job."""
+        """Append new events to the file; a folder that cannot be written, or hangs, does not stop a job."""
         fresh = self.after(self._filed)
         if not fresh:
             return
         # Before the write: a flush that begins meanwhile must not append the same events.
         self._filed = self.seq
         lines = "".join(json.dumps(note, ensure_ascii=False) + "\n" for note in fresh)
-        await self._run(lambda: _append(self._folder / EVENTS, lines))
+        await self._write(lambda: _append(self._folder / EVENTS, lines))
 
     async def status(self, status: Mapping[str, Any]) -> None:
         """Write the status for readers without Ray."""
-        path = self._folder / STATUS
-        await self._run(lambda: write_atomically(path, json.dumps(status, ensure_ascii=False, indent=1)))
+        self._statuses.append(status)
+        await self._write(self._write_status)
 
     def close(self) -> None:
-        """Wait until all queued writes are in the files."""
-        self._files.shutdown()
+        """Wait until all queued writes are in the files, at most END_S."""
+        self._files.shutdown(wait=False)
+        if self._last is not None:
+            wait([self._last], END_S)
 
-    async def _run(self, function: Any) -> None:
-        with suppress(OSError):  # as above: a full volume must not end the job by this way
-            await asyncio.get_running_loop().run_in_executor(self._files, function)
+    def _write_status(self) -> None:
+        with suppress(IndexError):  # an earlier call has written it
+            status = self._statuses.pop()
+            write_atomically(self._folder / STATUS, json.dumps(status, ensure_ascii=False, indent=1))
+
+    async def _write(self, function: Callable[[], None]) -> None:
+        self._late = self._late and self._last is not None and not self._last.done()
+        self._last = self._files.submit(_quietly, function)
+        if self._late:
+            return
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._last)], timeout=LATE_S)
+        if not done:
+            self._late = True
+            log.warning("%s takes no file for %.0f s: events and status follow once it does", self._folder, LATE_S)
+
+
+def _quietly(function: Callable[[], None]) -> None:
+    with suppress(OSError):  # as above: a full volume must not end the job by this way
+        function()
 
 
 def _append(path: Path, text: str) -> None:
