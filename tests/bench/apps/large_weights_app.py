@@ -1,4 +1,4 @@
-"""One rank publishes 1 GiB in 8 buckets, four of its node receive it; in turn, one memcpy of the same bytes."""
+"""One rank publishes 1 GiB in 8 buckets, four of its node receive it; in turn, a memcpy and `ray.put` of the same."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 
 from dljob import RoleGroup, WeightChannel, Worker, rpc
 
@@ -55,7 +56,7 @@ class Reader(Worker):
 
 
 class Publisher(Worker):
-    """Publishes, in turn with the copy: what disturbs the machine disturbs all."""
+    """Publishes, in turn with the copies: what disturbs the machine disturbs all."""
 
     def run(self) -> None:
         """Write the seconds of each `publish` and of each copy, and what the readers found."""
@@ -64,7 +65,7 @@ class Publisher(Worker):
         channels = {way: WeightChannel(way, verify=way == "checked") for way in WAYS}
         state = [np.zeros(size, dtype=np.uint8) for _ in range(BUCKETS)]
         place = [np.ones_like(each) for each in state]  # touched: its pages are there
-        took: dict[str, list[float]] = {name: [] for name in (*WAYS, "memcpy")}
+        took: dict[str, list[float]] = {name: [] for name in (*WAYS, "memcpy", "put")}
         seen: list[dict[str, Any]] = []
         for number in range(1, self.config["blocks"] + WARM + 1):
             for each in state:
@@ -73,6 +74,11 @@ class Publisher(Worker):
             for source, to in zip(state, place, strict=True):
                 np.copyto(to, source)
             one = {"memcpy": time.monotonic() - begin}
+            begin = time.monotonic()
+            refs = [ray.put(each) for each in state]
+            one["put"] = time.monotonic() - begin
+            del refs
+            time.sleep(self.config["settle"])  # Ray frees them
             for way, channel in channels.items():
                 begin = time.monotonic()
                 channel.publish(number, state)

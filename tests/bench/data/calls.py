@@ -1,4 +1,4 @@
-"""Calls of one rank, of all 16 of a role, and of 8 callers by the batch, against calls of plain Ray actors."""
+"""Calls of one rank, of all ranks of a role, and of 8 callers by the batch, against calls of plain Ray actors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Row, cluster, folder, runs
 from bench_jobs import manifest, role, submit
 
-RANKS, CALLERS = 16, 8
+RANKS, MORE_RANKS, CALLERS = 16, 64, 8
 SLACK_S = 50e-6
 
 
 def one_and_all() -> None:
-    """Two rows: a round trip, and `all` over 16 ranks."""
-    with cluster(2, 2) as _, folder() as out:
-        roles = [
-            role("caller", "calls_app.Caller", 1, dependsOn=[{"role": "callee"}]),
-            role("callee", "calls_app.Callee", RANKS, cpu="100m", driver=False),
-        ]
-        run(out, roles, blocks=runs(20))
-        found = json.loads((out / "calls.json").read_text())
-    one, every = found["one"], found["all"]
+    """Three rows: a round trip, and `all` over 16 ranks, and over 64."""
+    found = to_ranks(RANKS, 2)
+    one = found["one"]
     plain, high = median(one["plain"]), p99(one["dljob"]) / p99(one["plain"])
     Row(
         "call",
@@ -35,16 +29,34 @@ def one_and_all() -> None:
         samples=one,
         note=f"{median(one['dljob']) / plain:.2f} x plain; 99th percentile {high:.2f} x",
     ).emit()
-    plain = median(every["plain"])
+    of_all(RANKS, found["all"])
+    # Forked, as on the Ray of `dljob run`: it takes 64 ranks, and 64 plain actors.
+    of_all(MORE_RANKS, to_ranks(MORE_RANKS, 4, forked=True)["all"])
+
+
+def of_all(ranks: int, found: dict[str, list[float]]) -> None:
+    """A row: `all` over so many ranks."""
+    plain = median(found["plain"])
     Row(
-        "call-all",
-        f"a call of all {RANKS} ranks of a role",
-        f"<= 1.05 x {RANKS} plain Ray actor calls",
-        median(every["dljob"]),
+        f"call-all-{ranks}",
+        f"a call of all {ranks} ranks of a role",
+        f"<= 1.05 x {ranks} plain Ray actor calls",
+        median(found["dljob"]),
         1.05 * plain,
-        samples=every,
-        note=f"{median(every['dljob']) / plain:.2f} x plain",
+        samples=found,
+        note=f"{median(found['dljob']) / plain:.2f} x plain",
     ).emit()
+
+
+def to_ranks(ranks: int, cpus: int, *, forked: bool = False) -> dict[str, dict[str, list[float]]]:
+    """Seconds of calls of one rank and of all of so many on two nodes, ours and those of plain actors."""
+    with cluster(cpus, cpus, forked=forked) as _, folder() as out:
+        roles = [
+            role("caller", "calls_app.Caller", 1, dependsOn=[{"role": "callee"}]),
+            role("callee", "calls_app.Callee", ranks, cpu="100m", driver=False),
+        ]
+        run(out, roles, blocks=runs(20))
+        return json.loads((out / "calls.json").read_text())
 
 
 def many() -> None:
@@ -113,7 +125,7 @@ def p99(seconds: list[float]) -> float:
 
 
 def main() -> None:
-    """Five rows."""
+    """Six rows."""
     one_and_all()
     many()
     beside()

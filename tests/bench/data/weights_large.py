@@ -1,6 +1,7 @@
 """1 GiB in 8 buckets by a WeightChannel: how fast `publish` is, against one memcpy, and whether readers copy anything.
 
-The memcpy is NumPy's, into private memory that was touched before. BENCH_BYTES: other bytes than 1 GiB.
+The memcpy is NumPy's, into private memory that was touched before. Beside both, `ray.put` of the same buckets, which
+`publish` cannot undercut. BENCH_BYTES: other bytes than 1 GiB.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ READERS = 4
 
 
 def main() -> None:
-    """Two rows: with the checksums of each bucket, and without."""
-    # Of each channel two versions of the publisher's, and the keeper's copies of them.
-    with cluster(2, store=10 * SIZE) as _, folder() as out:
+    """Three rows: with the checksums of each bucket, without, and what Ray's store takes for the same bytes."""
+    # Of each channel two versions of the publisher's, and the keeper's copies of them; what was put, and is going.
+    with cluster(2, store=11 * SIZE) as _, folder() as out:
         roles = [
             role("publisher", "large_weights_app.Publisher", 1, dependsOn=[{"role": "reader"}]),
             role("reader", "large_weights_app.Reader", READERS, cpu="100m", driver=False),
@@ -40,10 +41,11 @@ def main() -> None:
         "readers map the store": all(file.startswith("/dev/shm/") for each in seen for file in each["files"]),
         "readers' own memory grows by less than 32 MiB": grown < 32 << 20,
     }
-    memcpy = median(took["memcpy"])
+    memcpy, put = median(took["memcpy"]), median(took["put"])
     for way in ("checked", "unchecked"):
         publish = median(took[way])
         rates = f"{SIZE / publish / 1e9:.1f} GB/s, memcpy {SIZE / memcpy / 1e9:.1f} GB/s"
+        by_put = f"{put / publish:.2f} x the rate of `ray.put`"
         Row(
             f"weights_large_{way}",
             f"publish of {SIZE >> 20} MiB in 8 buckets to {READERS} readers of its node, {way}",
@@ -54,8 +56,18 @@ def main() -> None:
             at_least=True,
             samples={"publish": took[way], "memcpy": took["memcpy"]},
             facts=facts,
-            note=f"{rates}; readers grew by {grown >> 20} MiB",
+            note=f"{rates}; {by_put}; readers grew by {grown >> 20} MiB",
         ).emit()
+    Row(
+        "weights_large_put",
+        f"`ray.put` of the same {SIZE >> 20} MiB in 8 buckets, without a channel",
+        "no limit: the floor of both",
+        memcpy / put,
+        None,
+        unit="x",
+        samples={"ray.put": took["put"]},
+        note=f"of the rate of one memcpy; {SIZE / put / 1e9:.1f} GB/s",
+    ).emit()
 
 
 if __name__ == "__main__":

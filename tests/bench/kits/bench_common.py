@@ -34,13 +34,16 @@ RAY_ENV = {
 
 @dataclasses.dataclass
 class Row:
-    """A row of the table. `value` is compared with `limit`, both in `unit`; medians are taken of `samples`."""
+    """A row of the table. `value` is compared with `limit`, both in `unit`; medians are taken of `samples`.
+
+    Without a limit a figure is only told.
+    """
 
     name: str
     what: str
     target: str
     value: float
-    limit: float
+    limit: float | None
     unit: str = "s"
     at_least: bool = False
     samples: dict[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -51,7 +54,7 @@ class Row:
     @property
     def met(self) -> bool:
         """Return whether the figure is within its limit and no condition is False."""
-        figure = self.value >= self.limit if self.at_least else self.value <= self.limit
+        figure = self.limit is None or (self.value >= self.limit if self.at_least else self.value <= self.limit)
         return figure and all(fact is not False for fact in self.facts.values())
 
     def emit(self) -> None:
@@ -59,7 +62,8 @@ class Row:
         rounded = {name: [round(v, 4) for v in values] for name, values in self.samples.items()}
         spread = {name: [round(f(v), 4) for f in (min, statistics.median, max)] for name, v in rounded.items() if v}
         row = dataclasses.asdict(self) | {"samples": rounded, "spread": spread, "met": self.met}
-        print(json.dumps(row | {"value": round(self.value, 4), "limit": round(self.limit, 4)}), flush=True)
+        limit = None if self.limit is None else round(self.limit, 4)
+        print(json.dumps(row | {"value": round(self.value, 4), "limit": limit}), flush=True)
 
 
 def say(*words: object) -> None:

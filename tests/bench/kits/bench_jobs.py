@@ -52,6 +52,15 @@ def master_pid() -> int:
     return until(lambda: processes().get("master"))
 
 
+def journaled(handle: Any) -> list[tuple[float, dict[str, Any]]]:
+    """Return what PrimeMaster was told, with when."""
+    from dljob.telemetry.records import scan
+
+    segments = sorted((handle.connection.dir / "journal").glob("*.jsonl"))
+    records = [record for segment in segments for record in scan(segment.read_bytes()).records]
+    return [(record["at"], record["e"]) for record in records if record["k"] == "event"]
+
+
 def stamp() -> float:
     """Return the present time of the clock that ranks use for their entries."""
     return time.time()

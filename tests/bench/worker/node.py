@@ -18,10 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Entries, Row, alive, cluster, folder, live_actors, runs, say, until
-from bench_jobs import manifest, role, submit
+from bench_jobs import journaled, manifest, role, submit
 
 from dljob.linux.descendants import below
-from dljob.telemetry.records import scan
 
 RANKS = 4
 LOAD = 20
@@ -60,13 +59,6 @@ def heard(handle: Any) -> bool:
 def warm(handle: Any) -> bool:
     """Whether a process waits on the spare node for each rank."""
     return len([event for _, event in journaled(handle) if event["t"] == "SpareReady"]) >= RANKS
-
-
-def journaled(handle: Any) -> list[tuple[float, dict[str, Any]]]:
-    """What PrimeMaster was told, with when."""
-    segments = sorted((handle.connection.dir / "journal").glob("*.jsonl"))
-    records = [record for segment in segments for record in scan(segment.read_bytes()).records]
-    return [(record["at"], record["e"]) for record in records if record["k"] == "event"]
 
 
 def parts(handle: Any, fault: float) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""An elastic class role of 4, 2 and 4 gloo ranks at equal global batch, against one of 4 that nothing happens to."""
+"""An elastic class role of 4, 2 and 4 gloo ranks at equal global batch, against one of 4 that nothing happens to.
+
+`growAfterSeconds` is the default of a minute, for which an order does not wait.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,15 @@ import resize_job as made  # noqa: E402 - the kits are no package
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Row, cluster, folder, runs, say, settle, until  # noqa: E402
-from bench_jobs import manifest, role, stamp, submit  # noqa: E402
+from bench_jobs import journaled, manifest, role, stamp, submit  # noqa: E402
 
 RANKS, FEWER = 4, 2
 EPOCHS = 15
 UNTIL = {"1": 50, "2": 80}
 """Number of the world -> the step at which its ranks wait for the next one."""
 ENDS_S = 300.0
+ALL_S, OURS_S = 4.0, 3.0
+"""Limits: from the order to grow until all have made a step; of it behind the last new rank's place."""
 
 
 def started(out: Path, name: str, until_step: dict[str, int]) -> Any:
@@ -30,7 +35,7 @@ def started(out: Path, name: str, until_step: dict[str, int]) -> Any:
     group = role("t", "resize_job.Trainer", RANKS, type="Elastic", comm={"backend": "gloo"}, minReplicas=FEWER)
     group["restartPolicy"]["level"] = "InProcess"
     group["config"] = {"epochs": EPOCHS, "slow_s": 0.02, "until": until_step}
-    return submit(manifest(name, out, [group], elastic={"growAfterSeconds": 1}))
+    return submit(manifest(name, out, [group]))
 
 
 def worked(handle: Any, ranks: int, number: int) -> float:
@@ -47,6 +52,18 @@ def worked(handle: Any, ranks: int, number: int) -> float:
     return until(first, 120.0, 0.02)
 
 
+def scaled(handle: Any, ranks: int, number: int) -> tuple[float, float]:
+    """When so many ranks were ordered, and when all of the world that follows had made a step (unix seconds)."""
+    ordered = stamp()
+    handle.scale("t", ranks)
+    return ordered, worked(handle, ranks, number)
+
+
+def placed(handle: Any, ordered: float) -> float:
+    """When PrimeMaster knew the node of the last new rank (unix seconds)."""
+    return max(at for at, event in journaled(handle) if event["t"] == "UnitReserved" and at > ordered)
+
+
 def over(handle: Any) -> Path:
     """The folder of a job that has ended well."""
     status = handle.wait(ENDS_S)
@@ -57,19 +74,22 @@ def over(handle: Any) -> Path:
 
 
 def main() -> None:
-    """One row."""
+    """Three rows: what it did, and how long it took to grow."""
     apart: list[float] = []
-    took: dict[str, list[float]] = {"4 to 2": [], "2 to 4": []}
+    shrunk: list[float] = []
+    grown: list[float] = []
+    ours: list[float] = []
     kept, once, level = True, True, True
     with cluster(8, forked=True), folder() as out:
         wanted = made.losses(over(started(out, "undisturbed", {})))
-        for number in range(runs(5)):
+        for number in range(runs(7)):
             handle = started(out, "resized", UNTIL)
             worked(handle, RANKS, 1)
-            for name, ranks, world in (("4 to 2", FEWER, 2), ("2 to 4", RANKS, 3)):
-                ordered = stamp()
-                handle.scale("t", ranks)
-                took[name].append(worked(handle, ranks, world) - ordered)
+            ordered, done = scaled(handle, FEWER, 2)
+            shrunk.append(done - ordered)
+            ordered, done = scaled(handle, RANKS, 3)
+            grown.append(done - ordered)
+            ours.append(done - placed(handle, ordered))
             restarts = handle.status()["restarts"]
             where = over(handle)
             found = made.losses(where)
@@ -77,7 +97,8 @@ def main() -> None:
             kept &= made.processes(where) == [1, 1, 2, 2]
             once &= all(made.samples(where, epoch) == list(range(made.SAMPLES)) for epoch in range(EPOCHS))
             level &= restarts["inProcess"] == sum(restarts.values()) == 2
-            say(f"  run {number + 1}: {apart[-1]:.1e} apart; {took}")
+            seconds = f"4 to 2 {shrunk[-1]:.2f} s, 2 to 4 {grown[-1]:.2f} s, of it behind the last place {ours[-1]:.2f}"
+            say(f"  run {number + 1}: {apart[-1]:.1e} apart; {seconds}")
     Row(
         "resize",
         "4, 2, and 4 gloo ranks again at equal global batch: losses against an undisturbed run of 4",
@@ -85,10 +106,22 @@ def main() -> None:
         max(apart) * 1e6,
         1.0,
         unit="millionths",
-        samples={"order -> all have made a step, 4 to 2": took["4 to 2"], "2 to 4": took["2 to 4"]},
+        samples={"order -> all have made a step, 4 to 2": shrunk},
         facts={"survivors kept their processes": kept, "each sample once an epoch": once, "only in process": level},
-        note=f"{max(apart):.1e} apart; 2 to 4 takes {median(took['2 to 4']):.1f} s",
+        note=f"{max(apart):.1e} apart",
     ).emit()
+    for name, what, seconds, limit in (
+        ("all", "order -> all four have made a step", grown, ALL_S),
+        ("ours", "of it since the node of the last new rank is known", ours, OURS_S),
+    ):
+        Row(
+            f"resize-grow-{name}",
+            f"`dljob scale` of 2 gloo ranks of a class to 4: {what}",
+            f"<= {limit:g} s",
+            median(seconds),
+            limit,
+            samples={"dljob": seconds},
+        ).emit()
 
 
 if __name__ == "__main__":

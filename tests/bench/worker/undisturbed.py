@@ -49,6 +49,8 @@ def products() -> int:
 def once(command: list[str], count: int, *, keep: bool) -> Times:
     """What the steps of one run took, by the CPU time of their work: wall and CPU time of a rank, and of the machine.
 
+    That of the machine is of both ranks, and of whatever runs beside them.
+
     Raises:
         RuntimeError: it did not end well; with the end of what it said.
     """
@@ -103,14 +105,13 @@ def main() -> None:
             ):
                 arms[name].append(once(command, count, keep=keep))
                 settle()
-        told = (f"{name} {taken[-1]['wall']:.3f}/{taken[-1]['own']:.3f}" for name, taken in arms.items())
-        say(f"  run {number + 1}, wall/CPU time of a rank by that of its work: {', '.join(told)}")
-    idle, busy = ratio(arms["idle Ray"], arms["alone"], "wall"), ratio(arms["dljob"], arms["idle Ray"], "machine")
-    note = f"{STEPS} steps; an idle Ray beside torchrun: {idle:.3f} x; CPU time of the machine: {busy:.3f} x"
+        told = (f"{name} {'/'.join(f'{one:.3f}' for one in taken[-1].values())}" for name, taken in arms.items())
+        say(f"  run {number + 1}, wall/CPU time of a rank/of the machine by that of a rank's work: {', '.join(told)}")
+    note = f"{STEPS} steps; an idle Ray beside torchrun: {ratio(arms['idle Ray'], arms['alone'], 'wall'):.3f} x"
     beside = arms["dljob"], arms["idle Ray"]
-    emit("step", "a training step beside an idle Ray", beside, {"own": 1.01, "wall": 1.02}, note)
+    emit("step", "a training step beside an idle Ray", beside, {"own": 1.01, "machine": 1.01, "wall": 1.02}, note)
     saving = arms["checkpoints"], arms["clones"]
-    emit("saving", "the same, 64 MiB kept every 10 steps", saving, {"own": 1.03, "wall": 1.03}, note)
+    emit("saving", "the same, 64 MiB kept every 10 steps", saving, {"own": 1.03, "machine": 1.03, "wall": 1.03}, note)
 
 
 if __name__ == "__main__":

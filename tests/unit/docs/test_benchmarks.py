@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,27 @@ def test_section_has_cells_facts_spread_and_verdict(bench: Any) -> None:
 def test_script_that_failed_has_a_row_without_figures(bench: Any) -> None:
     failed = {"name": "hang", "what": "hang.py failed (exit 1)", "target": "", "met": False, "failed": True}
     assert bench.line(bench.worded(failed)) == "| hang.py failed (exit 1) |  | - | - | **no** |"
+
+
+def test_figure_without_a_limit_is_told_and_not_counted(bench: Any) -> None:
+    told = ROW | {"limit": None, "met": True}
+    kept = bench.merged({}, "hang", [told, ROW | {"met": True}], {"when": "", "where": "", "how": ""}, ("hang",))
+    assert "| none |  |" in bench.line(kept["hang"]["rows"][0])
+    assert bench.summary(kept) == "1 of 1 figures are within their limits."
+    wrong = bench.merged({}, "hang", [told | {"met": False}], {"when": "", "where": "", "how": ""}, ("hang",))
+    assert bench.summary(wrong).startswith("0 of 1 figures are within their limits. Missed:"), "a condition is False"
+
+
+@pytest.mark.parametrize(("limit", "one_false", "met"), [(None, False, True), (None, True, False), (1.0, False, False)])
+def test_row_without_a_limit_is_missed_by_its_conditions_alone(
+    bench: Any, capsys: pytest.CaptureFixture[str], limit: float | None, one_false: bool, met: bool
+) -> None:
+    sys.path.insert(0, str(bench.HERE / "kits"))
+    from bench_common import Row
+
+    Row("x", "a thing", "", 2.0, limit, facts={"all there": not one_false}).emit()
+    said = json.loads(capsys.readouterr().out)
+    assert (said["limit"], said["met"]) == (limit, met)
 
 
 def test_figures_without_a_miss_say_how_many_there_are(bench: Any) -> None:
