@@ -233,9 +233,9 @@ def tables(samples: Sequence[Sample]) -> str:
         commits = ", ".join(sorted({one.commit for one in samples if one.commit}))
         counts = sorted({len([one for one in samples if one.cell == cell]) for cell in {one.cell for one in samples}})
         parts.append(
-            f"{days[0]} to {days[-1]}, {cpus} processors, {counts[0]} to {counts[-1]} samples in a cell. A run waits for "
-            f"idle processors, {QUIET_S:g} s at most; the load average then, {min(loads)} to {max(loads)}, is mostly what "
-            f"the run before has left in that average. Commits: {commits or 'not noted'}."
+            f"{days[0]} to {days[-1]}, {cpus} processors, {counts[0]} to {counts[-1]} samples in a cell. A run waits "
+            f"for idle processors, {QUIET_S:g} s at most; the load average then, {min(loads)} to {max(loads)}, is "
+            f"mostly what the run before has left in that average. Commits: {commits or 'not noted'}."
         )
     return "\n\n".join(parts)
 
