@@ -48,6 +48,8 @@ RAYS_WORDS = (
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PASSING = re.compile(r"^\[[^\]]*\] \S+:\d+: | for job peer-\d+|\.\s*(GCS may have been killed.*)?$")
 """What differs from run to run, or says nothing: the head of a line of Ray's log, and the number of a job."""
+OF_A_WORKER = re.compile(r"^\S*\(.*pid=\d+")
+"""How Ray begins a line of a worker, with the name of its class or without."""
 WARNING = "[W"
 """How a warning of torch's C++ begins, which is about something else."""
 MIB = 1 << 20
@@ -391,7 +393,7 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
 
 def said(log: Path) -> str:
     """Return the last line of what a command said, short enough for a table; lines of Ray's workers are left out."""
-    lines = [line for line in tail(log) if " pid=" not in line and not line.startswith(WARNING)]
+    lines = [line for line in tail(log) if not OF_A_WORKER.search(line) and not line.startswith(WARNING)]
     return f": {PASSING.sub('', COLOURS.sub('', lines[-1])).strip().replace('|', '/')[:100]}" if lines else ""
 
 

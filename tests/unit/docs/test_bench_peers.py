@@ -192,6 +192,7 @@ def test_reason_has_nothing_that_differs_from_run_to_run(fake: Any, tmp_path: Pa
     for line, reason in (
         ("[2026-11-28 06:13:25,418 E 11872 11893] rpc_client.h:204: No GCS. GCS may have been killed.", "No GCS"),
         ("RuntimeError: no placement group for job peer-2.", "RuntimeError: no placement group"),
+        ("it ended\n(pid=15512)   cpu = torch.device(0) [repeated 2x across cluster]\n(Worker pid=7) 1", "it ended"),
     ):
         log.write_text(f"{line}\n")
         assert sys.modules["peer_run"].said(log) == f": {reason}"
