@@ -26,14 +26,18 @@ TORN = ("begin", "change", "header", "notes")
 """In the middle of events and what they changed, and of a snapshot, too."""
 AT = ("append.event.*", *(f"append.{kind}-torn" for kind in TORN), *(f"{done}-after" for done in DONE))
 """Before something is done is after the append that orders it."""
+PAIR = ("spawn.master-after", "call.master.follow-after", "kill.master-after")
+"""What masters do to each other: the commanding one creates its standby, that one asks it, the last one ends it."""
 
 
 @pytest.mark.slow
-def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job) -> None:
-    scene = Scene(job, AT)
+@pytest.mark.parametrize("pair", [(), PAIR], ids=["alone", "standby"])
+def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job, pair: tuple[str, ...]) -> None:
+    """With a standby either of the two dies wherever it commands, mostly before Ray has started the other one again."""
+    scene = Scene(job, (*AT, *pair), standby=bool(pair))
     survived(scene, deaths=20)
     written = {f"append.event.{kind}-{when}" for kind in WRITTEN for when in ("before", "after")}
-    assert written | {f"{done}-after" for done in DONE} <= scene.points()
+    assert written | {f"{done}-after" for done in DONE} | set(pair) <= scene.points()
 
 
 def test_a_master_of_another_version_takes_over_after_an_unfolded_event(job: Job) -> None:

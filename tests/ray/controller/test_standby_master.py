@@ -8,12 +8,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mortal_scene import state_of
 from prime_help import Job, eventually
 from standby_kit import FIRST, LONG_S, SECOND, PairScene
+
+from dljob.runtime.job import create_master
+from dljob.runtime.journal.job_record import master_actor
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -49,18 +54,76 @@ def test_two_masters_that_are_killed_in_turn_take_over_from_each_other(job: Job)
     scene.ends()
 
 
-def test_a_stopped_master_is_replaced_and_does_nothing_when_it_runs_again(job: Job) -> None:
+def test_a_stopped_master_that_runs_again_beside_its_successor_does_nothing_and_ends(job: Job, ray_here: Any) -> None:
+    """All orders to end it are lost, as to a node behind a broken link: it is the journal that fences it."""
+    lost = job.folder.parent / "lost"
+    lost.touch()
+    options = {"where": str(job.folder.parent), "at": [], "how": "SIGKILL", "lost": str(lost)}
+    scene = PairScene(job, backend={"name": "ray-mortal", "options": options})
+    stopped = scene.living(FIRST)
+    os.kill(stopped, signal.SIGSTOP)
+    scene.commands(SECOND, epoch=2)
+    scene.restart("worker/0", incarnation=2)  # it still waits for a call to the process before, and would replace it
+    assert state_of(stopped) == "T"
+    os.kill(stopped, signal.SIGCONT)
+    eventually(lambda: not state_of(stopped), LONG_S, lambda: "it goes on")
+    said = f"[dljob] PrimeMaster, pid {stopped}, ends: epoch 1 is over: a later master has claimed the job"
+    eventually(lambda: said in last_words(ray_here, stopped), LONG_S, lambda: last_words(ray_here, stopped))
+    scene.untouched()
+    scene.restart("worker/1", incarnation=2)
+    assert not job.mark("worker/0", 3).exists()
+    lost.unlink()
+    # The process that Ray started in its place meets the order that was for the stopped one; another actor follows.
+    eventually(lambda: "the stopped PrimeMaster is gone" in scene.log(), LONG_S, scene.log)
+    scene.follows(FIRST)
+    scene.untouched()
+    scene.ends()
+
+
+def last_words(ray_here: Any, pid: int) -> str:
+    """Return what a process of Ray has written to its stderr."""
+    return "\n".join(path.read_text() for path in Path(ray_here.temp).rglob(f"worker-*-{pid}.err"))
+
+
+@pytest.mark.slow
+def test_a_stopped_master_is_replaced_and_ended_while_it_is_stopped(job: Job) -> None:
     scene = PairScene(job)
     stopped = scene.living(FIRST)
     os.kill(stopped, signal.SIGSTOP)
     scene.commands(SECOND, epoch=2)
-    if state_of(stopped):
-        os.kill(stopped, signal.SIGCONT)
-    eventually(lambda: not state_of(stopped), LONG_S, lambda: "the stopped one goes on")
+    eventually(lambda: not state_of(stopped), LONG_S, lambda: "the stopped one is not ended")
     scene.untouched()
     scene.restart("worker/1", incarnation=2)
     scene.follows(FIRST)
     scene.ends()
+
+
+@pytest.mark.slow
+def test_a_standby_on_another_node_takes_over_when_the_node_of_the_first_is_lost(
+    job: Job, ray_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is in Ray's store, so each node can go on with it."""
+    node = ray_here.add_node(num_cpus=0)  # no rank is lost with it
+    try:
+        monkeypatch.setattr(
+            create_master,
+            "master_actor",
+            lambda *order, **how: replace(master_actor(*order, **how), prefer=node.node_id),
+        )
+        scene = PairScene(job, apart=True, master={"placement": "Worker"})
+        assert job.segments() == []
+        assert scene.node(FIRST) == node.node_id
+        assert scene.node(SECOND) not in ("", node.node_id, ray_here.head)
+        ray_here.kill_raylet(node)
+        scene.commands(SECOND, epoch=2)
+        scene.untouched()
+        scene.restart("worker/0", incarnation=2)
+        scene.follows(FIRST)  # the process that Ray started on a node that is left
+        assert scene.node(FIRST) not in ("", node.node_id, ray_here.head)
+        scene.untouched()
+        scene.ends()
+    finally:
+        ray_here.remove_node(node)
 
 
 @pytest.mark.slow

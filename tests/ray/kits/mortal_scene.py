@@ -25,8 +25,11 @@ LONG_S = 120.0
 class Scene:
     """A job under masters that die. Each method causes one event and returns when the job has recovered from it."""
 
-    def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False) -> None:
+    def __init__(
+        self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False, standby: bool = False
+    ) -> None:
         self.job = job
+        self._standby = "Always" if standby else "Auto"
         self.options = {"where": str(job.folder), "at": list(at), "how": how, "upgraded": upgraded}
         self._spares = 0
 
@@ -40,7 +43,7 @@ class Scene:
             job.role("worker", "mortal_user.works", replicas=2, driver=False),
             {**script, "replicas": 2, "replicasPerGroup": 2, "driver": False},
             backend={"name": "ray-mortal", "options": self.options},
-            master={"maxRestarts": 1000},
+            master={"maxRestarts": 1000, "standby": self._standby},
             faultTolerance={
                 "leaseSeconds": 300,
                 "backoff": {"initialSeconds": 0},

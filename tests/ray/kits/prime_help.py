@@ -45,14 +45,16 @@ class Job:
         }
         return DLJobManifest.model_validate(document)
 
-    def begin(self, manifest: DLJobManifest, *, code: Path = USERS, attempt: int = 1) -> JobConnection:
-        """Start the job, or a later attempt of it on what is a new head to it."""
+    def begin(
+        self, manifest: DLJobManifest, *, code: Path = USERS, attempt: int = 1, apart: bool = False
+    ) -> JobConnection:
+        """Start the job, or a later attempt of it on what is a new head to it; `apart`: as where the head is a pod."""
         where: Any = {"job_dir": self.folder, "code_dir": code, "uid": self.uid}
-        if attempt == 1:
+        if attempt == 1 and not apart:
             self.connection = launch(manifest, **where)
         else:
             job = outline(manifest.model_dump_json(by_alias=True, exclude_none=True))
-            self.connection = begin(job, attempt=attempt, **where)
+            self.connection = begin(job, attempt=attempt, apart=apart, **where)
         wait = self.connection.wait
         self.connection.wait = lambda timeout=None: wait(None if timeout is None else patience(timeout))
         return self.connection

@@ -21,10 +21,11 @@ RANKS = ("worker/0", "worker/1")
 class PairScene:
     """A job of two ranks that has a standby, and its two PrimeMasters by number."""
 
-    def __init__(self, job: Job, **spec: Any) -> None:
+    def __init__(self, job: Job, *, apart: bool = False, **spec: Any) -> None:
         self.job = job
         worker = job.role("worker", "prime_user.until_told", replicas=2)
-        job.start(worker, master={"standby": "Always", **spec.pop("master", {})}, **spec)
+        manifest = job.manifest(worker, master={"standby": "Always", **spec.pop("master", {})}, **spec)
+        job.begin(manifest, apart=apart)
         self.ranks = job.running(*RANKS, within=LONG_S)
         self.follows(SECOND)
 
@@ -33,10 +34,17 @@ class PairScene:
 
     def pid(self, number: int) -> int:
         """Return the pid of one of the two; 0 while it has none."""
+        return self._alive(number).get("Pid", 0)
+
+    def node(self, number: int) -> str:
+        """Return the node of one of the two; empty while it is on none."""
+        return self._alive(number).get("Address", {}).get("NodeID", "")
+
+    def _alive(self, number: int) -> dict[str, Any]:
         from ray._private.state import state
 
         rows = [row for row in state.actor_table(None).values() if row["Name"] == actor_name(self.job.uid, number)]
-        return next((row["Pid"] for row in rows if row["State"] == "ALIVE"), 0)
+        return next((row for row in rows if row["State"] == "ALIVE"), {})
 
     def living(self, number: int) -> int:
         """Wait until one of the two has a pid; returns it. A signal to pid 0 would meet the tests themselves."""

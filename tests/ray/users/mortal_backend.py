@@ -4,16 +4,17 @@ A point is the moment before or after something that lasts: an append to the jou
 once in the middle), and whatever is asked of Ray (by the method and whom it is about). Options: `where`, a folder, in
 which each point that somebody came to leaves a file in `points`; `at`, the points to die at, as patterns of file names;
 `how`, a signal: SIGKILL, or SIGSTOP where two masters are to meet; `upgraded`: each master is of another version, as
-far as its journal tells.
+far as its journal tells; `lost`: a file, while which is there each order to end a PrimeMaster is lost on its way.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ ASKED = (
     "asked_groups",
 )
 KEYS = ("put", "put_if_absent", "delete")
-KINDS = {"master": r"/master$", "agent": r"/agent/", "saver": r"/saver", "spare": r"/spare-", "store": r"/store/"}
+MASTER = r"/master(/2)?$"
+KINDS = {"master": MASTER, "agent": r"/agent/", "saver": r"/saver", "spare": r"/spare-", "store": r"/store/"}
 
 
 class MortalBackend(RayBackend):
@@ -49,8 +51,10 @@ class MortalBackend(RayBackend):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__({})
+        if options.get("lost"):
+            self.kill = _lost(Path(options["lost"]), self.kill)
         me = ray.get_runtime_context()
-        if me.get_actor_id() and me.get_actor_name().endswith("/master"):
+        if me.get_actor_id() and re.search(MASTER, me.get_actor_name()):
             self._make_mortal(Deaths(Path(options["where"]), options["at"], signal.Signals[options["how"]]))
             if options.get("upgraded"):
                 prime.code_version = lambda: f"of process {os.getpid()}"
@@ -95,6 +99,13 @@ def _mortal(deaths: Deaths, method: str, real: Any) -> Any:
         return answer
 
     return call
+
+
+def _lost(file: Path, real: Any) -> Any:
+    def kill(ref: ActorRef) -> Awaitable[None]:
+        return asyncio.sleep(0) if file.exists() and re.search(MASTER, ref.name) else real(ref)
+
+    return kill
 
 
 def _about(args: tuple[Any, ...]) -> Iterator[str]:

@@ -398,8 +398,14 @@ async def test_a_master_of_an_ended_job_only_says_so(world: World) -> None:
     assert len(world.backend.calls) == calls
 
 
-async def test_snapshots_keep_the_replay_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_module, "SNAPSHOT_EVERY", 20)
+@pytest.mark.parametrize(
+    ("module", "limit", "most"), [(shell_module, "SNAPSHOT_EVERY", 20), (journal_module, "SNAPSHOT_BYTES", 4096)]
+)
+async def test_snapshots_keep_the_replay_short(
+    world: World, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, most: int
+) -> None:
+    """By records, and by bytes: a few large records are as long to read as many small ones."""
+    monkeypatch.setattr(module, limit, most)
     shell = world.master()
     await until(running(shell))
     for n in range(50):

@@ -1,4 +1,4 @@
-"""Two PrimeMasters of a job on a backend in memory: who follows, who claims, and who is found by others."""
+"""Two PrimeMasters of a job on a backend in memory: who is created when, who follows, and who claims."""
 
 from __future__ import annotations
 
@@ -11,77 +11,28 @@ from typing import Any
 
 import pytest
 from master_shell_kit import HANG_S, UID, World, end_all, running, until
+from memory_backend import MemoryHost
+from paired_masters import PairedMaster, commanding, following
 
 from dljob.logs import archive
 from dljob.master.state import events as ev
+from dljob.master.state.state import RankPhase
 from dljob.master.state.views import NodeView, Outcome
-from dljob.runtime.backend import masters
+from dljob.plan.model import GRAIN
 from dljob.runtime.backend.interface import ON_HEAD, ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
-from dljob.runtime.controller.standby import StandbyPair, started
+from dljob.runtime.controller.standby import started
 from dljob.runtime.journal import journal, kept_record, samples
 from dljob.runtime.journal.first_start import JobOverError
-from dljob.runtime.journal.job_record import MasterOrder, forget, read_notes
+from dljob.runtime.journal.job_record import forget, read_notes
 from dljob.runtime.journal.journal import FencedError, JournalBrokenError
-from dljob.runtime.journal.stores import FileStore, KeyValueStore
+from dljob.runtime.journal.stores import FileStore
 from dljob.telemetry import reasons
 
-
-class PairedMaster:
-    """One of the two processes, as the backend sees it."""
-
-    def __init__(self, world: World, number: int, *, kv: bool = False) -> None:
-        self.world, self.number = world, number
-        self.name = actor_name(UID, number)
-        store = KeyValueStore(world.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(world.folder / "journal")
-        self.shell = MasterLoop(world.setup(master={"standby": "Always"}), world.backend, store)
-        order = MasterOrder(UID, str(world.folder), "", "dljob", "memory", number=number)
-        self.pair = StandbyPair(order, self.shell, shared=kv)
-        self.dead = self.stopped = False
-        self.news = asyncio.Event()
-        world.backend.hosts[self.name] = self  # type: ignore[assignment]
-        self.task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        await self.pair.until_claimed()
-        self.shell.tasks.start("standby", self.pair.keep_other())
-        await self.shell.run()
-
-    async def follow(self, segment: int) -> dict[str, Any]:
-        if self.stopped:
-            await self.news.wait()
-        answer = asyncio.ensure_future(self.pair.answer(segment))
-        gone = asyncio.ensure_future(self.news.wait())
-        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        if self.dead:
-            raise ActorLostError("killed")
-        return await answer
-
-    def die(self) -> None:
-        self.dead = True
-        self.news.set()
-        self.close()
-
-    def close(self) -> None:
-        for task in (self.task, *self.shell.tasks.tasks, *self.shell.executor._tasks, self.shell.executor._pump):
-            task.cancel()
-        self.shell.executor.hosts.close()
-
-
-async def commanding(world: World, *, kv: bool = False) -> PairedMaster:
-    first = PairedMaster(world, FIRST, kv=kv)
-    await until(running(first.shell))
-    return first
-
-
-async def following(world: World, *, kv: bool = False) -> PairedMaster:
-    second = PairedMaster(world, SECOND, kv=kv)
-    async with asyncio.timeout(HANG_S):
-        await second.pair.follows.wait()
-    return second
+LAST = f"{UID[:8]}/worker/1/1"
+"""The host of the last rank."""
 
 
 @pytest.mark.parametrize("kv", [False, True])
@@ -372,12 +323,66 @@ async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(
     second.close()
 
 
-async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    first = await commanding(world)
-    await until(lambda: f"spawn {actor_name(UID, SECOND)}" in world.backend.calls)
+async def test_the_commanding_master_creates_its_standby_once_all_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is busy with the start of the ranks has no time for a process that is not needed yet."""
+    world, may_start, created = World(tmp_path), asyncio.Event(), list[list[RankPhase]]()
+    start, spawn, name = MemoryHost.start, world.backend.spawn, actor_name(UID, SECOND)
+
+    def phases() -> list[RankPhase]:
+        return [own.phase for _, own in sorted(first.shell.state.ranks.items())]
+
+    async def starts_late(host: MemoryHost, order: Any) -> None:
+        if host.name == LAST:
+            await may_start.wait()
+        await start(host, order)
+
+    async def noted(spec: ActorSpec) -> ActorRef:
+        if spec.name == name:
+            created.append(phases())
+        return await spawn(spec)
+
+    monkeypatch.setattr(MemoryHost, "start", starts_late)
+    monkeypatch.setattr(world.backend, "spawn", noted)
+    first = PairedMaster(world, FIRST)
+    await until(lambda: phases() == [RankPhase.READY, RankPhase.STARTING])
+    for _ in range(10):
+        await first.shell.offer(ev.Tick())
+    assert f"spawn {name}" not in world.backend.calls
+    may_start.set()
+    await until(lambda: f"spawn {name}" in world.backend.calls)
+    assert created == [[RankPhase.READY, RankPhase.READY]]
     await first.pair.end_other()
-    assert f"kill {actor_name(UID, SECOND)}" in world.backend.calls
+    assert f"kill {name}" in world.backend.calls
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "addresses", "wanted"),
+    [
+        ("Auto", ("10.0.0.1",) * 3, False),
+        ("Auto", ("10.0.0.1", "10.0.0.1", "10.0.0.2"), True),
+        ("Always", ("10.0.0.1",) * 3, True),
+        ("Never", ("10.0.0.1", "10.0.0.2", "10.0.0.3"), False),
+    ],
+)
+async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
+    tmp_path: Path, mode: str, addresses: tuple[str, ...], wanted: bool
+) -> None:
+    """An embedded Ray of several raylets ends with its one machine, and with it any standby."""
+    world = World(tmp_path)
+    backend: Any = world.backend
+
+    async def nodes() -> tuple[NodeView, ...]:
+        amount = (("CPU", 8 * GRAIN),)
+        return tuple(NodeView(f"n{at}", amount, amount, (), ip) for at, ip in enumerate(addresses))
+
+    backend.nodes = nodes
+    first = PairedMaster(world, FIRST, mode=mode)
+    await until(running(first.shell))
+    await first.pair._create()
+    assert (f"spawn {actor_name(UID, SECOND)}" in world.backend.calls) is wanted
     first.close()
 
 
@@ -517,63 +522,3 @@ async def test_a_standby_of_another_version_takes_the_state_as_it_was_written(tm
     noted = [note["reason"] for note in second.shell.timeline.after(0)]
     assert reasons.JOURNAL_TAKEN_OVER in noted
     second.close()
-
-
-async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However much was journaled while it was stopped: the commanding one writes a snapshot every 2,000 records."""
-    world = World(tmp_path)
-    monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
-    first = await commanding(world)
-    for number in range(200):
-        await first.shell.offer(ev.Commanded(str(number), "restart", "nobody", "test", 0))
-    await until(lambda: first.shell.journal.segment > 3)
-    second = PairedMaster(world, SECOND)
-    read: list[int] = []
-    whole = second.shell.journal.store.read
-
-    async def counted(epoch: int, work: Any) -> Any:
-        read.append(epoch)
-        return await whole(epoch, work)
-
-    monkeypatch.setattr(second.shell.journal.store, "read", counted)
-    async with asyncio.timeout(HANG_S):
-        await second.pair.follows.wait()
-    first.die()
-    await until(lambda: second.shell.recovered)
-    assert min(read) > 2, read
-    assert second.shell.timeline.seq >= first.shell.timeline.seq
-    second.close()
-
-
-# -- who commands
-
-
-class DeafMaster:
-    """A master whose calls hang."""
-
-    dead = False
-
-    async def status(self) -> None:
-        await asyncio.Event().wait()
-
-
-async def test_a_call_ends_once_another_master_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend: Any = World(Path()).backend
-    monkeypatch.setattr(masters, "LOOKS_S", (0.01,))
-    backend.hosts[actor_name(UID)] = DeafMaster()
-    await masters.announce(backend.kv, UID, 1, FIRST)
-    first = await find_commander(backend, UID)
-    assert first is not None
-    call = asyncio.ensure_future(masters.call_commander(backend, first, UID, "status"))
-    await asyncio.sleep(0.05)
-    assert not call.done()
-    await masters.announce(backend.kv, UID, 2, SECOND)
-    await masters.announce(backend.kv, UID, 1, FIRST)  # late: of a master that was stopped
-    with pytest.raises(ActorLostError, match="does not command any more"):
-        await call
-    assert (await backend.kv.keys(f"dljob/{UID}/commands/"))[-1].endswith("000000002/2")
-    found = await find_commander(backend, UID)
-    assert found is not None, "without the second one's actor the first one is asked"
-    assert found.name == actor_name(UID)

@@ -17,6 +17,7 @@ from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.logs import marks
 from dljob.master.state.views import Clue
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
+from dljob.runtime.backend.masters import FIRST, SECOND, actor_name, announce
 from dljob.runtime.job import gateway_jobs
 from dljob.runtime.job.gateway_app import CommandRequest
 from dljob.runtime.job.gateway_jobs import RayJobs, wrong
@@ -95,6 +96,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.kv = MemoryKeyValue()
         self.master: Master | None = Master()
+        self.second: Master | None = None
         self.home = folder
         self.dir = folder / "jobs" / f"j-{UID[:8]}"
         self.dir.mkdir(parents=True)
@@ -103,7 +105,8 @@ class Cluster:
 
     async def lookup(self, name: str) -> ActorRef | None:
         self.lookups += 1
-        return ActorRef(name, self.master) if self.master and name == f"{UID[:8]}/master" else None
+        master = {actor_name(UID, FIRST): self.master, actor_name(UID, SECOND): self.second}.get(name)
+        return ActorRef(name, master) if master else None
 
     async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
         master: Master = ref.native
@@ -163,6 +166,53 @@ async def test_a_master_that_dies_and_comes_back_is_asked_again_for_the_time_tha
     cluster.master = Master()
     assert (await question)["version"] == 5
     assert cluster.master.calls[0][2] < 4.9
+
+
+async def test_the_master_of_the_latest_epoch_is_asked_though_the_first_one_is_there(
+    cluster: Cluster, jobs: RayJobs
+) -> None:
+    cluster.second = Master()
+    await announce(cluster.kv, UID, 2, SECOND)
+    assert (await jobs.brief(UID, 4, 2.0))["version"] == 5
+    assert cluster.master
+    assert (len(cluster.master.calls), len(cluster.second.calls)) == (0, 1)
+
+
+async def test_a_question_to_a_stopped_master_goes_on_at_its_standby_once_that_commands(
+    cluster: Cluster, jobs: RayJobs
+) -> None:
+    """The gateway keeps the handle of the one that answered last, and that one answers nothing any more."""
+    first = cluster.master
+    assert first
+    assert await jobs.status(UID, 0, 2.0)
+    first.hangs, cluster.second = True, Master()
+    question = asyncio.create_task(jobs.brief(UID, 4, 5.0))
+    while len(first.calls) < 2:  # noqa: ASYNC110 - a few turns of the loop
+        await asyncio.sleep(0)
+    await announce(cluster.kv, UID, 2, SECOND)
+    assert (await question)["version"] == 5
+    assert [method for method, *_ in cluster.second.calls] == ["brief"]
+    assert cluster.second.calls[0][2] < 5.0, "by the time that is left"
+
+
+async def test_a_follower_refuses_and_the_gateway_asks_again(cluster: Cluster, jobs: RayJobs) -> None:
+    """The key of the one that commands may be read just before the other one takes over."""
+    first = cluster.master
+    assert first
+    cluster.second = Master()
+    await announce(cluster.kv, UID, 1, FIRST)
+    call = cluster.call
+
+    async def refused(ref: ActorRef, method: str, *args: Any) -> Any:
+        if ref.native is first:
+            first.calls.append((method, *args))
+            await announce(cluster.kv, UID, 2, SECOND)
+            raise ActorCallError("the other one commands", error_type="NotCommandingError", remote_traceback="")
+        return await call(ref, method, *args)
+
+    cluster.call = refused  # type: ignore[method-assign]
+    assert (await jobs.brief(UID, 4, 5.0))["version"] == 5
+    assert (len(first.calls), len(cluster.second.calls)) == (1, 1)
 
 
 async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster: Cluster, jobs: RayJobs) -> None:

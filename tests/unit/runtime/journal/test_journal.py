@@ -115,6 +115,26 @@ async def test_a_replay_starts_from_the_last_whole_snapshot(tmp_path: Path) -> N
     assert await told(tmp_path) == [*snapshot(2), event(3), snapshot(3)[0]]
 
 
+async def test_a_snapshot_is_due_by_records_or_by_bytes_but_not_for_fewer_bytes_than_it_has_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_BYTES", 1000)
+    mine, large = journal(tmp_path), {"k": "event", "d": "x" * 900}
+    await mine.open()
+    await mine.commit([large])
+    assert [mine.snapshot_due(records) for records in (1, 2)] == [True, False]
+    await mine.commit([large])
+    assert mine.snapshot_due(100)
+    await mine.snapshot([{**part, "d": "x" * 1500} for part in snapshot(1)])
+    assert not mine.snapshot_due(1)
+    for _ in range(3):
+        await mine.commit([large])
+        assert not mine.snapshot_due(100), "a snapshot has more bytes than these records"
+    await mine.commit([large])
+    assert mine.snapshot_due(100)
+    await mine.close()
+
+
 async def test_segments_before_one_that_starts_with_a_snapshot_are_not_read(tmp_path: Path) -> None:
     first = await written(tmp_path, event(1))
     await written(tmp_path, *snapshot(1), event(2))

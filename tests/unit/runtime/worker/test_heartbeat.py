@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dljob.runtime.backend.masters import NotCommandingError
 from dljob.runtime.process.guard import EndCode, Lease
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.runtime.process.step_counters import Renewal, StepCounters
@@ -164,6 +165,23 @@ def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
     assert not here.lease.over
     here.now += 1.0
     assert here.lease.over, "nothing renewed it"
+
+
+@pytest.mark.parametrize(("standby", "looks"), [("m/2", 2), ("", 1)])
+def test_after_a_failed_heartbeat_a_host_looks_again_who_commands_if_that_may_be_another_one(
+    here: Scene, monkeypatch: pytest.MonkeyPatch, standby: str, looks: int
+) -> None:
+    """Of a job without a standby the handle stays good over the restarts of its one PrimeMaster."""
+    looked, find = list[str](), heartbeat.find_master
+    monkeypatch.setattr(heartbeat, "find_master", lambda job: looked.append(job.standby) or find(job))
+    here.spec.job.standby = standby
+    here.reply = NotCommandingError("the other one commands")
+    here.turn(1.0)
+    here.reply = BeaconReply(7, known=True)
+    here.turn(1.0)
+    assert looked == [standby] * looks
+    assert len(here.sent) == 2
+    assert here.reports.epoch == 7
 
 
 def test_a_host_that_cannot_read_evidence_goes_on(here: Scene) -> None:

@@ -344,7 +344,7 @@ class MasterLoop:
             self._inbox.put_nowait((ev.JournalReported(reasons.JOURNAL_STALLED, said), None))
             self.journal.stalled_s = 0.0
         # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
-        if self.journal.since_snapshot >= max(SNAPSHOT_EVERY, len(self.state.ranks) // 2):
+        if self.journal.snapshot_due(max(SNAPSHOT_EVERY, len(self.state.ranks) // 2)):
             await self._snapshot()
 
     def _tell_sizes(self, before: JobState | None = None) -> None:

@@ -44,6 +44,9 @@ T = TypeVar("T")
 
 FEW = 16
 """Up to this many lines a snapshot goes into the present segment: so does the first one of a job."""
+SNAPSHOT_BYTES = 16 * 2**20
+"""Bytes behind a snapshot after which the next one is due, however few records they are: whoever reads the journal, a
+standby as well as a new master, holds all records behind the last snapshot in memory, and several times as large."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that pass once the volume has room again."""
 FULL_S = 600.0
@@ -92,7 +95,9 @@ class Journal:
         """Number of the segment that is written."""
         self._claimed = 0
         """Highest segment that this master has claimed, or is about to claim."""
-        self.since_snapshot = 0
+        self.since_snapshot = self._bytes_since_snapshot = 0
+        self._snapshot_bytes = 0
+        """Bytes of the last snapshot that this master wrote."""
         self.stalled_s = 0.0
         """Seconds that writes waited for room on a full volume; the reader sets it back to 0."""
         self._lines = self._bytes = 0
@@ -218,16 +223,28 @@ class Journal:
         # The look for a later claim comes after the write: a master that finds none was still the owner at the write.
         await self._append(data, len(records))
         self.since_snapshot += len(records)
+        self._bytes_since_snapshot += len(data)
         await self._check_fence()
+
+    def snapshot_due(self, records: int) -> bool:
+        """Return whether the next snapshot is due: after so many records, or after many bytes.
+
+        Not before they are as many as those of a snapshot: most of what is written would be snapshots.
+        """
+        if self.since_snapshot >= records:
+            return True
+        return self._bytes_since_snapshot >= max(SNAPSHOT_BYTES, self._snapshot_bytes)
 
     async def snapshot(self, records: Sequence[Record]) -> None:
         """Write a snapshot, in a new segment unless this one is short; a replay starts from it."""
         # A short segment needs no successor: the snapshot at the start of an epoch would roll it at once.
         if self._lines > FEW:
             await self._roll()
+        begin = self._bytes
         await self.commit(records, aside=len(records) > FEW)
         # Only after the commit: a snapshot that was not written must be tried again.
-        self.since_snapshot = 0
+        self.since_snapshot = self._bytes_since_snapshot = 0
+        self._snapshot_bytes = self._bytes - begin
 
     async def forget(self) -> str:
         """Archive the segments that the last snapshot supersedes; return a message about those dropped for good."""
