@@ -29,6 +29,7 @@ from dljob.runtime.journal.first_start import JobOverError
 from dljob.runtime.journal.job_record import forget, read_notes
 from dljob.runtime.journal.journal import FencedError, JournalBrokenError
 from dljob.runtime.journal.stores import FileStore
+from dljob.spec.standing import StandbyChoice
 from dljob.telemetry import reasons
 
 LAST = f"{UID[:8]}/worker/1/1"
@@ -368,20 +369,20 @@ async def test_the_commanding_master_creates_its_standby_once_all_run(
     ],
 )
 async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
-    tmp_path: Path, mode: str, addresses: tuple[str, ...], wanted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, addresses: tuple[str, ...], wanted: bool
 ) -> None:
     """An embedded Ray of several raylets ends with its one machine, and with it any standby."""
-    world = World(tmp_path)
-    backend: Any = world.backend
+    world, choices, choose = World(tmp_path), list[StandbyChoice](), standby.choose_standby
 
     async def nodes() -> tuple[NodeView, ...]:
         amount = (("CPU", 8 * GRAIN),)
         return tuple(NodeView(f"n{at}", amount, amount, (), ip) for at, ip in enumerate(addresses))
 
-    backend.nodes = nodes
+    monkeypatch.setattr(world.backend, "nodes", nodes)
+    monkeypatch.setattr(standby, "choose_standby", lambda *asked: choices.append(choose(*asked)) or choices[-1])
+    monkeypatch.setattr(standby, "KEEP_S", 0.01)
     first = PairedMaster(world, FIRST, mode=mode)
-    await until(running(first.shell))
-    await first.pair._create()
+    await until(lambda: len(choices) > 1)  # what the first look led to is done by the second one
     assert (f"spawn {actor_name(UID, SECOND)}" in world.backend.calls) is wanted
     first.close()
 
