@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from master_shell_kit import HANG_S, UID, World, end_all, running, until
+from master_shell_kit import HANG_S, UID, World, end_all, until
 from memory_backend import MemoryHost
 from paired_masters import PairedMaster, commanding, following
 
