@@ -70,6 +70,7 @@ async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_lit
 ) -> None:
     """Its records are large, so that they are far fewer than those after which a snapshot is due in any case."""
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    monkeypatch.setattr(standby, "SILENT_S", HANG_S)  # both are in one process
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)  # a gigabyte in seconds
     world, runs_again = World(tmp_path), asyncio.Event()
     first = await commanding(world)
