@@ -19,7 +19,7 @@ from dljob.runtime.journal.journal import SNAPSHOT_BYTES
 
 MIB = 2**20
 LARGE, MANY = 3 * MIB, 353
-"""Bytes of a record, and so many of them: 1,059 MiB. A sixth one brings a snapshot, and behind the last one are five."""
+"""Bytes of a record, and so many of them: 1,059 MiB. Each sixth one brings a snapshot, and five are behind the last."""
 MOST_MIB, MOST_S = 192, 10.0
 """Most memory and time of a standby that is so far behind: what is behind the last snapshot is a few times
 SNAPSHOT_BYTES in memory, as bytes and as records."""
