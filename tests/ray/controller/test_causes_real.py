@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from host_kit import alive
 from prime_help import USERS, Job, eventually
 
 pytestmark = pytest.mark.ray
@@ -70,6 +72,19 @@ def test_the_cause_of_a_scripts_end_is_named_with_its_evidence(job: Job, what: s
     assert told["target"] == "w/1"
     assert any(evidence in line for line in [told["firstCause"], *told["evidence"]])
     assert told["followed"] == []
+    healed(job, "w/0", "w/1")
+
+
+def test_a_killed_fork_host_takes_its_rank_along_and_is_told_as_the_cause(job: Job) -> None:
+    job.start(script(replicas=2))
+    pids = job.running("w/0", "w/1")
+    os.kill(job.host_pid("w/1"), signal.SIGKILL)
+    told = fault(job, "Killed")
+    assert told["target"] == "w/1"
+    assert told["firstCause"] == "w/1: Killed: ended by SIGKILL, exit code 137"
+    assert told["followed"] == []
+    eventually(lambda: not alive(pids["w/1"]), 30, job.seen)
+    assert alive(pids["w/0"])
     healed(job, "w/0", "w/1")
 
 

@@ -82,6 +82,14 @@ class Job:
         rows = state.actor_table(None).values()
         return next((row["Pid"] for row in rows if row["Name"] == name and row["State"] != "DEAD"), 0)
 
+    def host_pid(self, rank: str) -> int:
+        """Return the pid of the actor that is a rank's host."""
+        from ray._private.state import state
+
+        mine = f"{self.uid[:8]}/{rank}/"
+        rows = state.actor_table(None).values()
+        return next(row["Pid"] for row in rows if row["Name"].startswith(mine) and row["State"] == "ALIVE")
+
     def kill_master(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 

@@ -99,6 +99,16 @@ def test_failed_import_names_the_users_line(job):
     assert outcome.frame == "people_broken.py:1 in <module>"
 
 
+def test_import_that_takes_signals_is_told_where_they_can_be_taken(job):
+    host = job.host(ThreadHost, role_plan("w", ("class", "people_signals.main")))
+    host.start(0)
+    outcome = host.ends()[0].outcome
+    assert (outcome.fatal, outcome.reason, outcome.error_type) == (True, Reason.USER_ERROR, "ValueError")
+    assert outcome.frame == "people_signals.py:5 in <module>"
+    assert outcome.message.startswith("signal only works in main thread")
+    assert "look at current_worker().stopping instead of SIGTERM, or run a script" in outcome.message
+
+
 def test_unserialisable_result_of_a_driver_is_refused(job):
     outcome = end_of(job, "unserialisable", driver=True)
     assert (outcome.ok, outcome.fatal, outcome.error_type) == (False, True, "ResultError")

@@ -13,6 +13,7 @@ from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.controller import evidence_inquiry, worker_hosts
 from dljob.runtime.controller.evidence_inquiry import Inquiry
 from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
+from dljob.runtime.forked_workers import worker_ends
 from dljob.runtime.node import log_tails
 from dljob.runtime.process.messages import Report
 from dljob.tasks import TaskOwner
@@ -205,6 +206,26 @@ def test_where_no_agent_is_or_no_process_is_known_nobody_is_asked(told):
     assert lost(backend, told) == WITHOUT_A_WORD
     told.clear()
     assert lost(Asked({AGENT: ()}, end=killed), told, pid=0) == WITHOUT_A_WORD
+
+
+def test_a_node_without_an_agent_says_what_who_forked_the_process_has_noted(told, monkeypatch):
+    async def on_node(node, function, pid):
+        assert (node, pid) == ("n1", 41)
+        return 4 << 8 if function is worker_ends.wait_status else ()
+
+    monkeypatch.setattr(log_tails, "on_node", on_node)
+    outcome = lost(Asked(name="ray"), told)
+    assert (outcome.code, outcome.message) == (4, "exited with code 4")
+    told.clear()
+    assert lost(Asked({AGENT: ()}, "ray", end=ignorant), told) == WITHOUT_A_WORD, "an agent would have read the note"
+
+
+def test_a_loss_waits_a_second_at_most_for_a_node_without_an_agent(told, monkeypatch):
+    async def on_node(*_):
+        await silent(None)
+
+    monkeypatch.setattr(log_tails, "on_node", on_node)
+    assert lost(Asked(name="ray"), told) == WITHOUT_A_WORD
 
 
 @pytest.mark.parametrize(

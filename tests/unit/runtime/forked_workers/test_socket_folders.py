@@ -47,7 +47,8 @@ def left(place: Path) -> Path:
     folder = Path(told.stdout.strip())
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(folder / SOCKET))
-    (folder / f"{SOCKET}.lock").touch()
+    for more in (".lock", ".ends"):
+        (folder / f"{SOCKET}{more}").touch()
     return old(folder)
 
 

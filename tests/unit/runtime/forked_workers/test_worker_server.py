@@ -13,12 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dljob.runtime.forked_workers import processes, server, starter
+from dljob.runtime.forked_workers import clean_process, processes, server, starter, worker_ends
 
 WAIT_S = 30.0
 SERVE = """
@@ -187,6 +188,42 @@ def test_signal_that_ended_a_worker_is_told(served: Served) -> None:
     assert line.recv(1) == bytes([128 + 9])
 
 
+def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.path = f"{served.folder}/{served.raylet.pid}-0.sock"
+    monkeypatch.setenv(server.FOLDER, f"{served.raylet.pid}:{served.folder}")
+    monkeypatch.setenv(clean_process.RAYLET, str(served.raylet.pid))
+    served.start()
+    ends = {}
+    for word in ("", "wait"):
+        line, told = served.ask(word)
+        if word:
+            assert worker_ends.wait_status(int(str(told["pid"]))) is None, "it lives"
+            os.kill(int(str(told["pid"])), signal.SIGKILL)
+        assert line.recv(1), "its starter hears of it later than the file is written"
+        ends[word] = worker_ends.wait_status(int(str(told["pid"])))
+    assert {word: status and os.waitstatus_to_exitcode(status) for word, status in ends.items()} == {"": 7, "wait": -9}
+    monkeypatch.setattr(worker_ends, "FRESH_S", 0.0)
+    assert worker_ends.wait_status(int(str(told["pid"]))) is None, "the pid may be another process's by now"
+    monkeypatch.setattr(worker_ends, "FRESH_S", 60.0)
+    monkeypatch.setenv(clean_process.RAYLET, "1")
+    assert worker_ends.wait_status(int(str(told["pid"]))) is None, "a Ray of user code has no such servers"
+
+
+def test_notes_of_ends_take_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ENDS_BYTES", 100)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(path := f"{tmp_path}/7-0.sock")
+        line.listen()
+        made = server.WorkerServer(line, path, os.getpid(), 1.0)
+        for pid in range(100, 200):
+            made._note(pid, 256)
+        made.leave()
+        os.close(made._raylet)
+    lines = Path(path + server.ENDS).read_text().splitlines()
+    assert lines[-1].startswith("199 256 ")
+    assert len(lines) < 15
+
+
 def test_worker_whose_starter_is_gone_is_ended(served: Served) -> None:
     served.start()
     line, told = served.ask("work")
@@ -293,6 +330,15 @@ def test_server_whose_imports_no_fork_would_survive_forks_nobody(served: Served,
     assert served.process.wait(WAIT_S) == 0
     assert Path(served.path + starter.UNFIT).exists()
     assert not Path(served.path).exists()
+
+
+def test_server_of_a_package_with_threads_of_its_own_forks_nobody(served: Served) -> None:
+    if find_spec("pyarrow") is None:
+        pytest.skip("pyarrow is not installed: the extra `data` brings it")
+    served.start("pyarrow")
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
+    assert Path(served.path + starter.UNFIT).exists()
 
 
 def test_template_forks_servers_that_import_more_and_fork_workers(served: Served) -> None:

@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from kernels import NEEDS_ENDS
 
+from dljob.runtime.forked_workers import worker_ends
 from dljob.runtime.node import host_channel, node_hosts
 from dljob.runtime.node.host_channel import AgentLine, address
-from dljob.runtime.node.node_hosts import NodeHosts
+from dljob.runtime.node.node_hosts import HostEnd, NodeHosts
 from dljob.runtime.node.prestop import SILENT_S
+from dljob.runtime.process import process_end
 from dljob.runtime.process.messages import AgentRequest, Heartbeat, NodeHeartbeat
 from dljob.runtime.process.step_counters import StepCounters, now
 
@@ -290,6 +292,24 @@ def test_a_host_exists_until_its_process_has_ended_not_its_connection(agent: Nod
         finally:
             child.kill()
     until(lambda: not agent.exists(child.pid))
+
+
+def test_who_forked_a_host_tells_its_end_where_the_kernel_does_not(
+    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = {7: 4 << 8}
+    monkeypatch.setattr(process_end, "wait_status", lambda _: None)
+    monkeypatch.setattr(worker_ends, "wait_status", noted.get)
+    with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
+        try:
+            until(lambda: [host.pid for host in agent.observe()] == [child.pid])
+            noted[child.pid] = signal.SIGSEGV
+            assert agent.end_of(child.pid) is None, "it lives: somebody of that pid has ended before"
+        finally:
+            child.kill()
+    assert agent.end_of(child.pid) == HostEnd("w", signal.SIGSEGV, ((0, 1),))
+    assert agent.end_of(7) == HostEnd("", 4 << 8, ()), "it ended before it could introduce itself"
+    assert agent.end_of(8) is None
 
 
 def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: NodeHosts, host: Host, where: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def test_packages_are_kept_in_the_order_of_the_script(site):
     assert (kept, done, left, threads) == (["good", "after"], 3, "", 1)
     assert sorted(said.splitlines()) == ["to stderr", "to stdout"]
     assert {"good", "after"} <= set(modules)
+
+
+def test_pyarrow_itself_starts_no_thread_and_is_kept(site):
+    if find_spec("pyarrow") is None:
+        pytest.skip("pyarrow is not installed: the extra `data` brings it")
+    kept, done, left, _, threads, modules = keep(site, ("pyarrow", ()), ("pyarrow.compute", ()), ("after", ()))
+    assert (kept, done, left, threads) == (["pyarrow", "after"], 3, "", 1)
+    assert "pyarrow.compute" in modules
 
 
 @pytest.mark.parametrize("body", UNFIT)

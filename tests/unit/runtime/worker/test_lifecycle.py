@@ -120,6 +120,20 @@ def test_exception_in_run_or_on_restart_may_be_tried_again():
     assert not Life(BadRestart, restart_reason="x").live().fatal
 
 
+@pytest.mark.parametrize(
+    "words", ["signal only works in main thread of the main interpreter", "set_wakeup_fd only works in main thread"]
+)
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_handler_of_a_signal_is_refused_with_what_to_do_instead(kind, words):
+    class Handles(Worker):
+        def setup(self):
+            raise kind(words)
+
+    outcome = Life(Handles).live()
+    assert outcome.message.startswith(f"{words} (in setup); a class or function runs in a thread beside Ray")
+    assert "current_worker().stopping instead of SIGTERM" in outcome.message
+
+
 def test_sys_exit_in_setup_is_an_exit_code_and_not_fatal():
     class Quits(Worker):
         def setup(self):

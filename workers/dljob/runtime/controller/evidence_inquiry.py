@@ -19,6 +19,7 @@ from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, HostId, Outcome
 from dljob.runtime.backend.interface import ActorRef, Backend
+from dljob.runtime.forked_workers import worker_ends
 from dljob.runtime.node import log_tails
 from dljob.runtime.process import evidence, process_end
 from dljob.tasks import TaskOwner, nobody_waits
@@ -30,7 +31,7 @@ AFTER_S = 0.5
 WITHIN_S = 10.0
 END_S = 1.0
 """Seconds that the report of a death waits for the exit status: an agent answers in 5 ms, on a machine at full load in
-up to a second, and without the status the cause stays unknown at first."""
+up to a second, as does a node without an agent. Without the status the cause stays unknown at first."""
 GONE_S, GONE_EVERY_S = 10.0, 0.05
 """Seconds that the next process of a rank waits for the end of the last one, whose device memory it may need, and
 between two questions for it. A driver takes up to a second to free it, with much page-locked memory more."""
@@ -50,14 +51,27 @@ class Inquiry:
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ended(self, node: str, pid: int, vanished: Outcome) -> Outcome:
-        """Return the outcome of a vanished host, with the exit status of its process where the node agent knows it."""
+    async def ended(self, node: str, pid: int, vanished: Outcome, *, late: bool = False) -> Outcome:
+        """Return the outcome of a vanished host, with the exit status of its process where its node knows it.
+
+        `late`: nobody waits for it.
+        """
         try:
             found = await self._ask_agent(node, "end_of", pid)
+            if found is None and node not in self._actors:
+                found = await self._noted(node, pid, WITHIN_S if late else END_S)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
         return vanished if found is None else process_end.with_status(vanished, *found)
+
+    async def _noted(self, node: str, pid: int, within_s: float) -> tuple[int, str] | None:
+        """Return the wait status that was noted by who had forked a host, on a node that has no agent yet, or none."""
+        if self._backend.name != "ray":
+            return None
+        async with asyncio.timeout(within_s):
+            status = await log_tails.on_node(node, worker_ends.wait_status, pid)
+        return None if status is None else (status, "")
 
     async def wait_until_gone(self, node: str, pid: int) -> None:
         """Return once the process of a former host has ended, after GONE_S, or where its node does not answer."""
@@ -115,7 +129,7 @@ class Inquiry:
     async def _ask_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
-            if (end := await self.ended(node, pid, vanished)) != vanished:
+            if (end := await self.ended(node, pid, vanished, late=True)) != vanished:
                 await self._offer(ev.CauseLearned(str(who), (), end=end))
                 return
 

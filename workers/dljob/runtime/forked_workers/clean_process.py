@@ -81,7 +81,7 @@ class CleanProcess:
             return b""
 
 
-def _folder() -> tuple[str, int]:
+def sockets() -> tuple[str, int]:
     """Return the folder of sockets beside the raylet of this worker, and its pid; an empty one where none is known."""
     raylet, _, folder = os.environ.get(FOLDER, "").partition(":")
     # A Ray that user code starts inherits the variable, and not its servers.
@@ -117,7 +117,7 @@ def forked(
         env: Its environment.
         files: Its standard files, and the one that `main` gets first.
     """
-    folder, raylet = _folder()
+    folder, raylet = sockets()
     if not (folder and modules and _finds_the_same(modules)):
         return None
     common = {name: value for name, value in env.items() if name == MARK or not name.startswith(OF_A_PROCESS)}

@@ -60,6 +60,9 @@ IDLE_S = 30.0
 REGISTER_S = 60.0
 """Seconds after which a raylet ends the starter of a worker that has not registered: `worker_register_timeout_seconds`.
 It looks for the worker no sooner, and the actor waits so long."""
+ENDS, ENDS_BYTES = ".ends", 1 << 16
+"""What is appended to a server's path for the file of its workers' ends (`worker_ends`); and a size at which that
+begins anew."""
 TITLE, IDLE = b"ray::", b"ray::IDLE"
 """How the command of a worker begins once it is Ray's; and until it has its first task, registered or not."""
 YES, UNFIT, SERVER, CLEAN = b"y", ".unfit", "server", "clean"  # as in `starter`, which this program does not import
@@ -255,9 +258,11 @@ class WorkerServer:
         pid, fd = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        status = os.waitpid(pid, 0)[1]
         if fd < 0:
             return
+        self._note(pid, status)
+        code = os.waitstatus_to_exitcode(status)
         line, _, _ = self._lines.pop(fd)
         self._alone.pop(pid, None)
         with contextlib.suppress(KeyError):
@@ -266,6 +271,13 @@ class WorkerServer:
             # As a shell tells a signal.
             line.sendall(bytes([code if code >= 0 else 128 - code]))
         line.close()
+
+    def _note(self, pid: int, status: int) -> None:
+        """Write down how a worker ended, for whoever asks: Ray reads no exit status."""
+        with contextlib.suppress(OSError), Path(self._path + ENDS).open("a") as file:
+            if file.tell() >= ENDS_BYTES:
+                file.truncate(0)
+            file.write(f"{pid} {status} {time.monotonic():.3f}\n")
 
     def _let_go(self, line: socket.socket, *, keep: bool) -> int:
         """Close, in a child, what is the server's. A worker keeps its connection: the starter waits for its end.

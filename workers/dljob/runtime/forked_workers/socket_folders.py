@@ -23,7 +23,7 @@ YOUNG_S = 60.0
 """Seconds since the last change of a folder within which nobody else removes it."""
 ASK_S = 1.0
 """Most seconds to connect to a socket."""
-_FILE = re.compile(r"\d+-[0-9a-f]{16}\.sock(\.lock|\.unfit)?")
+_FILE = re.compile(r"\d+-[0-9a-f]{16}\.sock(\.lock|\.unfit|\.ends)?")
 
 
 def make() -> Path:

@@ -24,6 +24,7 @@ from itertools import count
 from typing import Any
 
 from dljob.linux.socket_peer import peer
+from dljob.runtime.forked_workers import worker_ends
 from dljob.runtime.process import process_end
 from dljob.runtime.process.messages import AgentRequest, Heartbeat, NodeHeartbeat
 from dljob.runtime.process.step_counters import Count, Renewal, StepCounters, now
@@ -156,18 +157,15 @@ class NodeHosts:
             return tuple(HostLook(h.role, h.actor, h.pid, h.silent_s, h.counters.ranks()) for h in hosts)
 
     def end_of(self, pid: int) -> HostEnd | None:
-        """Return how a host's process ended; None for no host of this node, and where the kernel cannot tell."""
+        """Return how a host's process ended; None where neither the kernel nor who forked it can tell."""
         with self._lock:
             known = self._known(pid)
-            if known is None or known.pidfd < 0:
-                return None
             # A copy: waiting happens without the lock, and the host's own may be closed meanwhile.
-            pidfd = os.dup(known.pidfd)
-        try:
-            status = process_end.wait_status(pidfd)
-        finally:
-            os.close(pidfd)
-        return None if status is None else HostEnd(known.role, status, known.lives)
+            pidfd = os.dup(known.pidfd) if known is not None and known.pidfd >= 0 else -1
+        # A host that is not known ended before it could introduce itself.
+        status = worker_ends.wait_status(pid) if pidfd < 0 else _status(pid, pidfd)
+        role, lives = ("", ()) if known is None else (known.role, known.lives)
+        return None if status is None else HostEnd(role, status, lives)
 
     def exists(self, pid: int) -> bool:
         """Whether a host's process, whose connection may have closed, has not ended; False for no host of this node."""
@@ -320,6 +318,16 @@ class NodeHosts:
         gone.counters.close()
         if len(self._ended) > ENDED:
             self._ended.pop(next(iter(self._ended))).close()
+
+
+def _status(pid: int, pidfd: int) -> int | None:
+    """Return the wait status of a process, and close its descriptor; None where it lives, or nobody can tell."""
+    try:
+        status = process_end.wait_status(pidfd)
+        lives = not process_end.has_ended(pidfd)
+    finally:
+        os.close(pidfd)
+    return worker_ends.wait_status(pid) if status is None and not lives else status
 
 
 def _leaves(line: socket.socket, text: bytes, fds: list[int]) -> str:

@@ -29,6 +29,13 @@ FATAL_PHASES = frozenset({"import", "__init__", "setup"})
 # Words in a RuntimeError by which torch reports that a peer or the network failed, not this rank's code.
 _COLLECTIVE = re.compile(r"connection|peer|timed? ?out|nccl|gloo|hccl|store", re.IGNORECASE)
 
+NO_HANDLER = "only works in main thread"
+"""Python's words where a handler of a signal is installed in another thread, by `signal` or by `asyncio`."""
+INSTEAD = (
+    "a class or function runs in a thread beside Ray, where no handler can be installed: look at "
+    "current_worker().stopping instead of SIGTERM, or run a script (entrypoint.module), which has the main thread"
+)
+
 
 class Lifecycle:
     """One rank's user code, from import to end, in the thread that calls `live`.
@@ -240,6 +247,8 @@ class Lifecycle:
         ended = outcome.from_exception(error, code_dir=self._code_dir, phase=self._phase, fatal=fatal)
         if ended.detail:
             print(ended.detail, flush=True)  # noqa: T201 - the user's traceback belongs into the rank's log
+        if isinstance(error, (ValueError, RuntimeError)) and NO_HANDLER in ended.message:
+            ended = replace(ended, message=f"{ended.message}; {INSTEAD}")
         # The process or its machine is at fault, not a line of the user's code.
         if isinstance(error, SelfCheckError):
             return replace(ended, reason=Reason.UNKNOWN, frame="", detail="")
