@@ -97,7 +97,7 @@ def test_a_folder_with_other_files_is_not_touched(left: Path) -> None:
     (left / "notes.txt").touch()
     old(left)
     socket_folders.remove_dead()
-    assert len(list(left.iterdir())) == 3
+    assert len(list(left.iterdir())) == 4
 
 
 def test_folders_whose_processes_cannot_be_seen_stay(place: Path, left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
