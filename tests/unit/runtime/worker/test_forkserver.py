@@ -266,6 +266,8 @@ def test_all_ends_when_the_fork_server_is_killed(server, tmp_path):
     pid = server.next("started")["pid"]
     armed(server)
     os.kill(server.helper.pid, signal.SIGKILL)
+    ended = server.next("ended")
+    assert (code(ended), ended["words"]["message"]) == (-signal.SIGKILL, "its fork server was killed")
     server.next("gone")
     left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
     wait_for(lambda: not any(alive(p) for p in left), "something outlived the fork server")

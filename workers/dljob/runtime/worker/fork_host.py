@@ -56,12 +56,13 @@ from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.worker.serving import HostServing, port_taken
+from dljob.runtime.worker.supervise import SERVER_KILLED
 
 log = logging.getLogger(__package__)
 
 UP_S = 360.0
 """Seconds for the fork server to come up, its imports included."""
-UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
+UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED)
 """The outcome of a rank whose exit status could not be collected."""
 ACTOR_LOST = "ActorLost"
 """The error of a Ray driver that ended after one of its actors was lost."""

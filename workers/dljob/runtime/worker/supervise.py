@@ -26,6 +26,8 @@ KILL = signal.SIGTERM
 """Signal to the supervisor: SIGKILL everything below it. The kernel sends it, too, when the fork server dies."""
 WORDS_BYTES = 60_000
 """The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
+SERVER_KILLED = "its fork server was killed"
+"""Why a rank ended that was ended with its fork server."""
 REAP_S = 5.0
 """Seconds to wait for processes that do not end on SIGKILL."""
 
@@ -80,7 +82,7 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     _send(link, order, event="started", pid=rank)
-    _watch(link, order, rank, reader)
+    _watch(link, order, rank, reader, server)
 
 
 def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
@@ -96,16 +98,19 @@ def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
     _send(link, order, event="ended", pid=0, status=1 << 8, words=asdict(words))
 
 
-def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int) -> NoReturn:
-    status = _reap(rank)
+def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, server: int) -> NoReturn:
+    status, orphaned = _reap(rank), False
     while status is None:
         number = signal.sigwait(_SIGNALS)
         if number == KILL:
+            orphaned = os.getppid() != server
             descendants.kill_all()
         elif number == TERM:
             _terminate(rank)
         status = _reap(rank)
     said = _read_report(words)
+    if orphaned and not said:
+        said = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
     _end_rest()
     _send(link, order, event="ended", pid=rank, status=status, words=said)
     os._exit(0)
