@@ -130,7 +130,7 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
         os.kill(template, signal.SIGKILL)
         assert again.process.wait(60) == 1
         raylet.kill()
-    shutil.rmtree(sockets)
+    shutil.rmtree(sockets, ignore_errors=True)  # its template removes its own socket meanwhile
 
 
 def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Inquiry:
         `late`: nobody waits for it.
         """
         try:
-            found = await self._ask_agent(node, "end_of", pid)
+            found: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid)
             if found is None and node not in self._actors:
                 found = await self._noted(node, pid, WITHIN_S if late else END_S)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
