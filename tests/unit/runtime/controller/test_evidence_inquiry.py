@@ -33,8 +33,9 @@ WITHOUT_A_WORD = Outcome(ok=False, reason=Reason.UNKNOWN, detail=WORDS)
 class Asked:
     """A backend whose actors answer `clues`, each as `answers` says by its name, and `watch` from a list."""
 
-    def __init__(self, answers=None, name="memory", reports=(), end=None, words=WORDS):
+    def __init__(self, answers=None, name="memory", reports=(), end=None, *, words=WORDS, here="n0"):
         self.name = name
+        self.here = lambda: here
         self.end = end
         self.words = words
         self.answers = answers or {}
@@ -208,24 +209,39 @@ def test_where_no_agent_is_or_no_process_is_known_nobody_is_asked(told):
     assert lost(Asked({AGENT: ()}, end=killed), told, pid=0) == WITHOUT_A_WORD
 
 
-def test_a_node_without_an_agent_says_what_who_forked_the_process_has_noted(told, monkeypatch):
-    async def on_node(node, function, pid):
-        assert (node, pid) == ("n1", 41)
-        return 4 << 8 if function is worker_ends.wait_status else ()
-
-    monkeypatch.setattr(log_tails, "on_node", on_node)
-    outcome = lost(Asked(name="ray"), told)
+def test_who_forked_a_process_of_this_node_has_noted_its_end_where_no_agent_is(told, monkeypatch):
+    monkeypatch.setattr(worker_ends, "wait_status", {41: 4 << 8}.get)
+    outcome = lost(Asked(name="ray", here="n1"), told)
     assert (outcome.code, outcome.message) == (4, "exited with code 4")
     told.clear()
-    assert lost(Asked({AGENT: ()}, "ray", end=ignorant), told) == WITHOUT_A_WORD, "an agent would have read the note"
+    assert lost(Asked({AGENT: ()}, "ray", end=ignorant, here="n1"), told) == WITHOUT_A_WORD, "it would have read that"
 
 
-def test_a_loss_waits_a_second_at_most_for_a_node_without_an_agent(told, monkeypatch):
-    async def on_node(*_):
-        await silent(None)
+def test_a_loss_on_another_node_without_an_agent_waits_for_no_process_there_and_its_cause_comes_later(
+    told, monkeypatch
+):
+    monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0,))
+    nodes = []
+
+    async def on_node(node, function, pid):
+        nodes.append(node)
+        return 9 if (function, pid) == (worker_ends.wait_status, 41) else ()
+
+    async def ask_late():
+        async def offer(*events):
+            told.extend(events)
+
+        inquiry = Inquiry(backend, offer, "j/agent/", TaskOwner(print))
+        assert await inquiry.ended("n1", 41, WITHOUT_A_WORD) == WITHOUT_A_WORD
+        assert not nodes
+        inquiry.begin_end(WHO, "n1", 41, WITHOUT_A_WORD)
+        await asyncio.gather(*inquiry._tasks)
 
     monkeypatch.setattr(log_tails, "on_node", on_node)
-    assert lost(Asked(name="ray"), told) == WITHOUT_A_WORD
+    backend = Asked(name="ray")
+    asyncio.run(ask_late())
+    (event,) = told
+    assert (nodes, event.end.code, event.end.message) == (["n1"], 137, "ended by SIGKILL")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ AFTER_S = 0.5
 WITHIN_S = 10.0
 END_S = 1.0
 """Seconds that the report of a death waits for the exit status: an agent answers in 5 ms, on a machine at full load in
-up to a second, as does a node without an agent. Without the status the cause stays unknown at first."""
+up to a second, and without the status the cause stays unknown at first."""
 GONE_S, GONE_EVERY_S = 10.0, 0.05
 """Seconds that the next process of a rank waits for the end of the last one, whose device memory it may need, and
 between two questions for it. A driver takes up to a second to free it, with much page-locked memory more."""
@@ -59,18 +59,23 @@ class Inquiry:
         try:
             found: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid)
             if found is None and node not in self._actors:
-                found = await self._noted(node, pid, WITHIN_S if late else END_S)
+                found = await self._noted(node, pid, late=late)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
         return vanished if found is None else process_end.with_status(vanished, *found)
 
-    async def _noted(self, node: str, pid: int, within_s: float) -> tuple[int, str] | None:
-        """Return the wait status that was noted by who had forked a host, on a node that has no agent yet, or none."""
-        if self._backend.name != "ray":
-            return None
-        async with asyncio.timeout(within_s):
-            status = await log_tails.on_node(node, worker_ends.wait_status, pid)
+    async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
+        """Return the wait status that was noted by who had forked a host, on a node that has no agent yet, or none.
+
+        The restart does not wait for another node than PrimeMaster's: a process of Ray starts there for the question.
+        """
+        status = None
+        if node == self._backend.here():
+            status = await asyncio.to_thread(worker_ends.wait_status, pid)
+        elif late and self._backend.name == "ray":
+            async with asyncio.timeout(WITHIN_S):
+                status = await log_tails.on_node(node, worker_ends.wait_status, pid)
         return None if status is None else (status, "")
 
     async def wait_until_gone(self, node: str, pid: int) -> None:
