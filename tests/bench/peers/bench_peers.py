@@ -229,11 +229,12 @@ def tables(samples: Sequence[Sample]) -> str:
         parts.append(f"By its own rows of S dljob can reach {allowed:.3f} in G: {why}.")
     if samples:
         loads, days = [one.load for one in samples], sorted({one.when for one in samples})
+        period = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         cpus = " or ".join(sorted({str(one.cpus) for one in samples}))
         commits = ", ".join(sorted({one.commit for one in samples if one.commit}))
         counts = sorted({len([one for one in samples if one.cell == cell]) for cell in {one.cell for one in samples}})
         parts.append(
-            f"{days[0]} to {days[-1]}, {cpus} processors, {counts[0]} to {counts[-1]} samples in a cell. A run waits "
+            f"{period}, {cpus} processors, {counts[0]} to {counts[-1]} samples in a cell. A run waits "
             f"for idle processors, {QUIET_S:g} s at most; the load average then, {min(loads)} to {max(loads)}, is "
             f"mostly what the run before has left in that average. Commits: {commits or 'not noted'}."
         )
