@@ -38,6 +38,8 @@ def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job, pai
     survived(scene, deaths=20)
     written = {f"append.event.{kind}-{when}" for kind in WRITTEN for when in ("before", "after")}
     assert written | {f"{done}-after" for done in DONE} | set(pair) <= scene.points()
+    log = (job.folder / "logs" / "master.log").read_text()
+    assert ("is claimed: the call to the other PrimeMaster broke" in log) is bool(pair), "who followed took over"
 
 
 def test_a_master_of_another_version_takes_over_after_an_unfolded_event(job: Job) -> None:
