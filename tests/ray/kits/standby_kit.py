@@ -107,6 +107,8 @@ class PairScene:
         """End the job; nothing of it is left, the standby neither."""
         self.job.go()
         assert self.job.connection.wait(LONG_S)["phase"] == "Succeeded", self.log()
+        notes = [note["seq"] for note in self.job.connection.notes()]
+        assert notes == list(range(1, len(notes) + 1)), "each master writes on where the one before has ended"
         self.job.nothing_left(LONG_S)
 
     def log(self) -> str:
