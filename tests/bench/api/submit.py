@@ -9,21 +9,32 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 import bare
 from bench_common import Entries, Row, cluster, folder, other_ray, runs, say
-from bench_jobs import end, manifest, role, stamp, submit
+from bench_jobs import end, journaled, manifest, role, stamp, submit
 
 NODES = (6, 6)
 """CPUs of each."""
+LAST = "dljob"
+PHASES = {
+    "of it until PrimeMaster commands": ("MasterStarted", min),
+    "all placed": ("UnitReserved", max),
+    "the first host ready": ("HostReady", min),
+    "all hosts ready": ("HostReady", max),
+}
+"""What a start consists of: the events of the journal, and whether the first or the last one counts."""
 
 
-def job(n: int) -> float:
-    """Seconds from submit() to the last entry of a role of n ranks."""
+def job(n: int) -> dict[str, float]:
+    """Seconds from submit() to the last entry of a role of n ranks, and to what comes before it."""
     with folder() as out:
         entries = Entries(out)
         begin = stamp()
         handle = submit(manifest(f"submit-{n}", out, [role("worker", "bench_app.stay", n)]))
-        last = entries.await_count(n)[-1]["t"]
+        took = {LAST: entries.await_count(n)[-1]["t"] - begin}
+        told = journaled(handle)
+        for name, (kind, which) in PHASES.items():
+            took[name] = which(at for at, event in told if event["t"] == kind) - begin
         end(handle)
-        return last - begin
+        return took
 
 
 def main() -> None:
@@ -32,11 +43,13 @@ def main() -> None:
         for n in (4, 16, 32):
             theirs: list[float] = []
             forked: list[float] = []
-            ours: list[float] = []
+            phases: dict[str, list[float]] = {name: [] for name in (LAST, *PHASES)}
+            ours = phases[LAST]
             for number in range(runs()):
                 theirs.append(bare.elsewhere(plain, "many", n + 2))
                 forked.append(bare.many(n + 2))
-                ours.append(job(n))
+                for name, seconds in job(n).items():
+                    phases[name].append(seconds)
                 took = f"bare {theirs[-1]:.2f}, bare and forked {forked[-1]:.2f}, dljob {ours[-1]:.2f} s"
                 say(f"submit -> {n} entries, run {number + 1}: {took}")
             ratios = (median(ours) / median(floor) for floor in (theirs, forked))
@@ -46,7 +59,7 @@ def main() -> None:
                 f"<= 1.15 x {n + 2} actors of bare Ray",
                 median(ours),
                 1.15 * median(theirs),
-                samples={"dljob": ours, "bare": theirs, "bare, forked": forked},
+                samples={**phases, "bare": theirs, "bare, forked": forked},
                 note="{:.2f} x bare; {:.2f} x bare actors that are forked as ours are".format(*ratios),
             ).emit()
 

@@ -26,6 +26,16 @@ def stay() -> None:
     me.stopping.wait()
 
 
+def use_ray() -> None:
+    """Write the seconds of a first use of Ray in this life, then stay."""
+    from first_use import first_use
+
+    me = current_worker()
+    with (Path(me.config["out"]) / "uses.txt").open("a") as file:
+        file.write(json.dumps(first_use()) + "\n")
+    stay()
+
+
 def leave_last() -> None:
     """Return once all eight ranks of the job have entered, so that it ends well."""
     me = current_worker()

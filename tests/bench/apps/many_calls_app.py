@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,10 @@ class Collector(Worker):
 
 
 class Steady(Worker):
-    """Calls a rank, then a plain actor: in quiet, while another role restarts, and while a rank collects objects."""
+    """Calls a rank, then a plain actor: in quiet, while another role restarts, and while a rank collects objects.
+
+    That is another one, or this one itself, in a thread.
+    """
 
     def run(self) -> None:
         """Write the seconds of each call, by what went on beside it."""
@@ -109,7 +113,7 @@ class Steady(Worker):
             "dljob": lambda: one.add(1),
             "plain": lambda: ray.get(actor.add.remote(1)),
         }
-        found = {way: {name: list[float]() for name in ("quiet", "restart", "collect")} for way in ways}
+        found = {way: {name: list[float]() for name in ("quiet", "restart", "collect", "itself")} for way in ways}
         for block in range(self.config["blocks"]):
             for number, (way, call) in enumerate(ways.items()):
                 progress(len(ways) * block + number)  # else three short lives of a role would be a crash loop
@@ -117,18 +121,26 @@ class Steady(Worker):
                     self.block(name, call, seconds)
         Path(self.config["out"], "steady.json").write_text(json.dumps(found))
 
+    def setup(self) -> None:
+        """Have a thread that collects."""
+        self.thread = ThreadPoolExecutor(1)
+
     def block(self, name: str, call: Callable[[], Any], seconds: list[float]) -> None:
         """Call for a while, with that beside it."""
-        beside = RoleGroup("collector")[0]
+        beside, store = RoleGroup("collector")[0], RoleGroup("store")[0]
+        collect = {
+            "collect": lambda: beside.call("collect", OBJECTS),
+            "itself": lambda: self.thread.submit(lambda: len(store.objects(OBJECTS))),
+        }.get(name)
         if name == "restart":
             os.kill(beside.pid(), signal.SIGKILL)
-        busy = beside.call("collect", OBJECTS) if name == "collect" else None
+        busy = collect() if collect else None
         end = time.perf_counter() + BLOCK_S
         while (begin := time.perf_counter()) < end:
             call()
             seconds.append(time.perf_counter() - begin)
-            if busy is not None and busy.done():
-                busy = beside.call("collect", OBJECTS)
+            if collect and busy is not None and busy.done():
+                busy = collect()
         if busy is not None:
             busy.result()
         beside.pid()  # it is back

@@ -13,6 +13,7 @@ from bench_jobs import manifest, role, submit
 
 RANKS, MORE_RANKS, CALLERS = 16, 64, 8
 SLACK_S = 50e-6
+CALLED = ("callee", "collector", "store")
 
 
 def one_and_all() -> None:
@@ -85,10 +86,10 @@ def many() -> None:
 
 
 def beside() -> None:
-    """Two rows: the 99th percentile of a call while another role restarts, and while a rank collects many objects."""
+    """Three rows: the 99th percentile of a call while another role restarts, and while a rank collects many objects."""
     with cluster(4, 2) as _, folder() as out:
         roles = [
-            role("caller", "many_calls_app.Steady", 1, dependsOn=[{"role": name} for name in ("callee", "collector")]),
+            role("caller", "many_calls_app.Steady", 1, dependsOn=[{"role": name} for name in CALLED]),
             role("callee", "many_calls_app.Callee", 1, cpu="100m", driver=False),
             role("collector", "many_calls_app.Collector", 1, driver=False, dependsOn=[{"role": "store"}]),
             role("store", "many_calls_app.Store", 1, driver=False),
@@ -97,7 +98,11 @@ def beside() -> None:
         measured = json.loads((out / "steady.json").read_text())
     found, plain = measured["dljob"], measured["plain"]
     quiet = p99(found["quiet"])
-    whats = {"restart": "while another role restarts", "collect": "while a rank collects 100,000 objects"}
+    whats = {
+        "restart": "while another role restarts",
+        "collect": "while a rank collects 100,000 objects",
+        "itself": "while the caller itself collects 100,000 objects, in a thread",
+    }
     for name, what in whats.items():
         Row(
             f"call-beside-{name}",
@@ -125,7 +130,7 @@ def p99(seconds: list[float]) -> float:
 
 
 def main() -> None:
-    """Six rows."""
+    """Seven rows."""
     one_and_all()
     many()
     beside()

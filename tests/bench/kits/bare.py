@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 from bench_common import settle, until
+from first_use import first_use
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -36,6 +37,10 @@ class Bare:
             imported.set_num_threads(1)
             assert (imported.ones(8) @ imported.ones(8)).item() == 8
         return time.time()
+
+    def use_ray(self) -> tuple[float, float]:
+        """Return the seconds of its first use of Ray."""
+        return first_use()
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -107,6 +112,14 @@ def one() -> float:
     entered = ray.get(actor.enter.remote())
     ray.kill(actor)
     return entered - begin
+
+
+def uses() -> tuple[float, float]:
+    """Return the seconds of the first use of Ray by one more actor: `first_use`."""
+    actor = Bare.options(num_cpus=0).remote()
+    took = ray.get(actor.use_ray.remote())
+    ray.kill(actor)
+    return took
 
 
 def elsewhere(address: str, what: str, how: int | Path) -> float:

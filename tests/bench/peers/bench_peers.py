@@ -121,7 +121,7 @@ PEERS = {
             workloads="S",
             why_not="nobody can call the ranks of its function",
             ray=False,
-            absent={**ONE_AGENT, "goodput": "its agent is torchrun's"},
+            absent=ONE_AGENT,
         ),
         Peer(
             "bare Ray",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import ray
 
@@ -13,6 +14,8 @@ from bare import Bare
 from bench_common import Entries, Row, cluster, folder, runs, say, settle
 from bench_jobs import end, manifest, processes, role, submit
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from dljob.runtime.worker.host import Host
 
 RANKS = 16
 MIB = 1 << 20
@@ -24,10 +27,15 @@ def pss(pid: int) -> float:
     return int(words[words.index("Pss:") + 1]) * 1024 / MIB
 
 
-def bare(many: int, node: str) -> float:
+@ray.remote(max_restarts=0, concurrency_groups=Host.concurrency_groups)
+class Threaded:
+    """A bare actor with the threads that Ray gives a rank for its calls: the floor of what serves calls at once."""
+
+
+def bare(many: int, node: str, kind: Any = Bare) -> float:
     """MiB of each of so many bare actors on a node, the median: workers of a node share the pages of their server."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    actors = [Bare.options(num_cpus=0, scheduling_strategy=there).remote() for _ in range(many)]
+    actors = [kind.options(num_cpus=0, scheduling_strategy=there).remote() for _ in range(many)]
     pids = ray.get([actor.__ray_call__.remote(lambda _: __import__("os").getpid()) for actor in actors])
     value = median(map(pss, pids))
     for actor in actors:
@@ -50,6 +58,7 @@ def job() -> tuple[float, float]:
 def main() -> None:
     """Two rows."""
     actors: list[float] = []
+    threaded: list[float] = []
     alone: list[float] = []
     ranks: list[float] = []
     masters: list[float] = []
@@ -57,16 +66,19 @@ def main() -> None:
     with cluster(12, forked=True) as made:
         for number in range(runs(3)):
             actors.append(bare(RANKS + 1, made.raylets[0].node_id))
+            threaded.append(bare(RANKS + 1, made.raylets[0].node_id, Threaded))
             alone.append(bare(1, made.head_node.node_id))
             rank, master = job()
             ranks.append(rank)
             masters.append(master)
-            beside = f"bare {actors[-1]:.1f}, rank {rank:.1f}; alone: bare {alone[-1]:.1f}, PrimeMaster {master:.1f}"
-            say(f"  run {number + 1}, MiB: {beside}")
-    for name, what, ours, theirs, most in (
-        ("rank", f"PSS of a CPU rank, {RANKS} of them on a node", ranks, actors, 1.03),
-        ("master", f"PSS of PrimeMaster with {RANKS} ranks, on the head", masters, alone, 1.08),
+            say(f"  run {number + 1}, MiB: bare {actors[-1]:.1f}, with threads {threaded[-1]:.1f}, rank {rank:.1f};")
+            say(f"     alone: bare {alone[-1]:.1f}, PrimeMaster {master:.1f}")
+    floor = {"bare, with a rank's threads": threaded}
+    for name, what, ours, theirs, most, more in (
+        ("rank", f"PSS of a CPU rank, {RANKS} of them on a node", ranks, actors, 1.03, floor),
+        ("master", f"PSS of PrimeMaster with {RANKS} ranks, on the head", masters, alone, 1.08, {}),
     ):
+        beside = "".join(f"; {of} {median(mib):.1f} MiB" for of, mib in more.items())
         Row(
             f"memory-{name}",
             what,
@@ -74,8 +86,8 @@ def main() -> None:
             median(ours),
             most * median(theirs),
             unit="MiB",
-            samples={"dljob": ours, "bare": theirs},
-            note=f"{median(ours) / median(theirs):.2f} x bare",
+            samples={"dljob": ours, "bare": theirs, **more},
+            note=f"{median(ours) / median(theirs):.2f} x bare{beside}",
         ).emit()
 
 

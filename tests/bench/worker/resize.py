@@ -30,10 +30,11 @@ ALL_S, OURS_S = 4.0, 3.0
 """Limits: from the order to grow until all have made a step; of it behind the last new rank's place."""
 
 
-def started(out: Path, name: str, until_step: dict[str, int]) -> Any:
-    """A job of this kind."""
+def started(out: Path, name: str, until_step: dict[str, int], level: str | None = "InProcess") -> Any:
+    """A job of this kind; without a level that of the default, at which all ranks get new processes."""
     group = role("t", "resize_job.Trainer", RANKS, type="Elastic", comm={"backend": "gloo"}, minReplicas=FEWER)
-    group["restartPolicy"]["level"] = "InProcess"
+    if level:
+        group["restartPolicy"]["level"] = level
     group["config"] = {"epochs": EPOCHS, "slow_s": 0.02, "until": until_step}
     return submit(manifest(name, out, [group]))
 
@@ -73,8 +74,24 @@ def over(handle: Any) -> Path:
     return handle.dir
 
 
+def grown_by_default(out: Path) -> list[float]:
+    """Seconds from the order to grow until all four of a role of the default level have made a step."""
+    seconds: list[float] = []
+    for number in range(runs(7)):
+        handle = started(out, "default", UNTIL, None)
+        worked(handle, RANKS, 1)
+        scaled(handle, FEWER, 2)
+        ordered, done = scaled(handle, RANKS, 3)
+        seconds.append(done - ordered)
+        if handle.status()["restarts"]["inProcess"]:
+            raise RuntimeError("the default level kept processes")
+        over(handle)
+        say(f"  run {number + 1}: at the default level 2 to 4 {seconds[-1]:.2f} s")
+    return seconds
+
+
 def main() -> None:
-    """Three rows: what it did, and how long it took to grow."""
+    """Four rows: what it did, and how long it took to grow."""
     apart: list[float] = []
     shrunk: list[float] = []
     grown: list[float] = []
@@ -99,6 +116,7 @@ def main() -> None:
             level &= restarts["inProcess"] == sum(restarts.values()) == 2
             seconds = f"4 to 2 {shrunk[-1]:.2f} s, 2 to 4 {grown[-1]:.2f} s, of it behind the last place {ours[-1]:.2f}"
             say(f"  run {number + 1}: {apart[-1]:.1e} apart; {seconds}")
+        anew = grown_by_default(out)
     Row(
         "resize",
         "4, 2, and 4 gloo ranks again at equal global batch: losses against an undisturbed run of 4",
@@ -111,8 +129,9 @@ def main() -> None:
         note=f"{max(apart):.1e} apart",
     ).emit()
     for name, what, seconds, limit in (
-        ("all", "order -> all four have made a step", grown, ALL_S),
-        ("ours", "of it since the node of the last new rank is known", ours, OURS_S),
+        ("all", "order -> all four have made a step (level InProcess)", grown, ALL_S),
+        ("ours", "of it since the node of the last new rank is known (level InProcess)", ours, OURS_S),
+        ("anew", "order -> all four have made a step (default level: new processes)", anew, ALL_S),
     ):
         Row(
             f"resize-grow-{name}",

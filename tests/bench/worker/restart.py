@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -115,8 +116,39 @@ def with_torch() -> Row:
     )
 
 
+def first_use() -> list[Row]:
+    """What the first use of Ray costs a rank in each of its lives, and a new bare actor, in turn."""
+    with folder() as out:
+        entries = Entries(out)
+        handle = start(out, entries, 0, "bench_app.use_ray")
+        written = out / "uses.txt"
+        ours: list[list[float]] = []
+        theirs: list[tuple[float, float]] = []
+        for _ in range(runs(11)):
+            time.sleep(1.0)
+            theirs.append(bare.uses())
+            kill_one(entries)
+            ours.append(json.loads(written.read_text().splitlines()[-1]))
+        end(handle)
+    rows: list[Row] = []
+    for at, what in enumerate(("`ray.put` and `ray.get`", "task")):
+        took, bare_s = [use[at] for use in ours], [use[at] for use in theirs]
+        rows.append(
+            Row(
+                f"restart-use-{at}",
+                f"first {what} of a rank that is forked",
+                "no limit: what its start leaves",
+                median(took),
+                None,
+                samples={"dljob": took, "bare": bare_s},
+                note=f"a new bare actor: {1000 * median(bare_s):.1f} ms",
+            )
+        )
+    return rows
+
+
 def main() -> None:
-    """Three rows."""
+    """Five rows."""
     with cluster(2, forked=True):
         say("restart with a spare")
         with_spare().emit()
@@ -124,6 +156,9 @@ def main() -> None:
         without_spare().emit()
         say("the same, with torch")
         with_torch().emit()
+        say("the first use of Ray: bare, dljob")
+        for row in first_use():
+            row.emit()
 
 
 if __name__ == "__main__":

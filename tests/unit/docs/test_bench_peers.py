@@ -103,7 +103,8 @@ def test_slow_and_failed_figures_have_fewer_samples(bench: Any) -> None:
     from peer_samples import wanted
 
     assert wanted([]) == wanted([sample(bench, "a")]) == 7
-    assert wanted([sample(bench, "a", 61.0)]) == wanted([sample(bench, "a"), sample(bench, "a", None)]) == 3
+    assert wanted([sample(bench, "a", 49.0)]) == 7
+    assert wanted([sample(bench, "a", 51.0)]) == wanted([sample(bench, "a"), sample(bench, "a", None)]) == 3
     assert wanted([sample(bench, "a", None)]) == 2
 
 
@@ -138,7 +139,7 @@ def test_cells_without_figures_say_why(bench: Any) -> None:
 def test_words_choose_rows_peers_and_workloads(bench: Any) -> None:
     assert bench.possible(["S", "one", "two", "torchrun"], []) == [("S", "one", "torchrun"), ("S", "two", "torchrun")]
     assert ("S", "node", "torchrun") not in bench.possible([], [])
-    assert ("G", "goodput", "elastic_launch") not in bench.possible([], [])
+    assert ("G", "goodput", "elastic_launch") in bench.possible([], [])
     assert ("S", "hang", "dljob") in bench.possible([], [])
 
 
