@@ -97,7 +97,8 @@ def test_every_pod_has_dljob_and_no_right_in_kubernetes():
         assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
         assert {"name": "dljob", "emptyDir": {}} in pod["volumes"]
         assert (init["name"], init["image"]) == ("dljob-init", "example/dljob:1")
-        assert init["command"] == ["python", "-m", "dljob.runtime.unpack"]
+        awaits = [] if pod is head_of(made) else ["--await-head", "6379"]
+        assert init["command"] == ["python", "-m", "dljob.runtime.unpack", *awaits]
         assert init["volumeMounts"] == [{"name": "dljob", "mountPath": "/dljob"}]
         assert {"name": "dljob", "mountPath": "/dljob"} in container["volumeMounts"]
         assert env(container) == {

@@ -36,6 +36,8 @@ CARRIED_KEY = "carried.json"
 TOKEN_KEY = "auth_token"  # noqa: S105 - the key's name, which KubeRay fixes
 """Key of the token's Secret; KubeRay passes it to containers as RAY_AUTH_TOKEN."""
 INIT_CONTAINER = "dljob-init"
+AWAIT_HEAD = "--await-head"
+"""Argument of the init container of a worker, before the port of the head's GCS."""
 IMAGE_CHECK = "dljob-image"
 """Init container in the image of a pod, where a job has several images: it tells the versions in it."""
 HEAD_CONTAINER = "ray-head"

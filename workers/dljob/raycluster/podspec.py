@@ -62,6 +62,8 @@ def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Obje
         # Ascend's device files belong to a user of their own, which root without capabilities cannot read.
         container["securityContext"]["capabilities"]["add"] = ["DAC_OVERRIDE"]
     pod = _pod(spec, container, init_image)
+    for init in pod.get("initContainers", ()):
+        init["command"] += [pods.AWAIT_HEAD, str(dict(pods.RAY_PORTS)["gcs-server"])]
     # Container runtimes give 64 MiB otherwise.
     if group.shared_memory:
         volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": show_memory(group.shared_memory)}}

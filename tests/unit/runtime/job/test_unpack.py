@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -254,3 +256,62 @@ def test_pods_run_the_init_container_under_its_old_path(monkeypatch: pytest.Monk
         runpy.run_module("dljob.runtime.unpack", run_name="__main__")
     assert ended.value.code == 7
     assert runpy.run_module("dljob.runtime.unpack")["main"] is init_container.main, "an import runs nothing"
+
+
+def free_port() -> int:
+    """A port of loopback at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_a_worker_waits_until_somebody_listens_at_the_heads_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, refused = free_port(), threading.Event()
+    monkeypatch.setattr(init_container.time, "sleep", lambda _pause: refused.set() or threading.Event().wait(0.01))
+    found: list[float | None] = []
+    waiting = threading.Thread(target=lambda: found.append(init_container.await_head("127.0.0.1", port)))
+    waiting.start()
+    assert refused.wait(10)
+    assert not found
+    with socket.create_server(("127.0.0.1", port)):
+        waiting.join(10)
+    assert found[0] is not None
+
+
+def test_a_head_that_does_not_come_is_left_to_kuberays_wait() -> None:
+    assert init_container.await_head("127.0.0.1", free_port(), within=0.3) is None
+    assert init_container.await_head("no-such-head.invalid", 6379, within=0.01) is None
+
+
+def test_pauses_between_two_looks_grow_with_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [0.0], list[float]()
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        now[0] += pause
+
+    monkeypatch.setattr(init_container.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(init_container.time, "sleep", sleep)
+    port = free_port()
+    assert init_container.await_head("127.0.0.1", port) is None
+    assert (pauses[0], max(pauses)) == (0.1, 5.0)
+    assert len(pauses) < 60, "a thousand pods whose head's image takes minutes"
+
+
+@pytest.mark.parametrize(("words", "said"), [(["--await-head"], "there after"), ([], "")])
+def test_only_workers_wait_for_the_head(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("LIB", "CODE", "CODE_SOURCE"):
+        monkeypatch.setattr(pods, name, str(tmp_path / name))
+    monkeypatch.setattr(init_container, "brought", tuple)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("FQ_RAY_IP", "127.0.0.1")
+        monkeypatch.setattr(sys, "argv", ["unpack", *words, str(server.getsockname()[1])])
+        assert init_container.main() == 0
+    printed = capsys.readouterr().out
+    assert ("head 127.0.0.1:" in printed) is bool(words)
+    assert said in printed
