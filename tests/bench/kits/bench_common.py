@@ -169,11 +169,15 @@ def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20, forked: bool
 def other_ray(*cpus: int) -> Iterator[str]:
     """Run a second Ray in a `cluster` block, with workers as Ray starts them; nobody connects. Yields its address."""
     from ray.cluster_utils import Cluster
+    from ray.experimental import internal_kv
 
+    mine = internal_kv.internal_kv_get_gcs_client()
     made = Cluster()
     made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
     for n in cpus:
         made.add_node(num_cpus=n, object_store_memory=100 << 20)
+    # A head that is started becomes the key-value store of its process (Ray 2.60, `Node.start_head_processes`).
+    internal_kv._initialize_internal_kv(mine)
     try:
         yield made.address
     finally:
