@@ -96,7 +96,7 @@ ROWS: tuple[tuple[str, str, str, tuple[Ref | Ratio | Goodput, ...]], ...] = (
         ),
     ),
     (
-        "goodput of a script of 4 ranks, 10 faults in 10 minutes; elastic_launch, torchrun (8 of them); Ray Train; DLRover",
+        "goodput of a script of 4 ranks, 10 faults in 10 minutes; elastic_launch, torchrun (8); Ray Train; DLRover",
         "{} %; {} %, {} %; {} %; {} %",
         "bench_peers",
         (Goodput("dljob"), Goodput("elastic_launch"), Goodput("torchrun"), Goodput("Ray Train"), Goodput("DLRover")),
