@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -116,10 +117,9 @@ def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     if near:
         return f"did you mean {near}?"
     # Exact names only: a misspelling of a field elsewhere would be a guess on a guess.
-    homes = [(home, inner) for home, name, inner in _homes(root, "") if name == word]
-    if not homes:
+    home, inner = _homes(root).get(word, ("", None))
+    if not home:
         return ""
-    home, inner = homes[0]
     own = [name for name in aliases(inner) if name in here] if inner else []
     if own:
         return f"write {' and '.join(own)} here; {word} is a field of {home}"
@@ -167,14 +167,24 @@ def _leaves(annotation: object) -> Iterable[object]:
         yield from _leaves(part)
 
 
-def _homes(model: type[BaseModel], path: str) -> Iterable[tuple[str, str, type[BaseModel] | None]]:
+# Kept: a spec can be wrong in thousands of places, and all of them ask.
+@functools.cache
+def _homes(root: type[BaseModel]) -> Mapping[str, tuple[str, type[BaseModel] | None]]:
+    """Return the fields below a model: field -> (path of the first object that has it, model of its value)."""
+    homes: dict[str, tuple[str, type[BaseModel] | None]] = {}
+    for home, name, inner in _fields_below(root, ""):
+        homes.setdefault(name, (home, inner))
+    return homes
+
+
+def _fields_below(model: type[BaseModel], path: str) -> Iterable[tuple[str, str, type[BaseModel] | None]]:
     """Yield (path of the object, field, model of its value) of every field below a model."""
     for name, info in aliases(model).items():
         inner = model_in(info.annotation)
         yield path or "the document", name, inner
         if inner:
             many = "[]" if "tuple" in str(info.annotation) else ""
-            yield from _homes(inner, f"{path}.{name}{many}".removeprefix("."))
+            yield from _fields_below(inner, f"{path}.{name}{many}".removeprefix("."))
 
 
 def _plain(word: str) -> str:
