@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
-from master_kit import World, job
+import pytest
+from immutables import Map
+from master_kit import World, job, nodes
 
 from dljob.master.state.evolve import evolve
 from dljob.master.state.sightings import MOST, Row, Sighting, is_value, may_accuse, rank_of, words
+from dljob.master.state.state import RankKey, RankState
 from dljob.plan.witnesses import WitnessPlan
 
 PLAN = WitnessPlan("w", 9000, "/metrics", "grad", "Hang", above=True, value=1.0, for_s=10)
@@ -81,3 +85,26 @@ def test_the_only_rank_of_a_node_needs_no_label_and_old_trouble_accuses_nobody()
     ready = world.state.ranks["w", 0].ready_at
     assert may_accuse(world.state, ("w", 0), Sighting("w", 1.0, (), 9.0), ready + 9.0)
     assert not may_accuse(world.state, ("w", 0), Sighting("w", 1.0, (), 9.0), ready + 8.0)
+
+
+class CountedRanks:
+    """The ranks of a job, and how many of them were read one by one; they cannot be read all together."""
+
+    def __init__(self, ranks: Map[RankKey, RankState]) -> None:
+        self.ranks, self.reads = ranks, 0
+
+    def __getitem__(self, key: RankKey) -> RankState:
+        self.reads += 1
+        return self.ranks[key]
+
+
+@pytest.mark.parametrize("machines", [2, 20])
+def test_a_sighting_costs_the_ranks_of_its_node_and_none_of_the_job(machines: int) -> None:
+    role = {"name": "w", "replicas": 4 * machines, "replicasPerGroup": 2}
+    state = World(job(role), views=nodes(machines, cpus=4)).boot().state
+    node = state.hosts[state.job.roles["w"].host_of(5)].node
+    counted = CountedRanks(state.ranks)
+    state = evolve(state, ranks=cast("Map[RankKey, RankState]", counted))
+    assert rank_of(state, node, (("rank", "5"),)) == ("w", 5)
+    assert rank_of(state, node, ()) is None
+    assert counted.reads == 2 * 4, "the four ranks of the node, for each of two sightings"

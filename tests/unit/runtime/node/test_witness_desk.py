@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dljob.master.state import events as ev
-from dljob.master.state.sightings import Sighting
+from dljob.master.state.sightings import Sighting, rank_of
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId
 from dljob.plan.witnesses import DumpPlan, WitnessPlan
@@ -45,8 +45,13 @@ class Desk:
     def __init__(self, folder: Path, answer: Any = (b"trace", "")) -> None:
         self.told: list[ev.Event] = []
         facts = SimpleNamespace(
-            world=True, host_of=lambda rank: HostId("w", rank), ranks=range(2), ranks_of=lambda index: (index,)
+            world=True,
+            host_of=lambda rank: HostId("w", rank),
+            ranks=range(2),
+            ranks_of=lambda index: (index,),
+            group_ranks=lambda group: (group,),
         )
+        units = {f"w/{n}": SimpleNamespace(members=(("w", n),)) for n in range(2)}
         rank = {"phase": RankPhase.READY, "incarnation": 1, "ready_at": 100.0, "pid": 0}
         host = {"pid": 7, "slots": (), "devices": ()}
         self.state = SimpleNamespace(
@@ -55,7 +60,8 @@ class Desk:
                 HostId("w", 0): SimpleNamespace(node="n0", **host),
                 HostId("w", 1): SimpleNamespace(node="gone", **host),
             },
-            job=SimpleNamespace(uid="0123456789", roles={"w": facts}),
+            housed={"n0": ("w/0",), "gone": ("w/1",)},
+            job=SimpleNamespace(uid="0123456789", roles={"w": facts}, plan=SimpleNamespace(units=units)),
         )
         setup = SimpleNamespace(folder=folder, plan=SimpleNamespace(witnesses=PLANS))
         self.now = 200.0
@@ -185,3 +191,18 @@ def written(file: str) -> str:
 
 async def never(*_: object) -> None:
     await asyncio.Event().wait()
+
+
+async def test_only_witnesses_of_hangs_are_asked_for_the_rank_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, asked = Desk(tmp_path), list[object]()
+
+    def counted(state: Any, node: str, labels: Any) -> Any:
+        asked.append(labels)
+        return rank_of(state, node, labels)
+
+    await kit.hear(LOOKS, *[ACTS] * 9)
+    monkeypatch.setattr(witness_desk, "rank_of", counted)
+    assert list(kit.desk.hanging("w")) == [0]
+    assert asked == [LOOKS.labels], "each look-up holds up PrimeMaster's loop"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dljob.master.state.state import HostState, JobState, RankKey, RankPhase
+from dljob.master.state.state import HostState, JobState, RankKey, RankPhase, RankState
 from dljob.master.state.views import Labels, Sighting
 from dljob.plan.witnesses import WitnessPlan
 
@@ -61,11 +61,7 @@ def rank_of(state: JobState, node: str, labels: Labels) -> RankKey | None:
     The most exact label decides: the process, the rank, its number on the node, its device. A sample without any of
     them is about the only rank of the node.
     """
-    here = {
-        key: own
-        for key, own in state.ranks.items()
-        if own.phase is RankPhase.READY and state.hosts[state.job.roles[key[0]].host_of(key[1])].node == node
-    }
+    here = _ready_on(state, node)
     told = dict(labels)
     if PID in told:
         return _only(key for key, own in here.items() if str(own.pid or _host(state, key).pid) == told[PID])
@@ -92,6 +88,17 @@ def words(plan: WitnessPlan, sighting: Sighting) -> str:
     labels = ", ".join(f"{name}={value}" for name, value in sighting.labels if value)
     about = f" of {labels[:WORDS]}" if labels else ""
     return f"witness {plan.name}: {plan.condition}{about}"
+
+
+def _ready_on(state: JobState, node: str) -> dict[RankKey, RankState]:
+    """Return the ready ranks of a node. Only its own units are searched: each heartbeat of each node may ask."""
+    members = (member for unit in state.housed.get(node, ()) for member in state.job.plan.units[unit].members)
+    keys = ((role, rank) for role, group in members for rank in state.job.roles[role].group_ranks(group))
+    return {
+        key: own
+        for key in keys
+        if (own := state.ranks[key]).phase is RankPhase.READY and _host(state, key).node == node
+    }
 
 
 def _only(keys: Iterable[RankKey]) -> RankKey | None:

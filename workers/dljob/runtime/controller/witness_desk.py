@@ -78,8 +78,11 @@ class WitnessDesk:
         found: dict[int, str] = {}
         for node, sightings in self._sightings.items():
             for one in sightings:
-                plan, key = self._by_name[one.witness], rank_of(self._state(), node, one.labels)
-                if key is not None and key[0] == role and plan.means == "Hang":
+                plan = self._by_name[one.witness]
+                if plan.means != "Hang":
+                    continue
+                key = rank_of(self._state(), node, one.labels)
+                if key is not None and key[0] == role:
                     found.setdefault(key[1], words(plan, one))
         return found
 
