@@ -346,6 +346,25 @@ async def test_a_straggler_is_told_once_until_it_is_fast_again(tmp_path: Path) -
     assert len(here.told) == 2
 
 
+async def test_a_straggler_is_told_once_although_its_peer_restarts_and_anew_once_it_has_restarted_itself(
+    tmp_path: Path,
+) -> None:
+    here = Here(tmp_path, world=False)
+
+    async def odd(rounds: int) -> None:
+        for turn in range(rounds):
+            await here.steps(1, *([0, 1, 2] if turn % 3 == 0 else [0, 1]), each=0.2)
+
+    await odd(90)
+    assert len(here.told) == 1
+    here.state.ranks["w", 0].incarnation = 2
+    await odd(90)
+    assert len(here.told) == 1, "with too few steps of its peer nobody knows whether it is fast again"
+    here.state.ranks["w", 2].incarnation = 2
+    await odd(90)
+    assert [(event.rank, event.incarnation) for event in here.told] == [(2, 1), (2, 2)]
+
+
 async def test_stacks_that_cannot_be_written_down_are_no_reason_to_be_silent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     here = Here(tmp_path / "file")

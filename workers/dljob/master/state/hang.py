@@ -354,12 +354,17 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
 # -- stragglers
 
 
+def comparable(paces: Mapping[int, Pace]) -> bool:
+    """Whether a role has enough ranks, each with enough steps, to tell which of them are slow."""
+    return len(paces) >= SLOW_RANKS and all(len(p.times) >= SLOW_FEWEST for p in paces.values())
+
+
 def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, float]:
     """Return straggler -> factor by which it is slower than its role's median rank. `told`: the stragglers so far.
 
     Ranks that wait for each other in every step are all as slow as the slowest one, so none is found among them.
     """
-    if len(paces) < SLOW_RANKS or any(len(p.times) < SLOW_FEWEST for p in paces.values()):
+    if not comparable(paces):
         return {}
     # The median of medians: neither a slow rank nor a slow step of all ranks moves it.
     usual = median(p.median for p in paces.values())

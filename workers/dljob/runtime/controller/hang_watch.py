@@ -75,7 +75,8 @@ class HangWatch:
         """When a silent rank is inspected again, by the watch's clock."""
         self._first_seen: dict[Key, tuple[int, float]] = {}
         """(incarnation, time of the last step) of ranks reported to the core: not reported again before they step."""
-        self._slow: dict[str, frozenset[int]] = {}
+        self._slow: dict[str, dict[int, int]] = {}
+        """Role -> the stragglers that were reported, each in its incarnation."""
         self._unread: set[tuple[str, int, int]] = set()
         """(role, rank, incarnation) of processes that were reported because their stacks cannot be read."""
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -285,9 +286,12 @@ class HangWatch:
     async def _seek_stragglers(self, state: JobState) -> None:
         for role in self._paces:
             paces = self._of(state, role)
-            before = self._slow.get(role, frozenset())
+            if not hang.comparable(paces):
+                continue  # a peer has restarted, and has too few steps: nothing is known, and what was told stands
+            told = self._slow.get(role, {})
+            before = frozenset(rank for rank, pace in paces.items() if told.get(rank) == pace.incarnation)
             slow = hang.stragglers(paces, before)
-            self._slow[role] = frozenset(slow)
+            self._slow[role] = {rank: paces[rank].incarnation for rank in slow}
             # Only those that have become slow: a straggler is reported once until it is fast again.
             for rank in slow.keys() - before:
                 why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
