@@ -122,6 +122,20 @@ def test_a_rank_that_ran_for_longer_than_the_longest_wait_begins_the_backoff_ane
     assert restarts(world) == {"Process": 4}, "the budget counts them all the same"
 
 
+def test_a_process_that_cannot_be_made_waits_longer_each_time_however_long_the_one_before_it_ran():
+    world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 2, "maxSeconds": 40}})).boot()
+    world.now += 3600
+    world.kill("w", 0)
+    world.deliver()
+    waits = []
+    for life in range(2, 7):
+        world.pending.clear()  # its process does not answer
+        world.send(ev.HostLost(host("w", 0), life, KILLED), after=6.0)
+        waits.append(min(own.due for own in world.state.incidents.values()) - world.now)
+        world.tick()
+    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0]
+
+
 def test_failures_outside_the_window_are_forgotten():
     world = World(job({"name": "w", "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"windowSeconds": 100})).boot()
     for _ in range(4):

@@ -217,3 +217,20 @@ def test_a_rule_of_before_about_unknown_ends_is_about_killed_ones_too(named):
     other = {"rules": [{"name": "gone", "onReasons": ["Hang"], "action": "Fail"}]}
     world = end(made(**other), SIGKILL)
     assert (world.state.verdict, world.state.faults[-1].reason) == (None, "Killed")
+
+
+def test_a_process_that_cannot_be_made_is_no_life_that_ends_in_the_same_way():
+    world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 0}}))
+    world.send(ev.NodesSeen(world.views))
+    for life in (1, 2):
+        while world.state.ranks["w", 0].phase is not RankPhase.STARTING:
+            world.deliver()
+        world.pending.clear()
+        world.now += 40.0
+        if life == 1:
+            world.send(ev.HostLost(host("w", 0), life, KILLED))
+    world.send(ev.Commanded("c", "restart", "w/0"))
+    world.pending.clear()
+    world.send(ev.HostLost(host("w", 0), 3, KILLED), after=6.0)
+    assert world.state.verdict is None
+    assert world.state.hosts[host("w", 0)].life == 4

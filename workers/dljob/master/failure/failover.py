@@ -24,7 +24,7 @@ from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
 from dljob.master.state.job import STORE
-from dljob.master.state.state import RankKey, RankPhase
+from dljob.master.state.state import RankKey, RankPhase, RankState
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
@@ -66,7 +66,8 @@ def failed(
     outcome = failure.outcome
     cause = describe(who or failure.name, outcome)
     joined = _joined(d, failure)
-    decision = decided or decide(d, failure, ("", "") if who else repeats.judge(d, failure), joined=joined)
+    repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
+    decision = decided or decide(d, failure, repeated, joined=joined)
     if isinstance(decision, Replace):
         restart = _leave_node(d, failure, decision, cause, blamed=blamed)
         if restart is None:
@@ -80,6 +81,15 @@ def failed(
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
         _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
+
+
+def _life(d: StateTransaction, failure: Failure) -> RankState | None:
+    """Return a failed rank as it was before this event; None if it had no process, as where none could be made.
+
+    A rank that waits for a process still has the times of the one before.
+    """
+    before = d.base.ranks.get((failure.role, failure.rank))
+    return before if before is not None and before.phase.live else None
 
 
 def _leave_node(
@@ -137,7 +147,7 @@ def _restart(
     if joined or _moves_as_announced(d, failure):
         wait = _left_of_backoff(d, role, ranks)
     else:
-        ready_at = d.ranks[role, failure.rank].ready_at
+        ready_at = life.ready_at if (life := _life(d, failure)) is not None else 0.0
         wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
     if decision.counts and not joined:
         charged = charge(d, role, level, cause)

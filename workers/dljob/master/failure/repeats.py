@@ -37,10 +37,10 @@ _PEER_ERRORS = frozenset(
 _PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken pipe")
 
 
-def judge(d: StateTransaction, failure: Failure, *, late: bool = False) -> tuple[str, str]:
+def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
-    `late`: the rank was started again before its end was reported.
+    `late`: the rank was started again before its end was reported. `lived`: it had a process that could end.
     """
     outcome = failure.outcome
     # The host knows that an import or a setup would fail again: no second life is needed to see it.
@@ -54,7 +54,7 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False) -> tuple
         d.errors = d.errors.delete(key) if last else d.errors
         return "", ""
     began = d.now - limits.JOIN_S if late else own.since
-    if (began == 0.0 and not late) or (last is not None and began < last.at):
+    if not lived or (began == 0.0 and not late) or (last is not None and began < last.at):
         return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
     ready = late or own.ready_at > 0.0
     progressed = _progressed(d, last, outcome, began, own.ready_at)
