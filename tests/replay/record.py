@@ -7,7 +7,8 @@ version changes. What the core decides now may differ on purpose: then the times
 `killed-with-its-neighbour` by 35 s when scripts whose peer failed were given 30 s to save, and those of `used-up` were
 stretched by a fifth when three lives of up to 30 s became a crash loop. In `given-back-and-wanted-anew` lives 3 of role
 e are 2 since one event that restarts the job restarts no role once more; `spare-where-nobody-is` has fewer restarts
-since. The words of the message in the last line, "expected", are those of today.
+since. In `killed-while-made` life 3 of host c/0 is 2 since a lost store leaves the hosts that wait for it as they are.
+The words of the message in the last line, "expected", are those of today.
 """
 
 from __future__ import annotations

@@ -328,6 +328,45 @@ def test_a_host_of_a_world_that_has_not_met_is_made_again_alone():
     assert world.state.phase is Phase.RUNNING
 
 
+def before_the_store(*roles, **spec):
+    """A job whose hosts are ready, and the stores of whose worlds are still being made."""
+    world = World(job(*roles, **spec))
+    world.send(ev.NodesSeen(world.views))
+    while not any(isinstance(event, ev.HostReady) for event in world.pending):
+        world.deliver()
+    world.pending = [event for event in world.pending if event.host.index >= 0]
+    world.settle()
+    return world
+
+
+def test_a_store_that_is_lost_before_its_world_has_met_is_made_again_alone():
+    world = before_the_store({"name": "t", "type": "Elastic", "replicas": 4})
+    assert world.state.roles["t"].hosts_ready == 4
+    seen = len(world.all_actions)
+    world.kill_host(host("t", -1))
+    world.deliver()
+    assert [a.host.index for a in world.of(act.KillHost, seen)] == [-1]
+    assert [(a.host.index, a.life) for a in world.of(act.SpawnHost, seen)] == [(-1, 2)]
+    world.settle()
+    assert {own.life for key, own in world.state.hosts.items() if key.index >= 0} == {1}
+    assert restarts(world) == {"Process": 1}
+    assert world.state.phase is Phase.RUNNING
+
+
+def test_a_store_that_cannot_be_made_ends_the_waiting_hosts_once_its_budget_is_used_up():
+    role = {"name": "t", "type": "Elastic", "replicas": 2, "restartPolicy": {"maxRestarts": 1}}
+    world = before_the_store(role, faultTolerance={"backoff": {"initialSeconds": 5}})
+    lives = []
+    for life in (1, 2):
+        world.send(ev.HostLost(host("t", -1), life, KILLED), after=60.0)
+        while world.state.hosts[host("t", -1)].life == life:
+            world.tick()
+        world.pending.clear()
+        lives.append([world.state.hosts[host("t", index)].life for index in range(2)])
+    assert lives == [[1, 1], [2, 2]]
+    assert restarts(world) == {"Process": 1, "Job": 1}
+
+
 def test_never_ends_the_job_at_the_first_failure():
     world = World(job({"name": "w", "restartPolicy": {"level": "Never"}})).boot()
     fail(world, "w", 0)

@@ -254,8 +254,11 @@ def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, .
     """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
 
     An error that only reports a lost peer is no failure of the process. A failed rank, one that ended well and one that
-    was half set up get a new process: the state that they left behind is unknown.
+    was half set up get a new process: the state that they left behind is unknown. A world restarts by processes only
+    before it begins: where its store was lost, all its ranks wait, and those whose host is ready stay in it.
     """
+    if order.level is Level.PROCESS and d.facts(order.role).world and not order.fresh:
+        return frozenset(key for key in members if key[0] == order.role and d.ranks[key].phase is RankPhase.WAITING)
     if order.level is not Level.IN_PROCESS or order.fresh:
         return frozenset()
     failed = () if order.failure is not None and order.failure.secondary else order.ranks
