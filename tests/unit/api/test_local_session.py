@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from importlib import util
 from pathlib import Path
@@ -17,6 +18,7 @@ from dljob.api.local import session
 from dljob.api.registry import RegistryEntry
 from dljob.errors import PlacementError, UnreachableError, UsageError
 
+REAL = session.COMMAND
 HOST = """
 import json, os, sys
 print("noise of a library", file=sys.stderr, flush=True)
@@ -130,3 +132,9 @@ def test_a_child_of_the_program_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
         assert process is not None
         assert process.poll() is None
         ray._program = os.getpid()
+
+
+def test_the_host_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    ended = subprocess.run(REAL, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

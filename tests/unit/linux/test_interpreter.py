@@ -147,3 +147,12 @@ def test_a_worker_starts_in_its_interpreter_or_in_the_one_that_says_why_not(monk
     assert started(python).startswith(f"{python} {tmp_path}/python/")
     assert started(python).endswith(f"/dljob/__init__.py {venv}")
     assert started("/no/python").startswith(f"{sys.executable} ")
+
+
+def test_an_interpreter_is_asked_without_the_files_of_the_current_folder(monkeypatch, tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    monkeypatch.chdir(tmp_path)
+    assert pythons.find(sys.executable).version == sys.version_info[:3]
+    line = f"echo {pythons.launcher('/no/python', str(tmp_path))}"
+    said = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert (said.stdout.strip(), said.stderr) == (sys.executable, "")

@@ -27,8 +27,11 @@ from dljob.spec.versions import NEWEST, OLDEST
 
 LOOK_S = 30.0
 """Seconds for an interpreter to say what it is."""
-# For any Python, so that an old one says its version and not that it cannot read this.
-_ASK = """import json, sys
+# For any Python, so that an old one says its version and not that it cannot read this, or that it does not know -P,
+# which would keep files of the current folder from standing in for modules.
+_ASK = """import sys
+sys.path[:] = filter(None, sys.path)
+import json
 ray = dljob = ""
 try:
     import site
@@ -204,7 +207,7 @@ def launcher(wanted: str, job_dir: str) -> str:
     The node's own Python decides there. One that does not fit is replaced by it, so that the worker starts at all, and
     says why its rank does not.
     """
-    own = shlex.join([sys.executable, "-m", __name__, wanted, job_dir])
+    own = shlex.join([sys.executable, "-P", "-m", __name__, wanted, job_dir])
     return f"$({own} || command -v python3)"
 
 

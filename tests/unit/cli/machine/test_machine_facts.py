@@ -174,3 +174,10 @@ def process(own: Path, pid: int, words: list[str], mark: str = "") -> None:
     (folder / "cmdline").write_bytes("".join(f"{word}\0" for word in words).encode())
     (folder / "environ").write_bytes(f"HOME=/root\0{f'{sweeper.MARK}={mark}' if mark else 'A=b'}\0".encode())
     (folder / "comm").write_text(f"{Path(words[0]).name}\n")
+
+
+def test_a_child_process_imports_nothing_from_the_current_folder(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / "json.py").write_text("raise SystemExit('a file of another user')")
+    monkeypatch.chdir(own)
+    child = facts._Child("import json; print(json.dumps({'count': 3}))")
+    assert child.answer() == facts.VisibleGpus(3)

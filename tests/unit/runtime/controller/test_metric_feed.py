@@ -150,3 +150,10 @@ async def test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end(
     assert (await ended(world))["phase"] == "Succeeded"
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     assert [[step, metrics] for _, step, _, metrics in rows] == [[4, {"loss": 2.0}], [5, {"loss": 1.0}]]
+
+
+def test_the_process_of_the_sinks_imports_nothing_from_the_folder_where_ray_was_started(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    command = [*metric_feed.PROGRAM, "no order"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "json.decoder.JSONDecodeError" in ended.stderr

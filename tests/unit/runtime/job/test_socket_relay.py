@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +107,11 @@ def test_the_child_asks_ray_what_it_is_asked() -> None:
     assert result(socket_relay._reply(job, request(UID, "wait", (0.1,)))) is None
     with pytest.raises(UnreachableError):
         result(socket_relay._reply(job, request("b" * 32, "pids", ())))
+
+
+def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(socket_relay, "JOIN_S", 60.0)
+    with pytest.raises(UnreachableError, match="no Ray answers at"):
+        socket_relay.Relay(ADDRESS, UID, {}).__enter__()

@@ -102,3 +102,13 @@ def test_a_report_to_a_primemaster_that_is_gone_stays_in_the_log(capsys: pytest.
 
     process.report(Gone(), threading.Lock(), "s", "failed")
     assert json.loads(capsys.readouterr().err) == {"sink": "s", "said": "failed"}
+
+
+def test_sinks_are_found_beside_user_code_in_the_folder_where_ray_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert process.code_of({**ORDER, "code": "/code"}) == "/code"
+    assert process.code_of(ORDER) == str(tmp_path)
+    monkeypatch.chdir("/")
+    assert process.code_of(ORDER) == ""

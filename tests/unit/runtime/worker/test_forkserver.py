@@ -359,3 +359,15 @@ def test_a_rank_that_finds_no_file_left_says_so_and_the_others_go_on(server, tmp
     assert code(server.run("module", "behave.py", args=["exit", "0"], incarnation=20)) == 0
     server.helper.order("kill", 1, 1)
     assert server.next("ended")["rank"] == 1
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_neither_server_nor_rank_imports_anything_from_the_folder_where_ray_was_started(tmp_path, monkeypatch, anew):
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    monkeypatch.chdir(tmp_path)
+    server = Server(tmp_path)
+    try:
+        assert code(server.run("module", "behave.py", args=["exit", "0"], anew=anew)) == 0
+        assert server.log() == ""
+    finally:
+        server.close()

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,3 +220,12 @@ def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_scri
 @pytest.mark.parametrize(("cores", "words"), [([], ""), ([3], "3"), ([5, 0, 1, 2, 9, 8], "0-2,5,8-9")])
 def test_cores_are_written_as_linux_does(cores: list[int], words: str) -> None:
     assert numa.ranges(cores) == words
+
+
+def test_the_numa_probe_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(numa, "_BOOT", "import json; print(json.dumps({'0': [[1], '']}))")
+    assert numa.probe_cores("node", ("0",), "CUDA_VISIBLE_DEVICES") == {"0": numa.Near((1,))}

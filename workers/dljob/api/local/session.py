@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from dljob.spec.model import DLJobManifest
 
 EXTRA = "pip install 'dljob[runtime]'"
-COMMAND = (sys.executable, "-m", "dljob.api.local.host")
+# -P: in a folder with a `queue.py`, or with a file of another user, the host would import that.
+COMMAND = (sys.executable, "-P", "-m", "dljob.api.local.host")
 
 
 class LocalRay:

@@ -271,7 +271,8 @@ class _Child:
     def __init__(self, code: str) -> None:
         # A file, not a pipe: nothing reads while the process runs, and a full pipe would block it.
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - `answer` closes it
-        words = [sys.executable, "-c", code]
+        # -P: no file of the current folder may stand in for a module.
+        words = [sys.executable, "-P", "-c", code]
         self._process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.DEVNULL, start_new_session=True
         )

@@ -21,7 +21,8 @@ from dljob.runtime.process.messages import JobInfo
 
 log = logging.getLogger(__package__)
 
-PROGRAM = (sys.executable, "-m", "dljob.runtime.sinks.process")
+# -P: the folder in which Ray was started, which may be anyone's, must not be on its import path.
+PROGRAM = (sys.executable, "-P", "-m", "dljob.runtime.sinks.process")
 ROOM = 1000
 """Rows that wait for the process."""
 END_S = 15.0

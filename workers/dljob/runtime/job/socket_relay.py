@@ -81,7 +81,8 @@ class Relay:
         self._line, self._output_fd = ours, os.memfd_create("dljob-relay")
         with theirs:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), self._address, self._uid],
+                # -P: no file of the current folder may stand in for a module.
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), self._address, self._uid],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output_fd,
                 stderr=self._output_fd,

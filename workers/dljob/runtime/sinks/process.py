@@ -38,6 +38,13 @@ def folder_of(order: dict[str, Any], volume: str) -> Path:
     return root / "metrics"
 
 
+def code_of(order: dict[str, Any]) -> str:
+    """Return the folder of user code: if the job names none, the one in which Ray started PrimeMaster; empty: none."""
+    here = str(Path.cwd())
+    # As for ranks (`environment.located`): the root folder holds no user code.
+    return order["code"] or ("" if here == "/" else here)
+
+
 def feeders(
     points: dict[str, EntryPoint], order: dict[str, Any], folder: Path, say: Callable[[str, str], None]
 ) -> list[SinkFeeder]:
@@ -86,7 +93,8 @@ def report(out: TextIO, lock: threading.Lock, sink: str, said: str) -> None:
 def main(arguments: list[str]) -> None:
     """Serve one job until stdin ends."""
     order: dict[str, Any] = json.loads(arguments[0])
-    sys.path[:0] = [order["code"]] if order["code"] else []
+    code = code_of(order)
+    sys.path[:0] = [code] if code else []
     # Sinks print what they like: descriptor 1 becomes the log, and reports go to a copy of the pipe.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out, Path(order["folder"], LOCK).open("w") as lock:
         os.dup2(2, 1)
@@ -94,7 +102,7 @@ def main(arguments: list[str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder = folder_of(order, os.environ.get(archive.CHECKPOINT, ""))
         say = partial(report, out, threading.Lock())
-        sinks = feeders(installed(SINKS, order["code"]), order, folder, say)
+        sinks = feeders(installed(SINKS, code), order, folder, say)
         for sink in sinks:
             sink.thread.start()
         feed(sys.stdin, int(order["attempt"]), sinks)

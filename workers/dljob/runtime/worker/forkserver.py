@@ -228,7 +228,10 @@ def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, s
     script.finish(script.run({**order, "said": said}))
 
 
-_ANEW = """import json, sys
+# Not by -P, which the rank's own processes would inherit: no file of the current folder may stand in for json.
+_ANEW = """import sys
+sys.path[:] = filter(None, sys.path)
+import json
 boot = json.loads(sys.argv.pop())
 sys.path[:] = boot["path"]
 from dljob.runtime.worker.forkserver import anew

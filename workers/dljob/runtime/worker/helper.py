@@ -27,9 +27,12 @@ from dljob.runtime.worker.forkserver import MESSAGE_BYTES, send_order
 
 log = logging.getLogger(__package__)
 
-_BOOT = """import json, sys
+# Not by -P, which the ranks would inherit: no file of the current folder may stand in for json.
+_BOOT = """import sys
+sys.path[:] = filter(None, sys.path)
+import json
 boot = json.loads(sys.argv.pop())
-sys.path[:] = boot.pop("path") or [path for path in sys.path if path]
+sys.path[:] = boot.pop("path") or sys.path
 from dljob.runtime.worker.forkserver import main
 main(**boot)
 """

@@ -25,8 +25,7 @@ LOOK_S = 180.0
 """Seconds for the probe to import torch and look at all devices."""
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
-sys.path[:] = boot.pop("path") + [path for path in sys.path if path and boot["own"]]
-del boot["own"]
+sys.path[:] = boot.pop("path") + (sys.path if boot.pop("own") else [])
 from dljob.runtime.worker.numa import main
 main(**boot)
 """
@@ -84,7 +83,8 @@ def probe_cores(
     program, library = python
     path = [library] if program else [p for p in sys.path if p]
     boot = {"path": path, "own": bool(program), "mode": mode, "devices": devices, "variable": variable}
-    command = [program or sys.executable, "-c", _BOOT, json.dumps(boot)]
+    # -P: no file of the current folder may stand in for a module.
+    command = [program or sys.executable, "-P", "-c", _BOOT, json.dumps(boot)]
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False)
     except subprocess.TimeoutExpired:
