@@ -322,6 +322,18 @@ def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFi
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
 
+def test_logs_shows_a_terminal_what_is_left_of_a_progress_bar(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_logs(ended(home), actor_0="  0%|  |\r100%|##|\nb\r\n\n")
+    for follow in ([], ["-f"]):
+        assert main.run(["logs", "ppo", *follow]) == 0
+        assert capsys.readouterr().out == "[actor/0]   0%|  |\r100%|##|\n[actor/0] b\n[actor/0] \n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main.run(["logs", "ppo"]) == 0
+    assert capsys.readouterr().out == "[actor/0] 100%|##|\n[actor/0] b\n[actor/0] \n"
+
+
 def test_logs_shows_the_output_since_a_moment(
     home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 
 from dljob.api import handle as handles
-from dljob.api.torchrun_console import Console
+from dljob.api.logs import LogTail
+from dljob.api.torchrun_console import Chosen, Console
 from dljob.cli import scripted, watch
 from dljob.errors import DeadlineError, SpecError, UsageError
 from dljob.spec.loading.load import parse
@@ -125,3 +128,55 @@ def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(mon
     )
     with pytest.raises(SpecError, match="the backend yr lacks elastic"):
         scripted.run_here(manifest, Console(1), SimpleNamespace(log_dir=None))  # type: ignore[arg-type]
+
+
+BAR = "  0%|   |\r 50%|#  |\r100%|###|"
+
+
+def output_of(job: Handle, text: str, console: Console) -> None:
+    """Show the output of a rank from its begin to its end."""
+    (job.dir / "logs" / "w-0.log").write_text(text)
+    with scripted.Lined(job, console):  # type: ignore[arg-type]
+        pass
+
+
+def test_a_terminal_shows_what_is_left_of_a_progress_bar(
+    job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output_of(job, f"{BAR}\ndone\n", Console(1))
+    assert capsys.readouterr().out == f"{BAR}\ndone\n", "a file gets the bytes"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output_of(job, f"{BAR}\ndone\n", Console(1, tee=Chosen(everyone=True)))
+    assert capsys.readouterr().out == "[w0]:100%|###|\n[w0]:done\n"
+
+
+def test_a_terminal_shows_a_progress_bar_before_it_is_full(
+    job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scripted, "UNFINISHED_S", 0.0)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    log, seen = job.dir / "logs" / "w-0.log", ""
+    log.write_text(BAR[:20])
+    end = time.monotonic() + 60
+    with scripted.Lined(job, Console(1)):  # type: ignore[arg-type]
+        while not seen and time.monotonic() < end:
+            seen = capsys.readouterr().out
+            time.sleep(0.01)
+        log.write_text(BAR)
+    assert (seen, capsys.readouterr().out.splitlines()[-1]) == (" 50%|#  |\n", "100%|###|")
+
+
+def test_an_unfinished_line_is_due_at_intervals_while_it_changes(tmp_path: Path) -> None:
+    now = 0.0
+    lines, log = scripted.UnfinishedLines(lambda: now), LogTail("w", 0, tmp_path)
+
+    def due(at: float, rest: bytes) -> list[str]:
+        nonlocal now
+        now, log.rest = at, rest
+        return [line.text for line in lines.due([log])]
+
+    assert due(0, b"") == due(5, b"") == due(14, b"10%") == []
+    assert due(15, b"11%") == ["11%"]
+    assert due(24, b"20%") == due(30, b"11%") == []
+    assert due(30, b"26%") == ["26%"]
+    assert due(31, b"") == due(40, b"next") == []

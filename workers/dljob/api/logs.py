@@ -11,7 +11,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -195,8 +195,12 @@ def follow(
     rank: int | None = None,
     tail: int | None = None,
     since: Since | None = None,
+    unfinished: Callable[[Iterable[LogTail]], object] | None = None,
 ) -> Iterator[LogLine]:
-    """Yield the lines so far (with `tail`, the last of each rank) and those to come, until the job is over."""
+    """Yield the lines so far (with `tail`, the last of each rank) and those to come, until the job is over.
+
+    `unfinished` is called at each look at the logs, with all of them: `rest` is the unfinished line of each.
+    """
     readers: dict[Path, LogTail] = {}
     while True:
         ended = over()  # asked before the read: else lines written between the read and the end would be lost
@@ -217,6 +221,8 @@ def follow(
             for reader in readers.values():
                 yield from reader.last()
             return
+        if unfinished is not None:
+            unfinished(readers.values())
         time.sleep(POLL_S)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dljob.cli.terminal import safe
+from dljob.cli.terminal import rewritten, safe
 from dljob.errors import DLJobError
 from dljob.telemetry.wording import counted, seconds, unix
 
@@ -32,18 +33,30 @@ def data(text: str) -> None:
     sys.stdout.flush()
 
 
+def of_rank(text: str) -> str:
+    """Return a rank's line for stdout: a terminal shows the last state of a progress bar, a file gets the bytes."""
+    return rewritten(text) if sys.stdout.isatty() else text
+
+
+_RANK = re.compile(r"\[[^]/\s]+/\d+\] ")
+"""Prefix of a rank's line, as in `LogLine`; PrimeMaster's lines have none."""
+
+
 class Stdout:
-    """Text stream of requested data: each line is written as by `data`."""
+    """Text stream of logs: each line is written as by `data`, the text of a rank's line as by `of_rank`."""
 
     def write(self, line: str) -> int:
         """Print a line."""
-        data(line)
+        if prefix := _RANK.match(line):
+            data(prefix[0] + of_rank(line[prefix.end() :].removesuffix("\n")))
+        else:
+            data(line)
         return len(line)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Print lines."""
         for line in lines:
-            data(line)
+            self.write(line)
 
     def flush(self) -> None:
         """Do nothing: each line has been flushed."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
+from dljob.api.logs import LogLine, LogTail
 from dljob.cli import output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
-from dljob.cli.rank_output import NOTHING
+from dljob.cli.rank_output import NOTHING, UNFINISHED_S
 from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
 from dljob.cli.target import JobTarget
 from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
@@ -31,12 +34,35 @@ OURS = "[dljob] "
 """Prefix of dljob's own lines in a rank's log."""
 
 
+@dataclass(slots=True)
+class UnfinishedLines:
+    """Unfinished lines of ranks, each due at intervals as long as it changes: a progress bar may last for hours."""
+
+    clock: Callable[[], float] = time.monotonic
+    _shown: dict[Path, tuple[bytes, float]] = field(default_factory=dict[Path, tuple[bytes, float]])
+    """The line of each log as it was last due, and when; empty, and since when, while there was none."""
+
+    def due(self, logs: Iterable[LogTail]) -> list[LogLine]:
+        """Return those to show now."""
+        now, lines = self.clock(), list[LogLine]()
+        for log in logs:
+            shown, at = self._shown.setdefault(log.path, (b"", now))
+            if not log.rest:
+                # The interval begins with the line, not with the last one that was shown.
+                self._shown[log.path] = b"", now
+            elif now - at >= UNFINISHED_S and log.rest != shown:
+                self._shown[log.path] = log.rest, now
+                lines.append(log.line(log.rest))
+        return lines
+
+
 class Lined(Lines):
     """Display with events of the job on stderr, and the ranks' lines on stdout."""
 
     def __init__(self, handle: JobHandle, console: Console) -> None:
         super().__init__(View(handle.name, begun=time.monotonic()))
         self._folder, self._console = handle.dir, console
+        self._unfinished = UnfinishedLines()
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read, name="lines", daemon=True)
 
@@ -55,12 +81,22 @@ class Lined(Lines):
             self._show()
 
     def _show(self) -> None:
-        for line in logs.follow(self._folder, self._over.is_set):
-            # stdout is the script's own: dljob's lines in a rank's log go to stderr.
-            if line.text.startswith(OURS):
-                output.say(str(line))
-            elif (text := self._console.shown(line.role, line.rank, line.text)) is not None:
-                output.data(text)
+        # A file gets each byte once, so there an unfinished line waits for its end.
+        unfinished = self._show_unfinished if sys.stdout.isatty() else None
+        for line in logs.follow(self._folder, self._over.is_set, unfinished=unfinished):
+            self._show_line(line)
+
+    def _show_unfinished(self, tails: Iterable[LogTail]) -> None:
+        for line in self._unfinished.due(tails):
+            self._show_line(line)
+
+    def _show_line(self, line: LogLine) -> None:
+        # stdout is the script's own: dljob's lines in a rank's log go to stderr.
+        if line.text.startswith(OURS):
+            output.say(str(line))
+        # Before the prefix of --tee, which a carriage return must not remove.
+        elif (text := self._console.shown(line.role, line.rank, output.of_rank(line.text))) is not None:
+            output.data(text)
 
 
 class LocalRunner(Runner):
