@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -14,14 +15,15 @@ from typing import Any
 import pytest
 
 import dljob
-from dljob.api import registry
+from dljob.api import reach, registry
+from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection
 from dljob.api.registry import RegistryEntry
 from dljob.calls.trace_rows import VARIABLE
 from dljob.cli import main
 from dljob.cli.job_file import Overrides, manifest_of, unfit_here
 from dljob.cli.machine.facts import leftovers
-from dljob.errors import SpecError, UnreachableError, UsageError
+from dljob.errors import NotFoundError, SpecError, UnreachableError, UsageError
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -143,10 +145,26 @@ def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(
     assert main.run(["prune"]) == 0
     assert f"job far (11111111) stays: it runs on {name}, or was killed there\n0 jobs" in capsys.readouterr().err
     assert main.run(["delete", "far"]) == 2
-    assert f"where {name} is gone: rm -r {record.dir}" in capsys.readouterr().err
+    assert f"where {name} is gone: rm -r -- {record.dir}" in capsys.readouterr().err
     assert record.folder.is_dir()
     (record.folder / "status.json").write_text('{"phase": "Failed"}')
     assert main.run(["delete", "far"]) == 0, "it has ended, wherever it ran"
+
+
+def test_commands_that_are_advised_have_each_path_as_one_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "team a" / "state"))
+    record = job("far", "1" * 32, phase="Running", runner_started=1, started=1.0, runner_host="other/boot/pid:[1]")
+    assert main.run(["delete", "far"]) == 2
+    hint = capsys.readouterr().err.rpartition("is gone: ")[2]
+    assert shlex.split(hint) == ["rm", "-r", "--", record.dir]
+    hint = reach._foreign(record, 4711).hint.partition("sudo")[2]
+    assert shlex.split(hint) == ["-u", "#4711", f"DLJOB_HOME={registry.home()}", "dljob", "..."]
+    (record.folder / "status.json").write_text("{")
+    with pytest.raises(NotFoundError) as damaged:
+        views.in_folder(record.folder)
+    assert shlex.split(damaged.value.hint.partition("; ")[2])[:3] == ["dljob", "replay", record.dir]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,7 @@ def test_damage_names_the_last_event_before_it(job: PastJob, tmp_path: Path) -> 
         Past(folder).last()
     number = int(told.value.hint.rpartition("--event ")[2])
     assert "copy the folder again" in told.value.hint
+    assert f"dljob replay {shlex.quote(str(folder))} --event" in told.value.hint
     assert Past(folder).behind(number).seq >= number
     # Without any state before it there is no such event.
     path.write_bytes(b"".join([lines[0], b"#", *lines[1:]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -56,9 +57,10 @@ def _owner(record: RegistryEntry) -> int:
 
 
 def _foreign(record: RegistryEntry, owner: int) -> UnreachableError:
+    home = shlex.quote(str(registry.home()))
     return UnreachableError(
         f"job {record.name} belongs to user {owner}, and this is user {os.geteuid()}: {record.dir}",
-        hint=f"order it about as its owner: sudo -u '#{owner}' DLJOB_HOME={registry.home()} dljob ...",
+        hint=f"order it about as its owner: sudo -u '#{owner}' DLJOB_HOME={home} dljob ...",
     )
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Generator
@@ -254,7 +255,7 @@ def refuse_living(record: RegistryEntry) -> None:
     if record.elsewhere:
         raise UsageError(
             f"job {record.name} ({record.uid[:_UID8]}) runs on {record.elsewhere}, or was killed there",
-            hint=f"delete it there; where {record.elsewhere} is gone: rm -r {record.dir}",
+            hint=f"delete it there; where {record.elsewhere} is gone: rm -r -- {shlex.quote(record.dir)}",
         )
     if not record.over and not record.stale:
         phase = record.status().get("phase", "starting")

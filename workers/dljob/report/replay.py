@@ -7,6 +7,7 @@ journal the state is taken as it was written, one for each batch of events.
 from __future__ import annotations
 
 import json
+import shlex
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -206,7 +207,8 @@ class Past:
                 yield moment
                 last = moment.seq
             if found.damage is not None:
-                before = f"\n  the last event before it: dljob replay {self.folder} --event {last}" if last else ""
+                folder = shlex.quote(str(self.folder))
+                before = f"\n  the last event before it: dljob replay {folder} --event {last}" if last else ""
                 hint = f"{found.damage.hint}{before}"
                 raise JournalError(found.damage.message, offset=found.damage.offset, hint=hint)
 

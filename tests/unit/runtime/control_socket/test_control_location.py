@@ -54,6 +54,15 @@ def test_a_folder_that_is_not_ours_alone_is_refused(kind: str, tmp_path: Path) -
         location.private(folder)
 
 
+def test_the_command_that_closes_a_folder_has_its_path_as_one_word(tmp_path: Path) -> None:
+    folder = tmp_path / "team a"
+    folder.mkdir()
+    folder.chmod(0o750)
+    with pytest.raises(UnreachableError) as error:
+        location.private(folder)
+    assert error.value.hint == f"chmod 700 '{folder}'"
+
+
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location.os, "geteuid", lambda: 4711)
     with pytest.raises(UnreachableError, match=f"belongs to user {os.getuid()}, not to user 4711"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -144,7 +145,7 @@ def in_folder(folder: Path) -> Overview:
         hint = "the folder of a job has job.json, status.json, events.jsonl and journal; dljob status lists jobs"
         raise NotFoundError(f"{file}: no status of a job: there is no such file", hint=hint) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = f"copy the folder again; dljob replay {folder} reads the journal instead"
+        hint = f"copy the folder again; dljob replay {shlex.quote(str(folder))} reads the journal instead"
         raise NotFoundError(f"{file}: no status of a job: {type(error).__name__}: {error}", hint=hint) from error
     return overview(record, status)
 

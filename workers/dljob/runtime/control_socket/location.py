@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def private(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise UnreachableError(f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}")
     if found.st_mode & 0o077:
-        raise UnreachableError(f"{folder}, for control sockets, is open to other users", hint=f"chmod 700 {folder}")
+        hint = f"chmod 700 {shlex.quote(str(folder))}"
+        raise UnreachableError(f"{folder}, for control sockets, is open to other users", hint=hint)
 
 
 def note(folder: Path, path: str, trouble: str = "") -> None:
