@@ -83,17 +83,17 @@ def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(
     assert "the page is closed" in said
 
 
-def test_a_link_that_a_browser_opened_is_not_printed(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_printed_also_where_a_browser_was_started(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened: list[str] = []
+    visitor = Visitor(monkeypatch)
     monkeypatch.setattr(opening, "_shown", lambda link, _folder: opened.append(link) or True)
-    monkeypatch.setattr(opening, "_on_enter", lambda _server: asyncio.get_running_loop().call_soon(interrupt))
-    monkeypatch.setattr(opening.output, "data", lambda text: pytest.fail(f"printed {text}"))
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     assert main.run(["open", job]) == 0
-    assert len(opened) == 1
+    assert data_of(visitor.page)["source"] == "data"
+    assert "if it does not, open this link:" in capsys.readouterr().err
+    (link,), (other,) = visitor.links, opened
+    assert link != other, "each is good once, and the browser may have used its own"
 
 
 def test_a_job_of_a_cluster_is_served_too(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,10 @@ async def _until_interrupted(server: PageServer, *, browser: bool) -> None:
 
     await server.start()
     with tempfile.TemporaryDirectory(prefix="dljob-open-") as folder:
-        if not (browser and await in_thread(lambda: _shown(server.link(), Path(folder)))):
-            output.data(server.link())
+        if browser and await in_thread(lambda: _shown(server.link(), Path(folder))):
+            # A browser in a sandbox, such as a snap, has a /tmp of its own: it starts, and finds no file.
+            output.say("the page opens in the browser; if it does not, open this link:")
+        output.data(server.link())
         output.say("Enter prints a link for another browser, Ctrl-C ends the page")
         _on_enter(server)
         try:
@@ -138,7 +140,7 @@ async def _until_interrupted(server: PageServer, *, browser: bool) -> None:
 
 
 def _shown(link: str, folder: Path) -> bool:
-    """Open a link in a graphical browser, if there is one.
+    """Start a graphical browser with a link, if there is one; return whether it started.
 
     By a file that only this user can read: the arguments of a process, with the code in them, could be read by all.
     """
