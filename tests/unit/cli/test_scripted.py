@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 from dljob.api import handle as handles
 from dljob.api.logs import LogTail
 from dljob.api.torchrun_console import Chosen, Console
-from dljob.cli import scripted, watch
+from dljob.cli import output, scripted, watch
 from dljob.errors import DeadlineError, SpecError, UsageError
 from dljob.spec.loading.load import parse
 
@@ -24,6 +25,7 @@ class Handle:
     """A job that only notes what it is told."""
 
     name, uid, connection = "train", "0" * 32, None
+    record: Any = None
 
     def __init__(self, folder: Path, *, ends: bool = True) -> None:
         self.dir, self.ends, self.told = folder, ends, list[str]()
@@ -40,7 +42,7 @@ class Handle:
 @pytest.fixture
 def signals(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("dljob.cli.runner._heard", float("-inf"))  # no signal came before
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
@@ -84,6 +86,76 @@ def test_a_signal_stops_the_job(
     assert run() == 130
     assert job.told == ["submit", "stop", "wait 20"]
     assert ("train has not ended yet: dljob status train" in capsys.readouterr().err) is not ends
+
+
+def close_stderr(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """From now on nobody reads what the command says."""
+
+    def say(_text: str) -> None:
+        raise error
+
+    monkeypatch.setattr(output, "say", say)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGINT, BrokenPipeError()), (signal.SIGHUP, OSError(errno.EIO, "Input/output error"))],
+)
+def test_a_signal_stops_the_job_though_its_pipe_or_terminal_is_closed(
+    number: signal.Signals, error: OSError, ends: bool, job: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`| tee log` dies of the same Ctrl-C, and a terminal's end is a SIGHUP."""
+    job.ends = ends
+
+    def look(*_: object) -> dict[str, Any]:
+        close_stderr(monkeypatch, error)
+        return signalled(number)()
+
+    monkeypatch.setattr(watch, "watch", look)
+    assert run() == 130
+    assert job.told == ["submit", "stop", "wait 20"]
+
+
+def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_closed(
+    job: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = scripted.LocalRunner.__new__(scripted.LocalRunner)
+    job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
+    here._handle = job  # type: ignore[assignment]
+    close_stderr(monkeypatch, BrokenPipeError())
+    assert here._stop() == 130
+    assert job.told == ["stop"]
+
+
+@pytest.mark.parametrize("when", ["at once", "while watching"])
+def test_a_pipe_that_is_closed_stops_the_job(when: str, job: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object) -> dict[str, Any]:
+        close_stderr(monkeypatch, BrokenPipeError())
+        output.say("step 1")
+        raise AssertionError("nobody reads it")
+
+    if when == "at once":
+        close_stderr(monkeypatch, BrokenPipeError())
+    monkeypatch.setattr(watch, "watch", look)
+    with pytest.raises(BrokenPipeError):
+        run()
+    assert job.told == ["submit", "stop", "wait 20"]
+
+
+def test_a_signal_that_comes_with_the_closed_pipe_still_stops_the_job(
+    job: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(text: str) -> None:
+        if text.startswith("stopping") and "stop" not in job.told and not heard:
+            heard.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        raise BrokenPipeError
+
+    heard: list[bool] = []
+    monkeypatch.setattr(output, "say", say)
+    assert run() == 130
+    assert job.told == ["submit", "stop", "wait 20"]
 
 
 def test_a_folder_for_logs_that_cannot_be_is_refused_before_there_is_a_job(job: Handle, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dljob.cli.terminal import rewritten, safe
@@ -66,6 +67,12 @@ def say(text: str) -> None:
     """Print a line for people to stderr, with control sequences from user data escaped."""
     sys.stderr.write(f"{safe(text, colours=coloured(sys.stderr.isatty()))}\n")
     sys.stderr.flush()
+
+
+def say_if_open(text: str) -> None:
+    """Print a line as `say` does, ignoring a closed pipe or terminal: the command goes on to stop the job."""
+    with suppress(OSError):
+        say(text)
 
 
 def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, indent: int | None = 2) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -177,7 +176,7 @@ class Runner:
         handle = self._handle
         if handle is None:
             return self._say_interrupted()
-        _say(f"stopping {handle.name}; once more to kill it")
+        output.say_if_open(f"stopping {handle.name}; once more to kill it")
         try:
             handle.stop()
             end = time.monotonic() + STOP_S
@@ -187,15 +186,15 @@ class Runner:
         except (Interrupted, UnreachableError):
             pass
         if handle.record.over:
-            output.say(f"job {handle.name} {outcome_line(handle.record.status())}")
+            output.say_if_open(f"job {handle.name} {outcome_line(handle.record.status())}")
         return self._say_interrupted()
 
     def _say_interrupted(self) -> int:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._handle is not None:
-            _say(f"interrupted; the journal is in {self._folder() / 'journal'}")
-            _say(f"its checkpoints are in {self._folder()}")
+            output.say_if_open(f"interrupted; the journal is in {self._folder() / 'journal'}")
+            output.say_if_open(f"its checkpoints are in {self._folder()}")
         # Also when the job stopped in order: the command did not watch it to its own end.
         return ExitCode.INTERRUPTED
 
@@ -221,12 +220,6 @@ def listen() -> None:
             signal.signal(number, _interrupt)
     # Another thread notices the death of a raylet; only a signal interrupts the main thread, which waits.
     signal.signal(signal.SIGUSR1, _ray_died)
-
-
-def _say(text: str) -> None:
-    """Print a line, ignoring a closed terminal: the job is stopped in order all the same."""
-    with suppress(OSError):
-        output.say(text)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -129,35 +129,42 @@ def run_here(manifest: DLJobManifest, console: Console, line: argparse.Namespace
 
 
 def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
-    """Run a job on a running Ray; Ctrl-C and SIGTERM stop it, as they stop torchrun's ranks."""
+    """Run a job on a running Ray; Ctrl-C, SIGTERM and SIGHUP stop it, as they stop torchrun's ranks."""
     from dljob.api.handle import submit
 
     check_log_dir(line.log_dir)
     # Outside of the `try`: before its acceptance there is no job to stop.
     handle = submit(manifest, address=line.to, code_dir=Path.cwd())
     try:
+        status = _watched(handle, console, line)
+    # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
+    except (Interrupted, KeyboardInterrupt):
+        return _stopped(handle)
+    return watch.tell(handle, status)
+
+
+def _watched(handle: JobHandle, console: Console, line: argparse.Namespace) -> Mapping[str, Any]:
+    """Show a job on a running Ray until it is over, and return the final status."""
+    try:
         listen()  # ray.init has replaced Python's SIGTERM handler by its own
         output.say(f"job {handle.name} ({handle.uid[:8]}) on the Ray at {line.to}; folder: {handle.dir}")
         link(handle, line.log_dir)
         with Lined(handle, console) as shown:
-            status = watch.watch(handle.connection, shown)
-    # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
-    except (Interrupted, KeyboardInterrupt):
-        return _stopped(handle)
-    except UsageError:  # the folder for the logs has just been removed
+            return watch.watch(handle.connection, shown)
+    # The folder for the logs has just been removed; or a pipe or terminal was closed, and nobody reads our output.
+    except (UsageError, OSError):
         _stopped(handle)
         raise
-    return watch.tell(handle, status)
 
 
 def _stopped(handle: JobHandle) -> int:
-    """Stop the job in order; a second signal leaves at once."""
-    output.say(f"stopping {handle.name}")
+    """Stop the job in order, also where nobody reads our output; a second signal leaves at once."""
+    output.say_if_open(f"stopping {handle.name}")
     try:
         handle.stop()
         handle.wait(STOP_S)
     except (DeadlineError, UnreachableError, Interrupted, KeyboardInterrupt):
-        output.say(f"{handle.name} has not ended yet: dljob status {handle.name}")
+        output.say_if_open(f"{handle.name} has not ended yet: dljob status {handle.name}")
     return ExitCode.INTERRUPTED
 
 

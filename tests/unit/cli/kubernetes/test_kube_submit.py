@@ -479,6 +479,40 @@ def test_an_interrupt_or_sigterm_stops_the_job_when_asked_for(
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
 
+@pytest.mark.parametrize("soon", [True, False], ids=["before the signal is heard", "after it"])
+@pytest.mark.parametrize("flags", [["--stop-on-interrupt"], []], ids=["at the first", "at the second"])
+def test_an_interrupt_stops_the_job_though_it_ended_the_reader_of_the_output(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, *, soon: bool, flags: list[str]
+) -> None:
+    """`| tee log` dies of the same Ctrl-C."""
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.endswith("Pending") or "once more within" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+            if not soon:
+                return
+        if any(each.endswith("Pending") for each in said):
+            raise BrokenPipeError
+
+    accept(kube)
+    monkeypatch.setattr(output, "say", say)
+    assert main.run(["run", str(file), "-k", *flags]) == 130
+    assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
+    assert any("is being stopped" in line for line in said)
+
+
+def test_the_end_of_a_pipe_alone_leaves_the_job(kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(line: str) -> None:
+        if line.endswith("Pending"):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(output, "say", say)
+    assert main.run(["run", str(file), "-k", "--stop-on-interrupt"]) == 141
+    assert "annotations" not in only(kube, "dljobs")["metadata"]
+
+
 def test_a_job_built_in_python_is_submitted_to_kubernetes(
     kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

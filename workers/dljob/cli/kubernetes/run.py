@@ -36,6 +36,8 @@ UNSEEN_S = 10.0
 """Time, in seconds, after which an unseen job is reported: a running operator sees a new job much earlier."""
 SECOND_THOUGHTS_S = 3.0
 """Time, in seconds, after Ctrl-C in which a second one stops the job."""
+SAME_S = 0.5
+"""Longest time, in seconds, from the death of a pipe's reader by Ctrl-C to the same Ctrl-C in this process."""
 
 
 def run(
@@ -107,7 +109,7 @@ class WatchedJob:
         interrupted = asyncio.create_task(pressed.get())
         await asyncio.wait({watching, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         # The end of the job may come together with Ctrl-C, and then counts.
-        if watching.done():
+        if watching.done() and not await _pipe_closed_by(interrupted, watching):
             interrupted.cancel()
             return self._finish() if watching.exception() is None else self._report_loss(watching)
         watching.cancel()
@@ -116,7 +118,7 @@ class WatchedJob:
         await asyncio.gather(watching, return_exceptions=True)
         # SIGTERM comes from a script or a scheduler, which sends no second one: the job goes on at once.
         if interrupted.result() == signal.SIGTERM and not stop_on_interrupt:
-            output.say(f"job {self._name} goes on; to come back: {self._reattach_hint()}")
+            output.say_if_open(f"job {self._name} goes on; to come back: {self._reattach_hint()}")
             return ExitCode.INTERRUPTED
         return await self._leave(pressed, stop=stop_on_interrupt)
 
@@ -181,8 +183,8 @@ class WatchedJob:
     async def _leave(self, pressed: asyncio.Queue[int], *, stop: bool) -> int:
         """Leave after Ctrl-C: the job goes on, unless a second one, or the flag, stops it."""
         if not stop:
-            output.say(f"job {self._name} goes on; once more within {SECOND_THOUGHTS_S:g} s stops it")
-            output.say(f"to come back: {self._reattach_hint()}")
+            output.say_if_open(f"job {self._name} goes on; once more within {SECOND_THOUGHTS_S:g} s stops it")
+            output.say_if_open(f"to come back: {self._reattach_hint()}")
             try:
                 # A SIGTERM here is no second Ctrl-C, and lets the job go on.
                 stop = await asyncio.wait_for(pressed.get(), SECOND_THOUGHTS_S) == signal.SIGINT
@@ -192,9 +194,9 @@ class WatchedJob:
             # From here on Ctrl-C ends the command itself: the order may wait a minute for the operator.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().remove_signal_handler(number)
-            output.say(f"stopping {self._name}")
-            await order(self.kube, self.job, "stop", say=output.say)
-            output.say(f"job {self._name} is being stopped: {self._reattach_hint()}")
+            output.say_if_open(f"stopping {self._name}")
+            await order(self.kube, self.job, "stop", say=output.say_if_open)
+            output.say_if_open(f"job {self._name} is being stopped: {self._reattach_hint()}")
         return ExitCode.INTERRUPTED
 
     def _reattach_hint(self) -> str:
@@ -203,6 +205,15 @@ class WatchedJob:
     @property
     def _name(self) -> str:
         return str(self.job["metadata"]["name"])
+
+
+async def _pipe_closed_by(interrupted: asyncio.Task[int], watching: asyncio.Task[None]) -> bool:
+    """Whether the watching ended because Ctrl-C also ended the program that reads our output, as in `| tee log`."""
+    if not isinstance(watching.exception(), OSError):
+        return False
+    # A write may fail before this process hears the signal that its reader died of.
+    await asyncio.wait({interrupted}, timeout=SAME_S)
+    return interrupted.done()
 
 
 def _presses() -> asyncio.Queue[int]:
