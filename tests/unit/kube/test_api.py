@@ -8,12 +8,14 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from fake_cluster import FakeCluster, client_of
 
 from dljob.errors import DLJobError, ExitCode, NotFoundError
 from dljob.kube import api as api_module
+from dljob.kube import connection
 from dljob.kube.answers import Bounds
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, ApiError, Kube, NotThereError, Resource
 from dljob.kube.connection import find
@@ -295,6 +297,11 @@ contexts:
 """
 
 
+def certified(data: str) -> str:
+    """A kubeconfig with this certificate; kubectl writes DATA+OMITTED unless it is asked for --raw."""
+    return KUBECONFIG.replace("'http://127.0.0.1:1/'", f"'https://127.0.0.1:1/', certificate-authority-data: {data}")
+
+
 async def test_the_cluster_is_found_by_kubeconfig_and_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config"
     file.write_text(KUBECONFIG)
@@ -314,6 +321,10 @@ async def test_the_cluster_is_found_by_kubeconfig_and_context(tmp_path: Path, mo
         (KUBECONFIG, "three", "cannot use context 'three' of the kubeconfig"),
         ("{", None, "cannot use the kubeconfig"),
         ("a: 1", None, "cannot use the kubeconfig"),
+        (KUBECONFIG.replace("'http://127.0.0.1:1/'", "1"), None, "cannot use the kubeconfig"),
+        (certified("DATA+OMITTED"), None, "cannot use the certificates of the kubeconfig .*/config: .* certificate"),
+        (certified("DATA+OMITTED"), "two", "cannot use the certificates of context 'two' of the kubeconfig"),
+        (certified("QUJ"), None, "cannot use the kubeconfig .*/config: Incorrect padding"),
         (None, None, "no kubeconfig at"),
     ],
 )
@@ -328,10 +339,40 @@ async def test_a_kubeconfig_that_does_not_serve_is_refused_with_the_reason(
     assert caught.value.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (connection.config.ConfigException("oidc: failed to refresh access token"), 401),
+        (ValueError("oidc: JWT tokens should contain 3 period-delimited parts"), 401),
+        (aiohttp.ServerDisconnectedError(), 0),
+        (TimeoutError(), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_login_that_cannot_be_renewed_is_refused_with_its_kubeconfig(
+    fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    """Status 0 is tried again by those who watch a job: the provider of the login may be back soon."""
+
+    async def load(**_: Any) -> None:
+        raise error
+
+    server = await fake.serve()
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG.replace("http://127.0.0.1:1/", f"http://127.0.0.1:{server.port}"))
+    async with await Kube.connect(kubeconfig=str(file)) as kube:
+        monkeypatch.setattr(connection.config, "load_kube_config", load)
+        fake.fail("GET", "pods", 401)
+        with pytest.raises(
+            ApiError, match=f"cannot use the kubeconfig {file}: .*{str(error) or type(error).__name__}"
+        ) as caught:
+            await kube.list(PODS, None)
+    assert (caught.value.status, caught.value.exit_code) == (status, ExitCode.UNREACHABLE)
+    await server.close()
+
+
 async def test_inside_a_pod_the_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kubernetes.aio.config import incluster_config
-
-    from dljob.kube import connection
 
     claims = base64.urlsafe_b64encode(b'{"sub": "system:serviceaccount:ops:dljob"}').decode().rstrip("=")
     for name, text in {"token": f"head.{claims}.sign", "namespace": "ops\n", "ca.crt": "certificate"}.items():

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import aiohttp
 
 from dljob.kube import answers
-from dljob.kube.connection import ApiConnection, find
+from dljob.kube.connection import ApiConnection, find, unusable
 from dljob.kube.errors import ApiError, NotThereError, from_answer, status_object
 from dljob.kube.resources import (
     CONFIG_MAPS,
@@ -100,9 +100,14 @@ class Kube:
         """Find the cluster (`dljob.kube.connection.find`), without asking it anything.
 
         Raises:
-            ApiError: the kubeconfig, or the context in it, cannot be used (status 0).
+            ApiError: the kubeconfig, the context in it, or its certificates cannot be used (status 0).
         """
-        return cls(await find(context, kubeconfig), manager=manager)
+        way = await find(context, kubeconfig)
+        try:
+            return cls(way, manager=manager)
+        # The client reads the certificates here; an SSLError, which is an OSError, does not name their file.
+        except (OSError, ValueError) as error:
+            raise unusable(f"the certificates of {way.origin}", error) from error
 
     async def close(self) -> None:
         """Close the connections."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import aiohttp
 import yaml
 from kubernetes.aio import config as _config
 from kubernetes.aio.client.configuration import Configuration
@@ -32,7 +33,11 @@ class ApiConnection:
     namespace: str
     """Current namespace: the context's, or the pod's own."""
     refresh: Refresh | None = None
-    """Fetches fresh credentials (exec plugins, OIDC); None when the client does that itself."""
+    """Fetches fresh credentials (exec plugins, OIDC); None when the client does that itself.
+
+    Raises ApiError: status 401 when they are refused, 0 when nobody answers."""
+    origin: str = "the settings of the connection"
+    """Place of address and credentials, for messages: a kubeconfig, a context in it, or a pod's service account."""
 
 
 async def find(context: str | None = None, kubeconfig: str | None = None) -> ApiConnection:
@@ -49,31 +54,40 @@ async def find(context: str | None = None, kubeconfig: str | None = None) -> Api
         except config.ConfigException:
             pass
         else:
-            return ApiConnection(settings, _own_namespace())
+            return ApiConnection(settings, _own_namespace(), origin="the service account of this pod")
     return await _from_file(context, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
 
 
 async def _from_file(context: str | None, files: str) -> ApiConnection:
     settings = Configuration()
     path = _existing(files)
+    origin = f"context {context!r} of the kubeconfig {files}" if context else f"the kubeconfig {files}"
 
-    # persist_config: a refreshed token stays in memory, and the user's file is not rewritten.
-    async def load() -> _Loader:
-        return await config.load_kube_config(
-            config_file=path, context=context, client_configuration=settings, persist_config=False
-        )
+    async def load(status: int) -> _Loader:
+        try:
+            # persist_config: a refreshed token stays in memory, and the user's file is not rewritten.
+            return await config.load_kube_config(
+                config_file=path, context=context, client_configuration=settings, persist_config=False
+            )
+        # A file, or a provider of OIDC logins, that may answer another time.
+        except (OSError, aiohttp.ClientError) as error:
+            raise unusable(origin, error) from error
+        # The client checks few of the file's values, and does not catch what comes of the others.
+        except (config.ConfigException, LookupError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+            raise unusable(origin, error, status) from error
 
-    try:
-        loader = await load()
-    except (config.ConfigException, OSError, KeyError, TypeError, yaml.YAMLError) as error:
-        named = f"context {context!r} of " if context else ""
-        raise ApiError(0, "NoConfig", f"cannot use {named}the kubeconfig {files}: {error}") from error
+    loader = await load(0)
 
     async def refresh() -> None:
         # Into the same `settings`, which the client of the transport holds.
-        await load()
+        await load(401)
 
-    return ApiConnection(settings, loader.current_context["context"].get("namespace") or "default", refresh)
+    return ApiConnection(settings, loader.current_context["context"].get("namespace") or "default", refresh, origin)
+
+
+def unusable(origin: str, error: Exception, status: int = 0) -> ApiError:
+    """Return the error about credentials that cannot be used, whose place is `origin`."""
+    return ApiError(status, "NoConfig", f"cannot use {origin}: {str(error) or type(error).__name__}")
 
 
 class _Loader(Protocol):
