@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,18 @@ def test_a_host_that_dies_is_told_with_its_last_words() -> None:
     with pytest.raises(UnreachableError, match="did not start: gcs_server: no space left"):
         job().submit("dies")
     assert not session._hosts
+
+
+def test_a_host_starts_where_no_temporary_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host itself says which folder Ray needs, and why it has none."""
+
+    def unusable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", unusable)
+    monkeypatch.setattr(tempfile, "_gettempdir", unusable)
+    with pytest.raises(UnreachableError, match="did not start: gcs_server: no space left"):
+        job().submit("dies")
 
 
 def test_submit_without_ray_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

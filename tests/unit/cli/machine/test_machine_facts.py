@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -44,6 +45,22 @@ def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own: Path, monke
     ]
     assert found.hiding == {"CUDA_VISIBLE_DEVICES": ""}
     assert (found.torch, found.ray) == (None, None)
+
+
+def test_facts_of_a_machine_on_which_no_folder_can_be_written_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unusable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", unusable)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(facts, "find_spec", lambda name: name == "torch" or None)
+    monkeypatch.setattr(facts, "_TORCH", "print('{\"count\": 3}')")
+    found = facts.gather()
+    assert [one.path for one in found.disks] == [str(tmp_path / "home/jobs"), str(tmp_path)]
+    assert found.torch == facts.VisibleGpus(3)
 
 
 def test_a_name_that_is_not_resolved_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,24 @@ def test_a_disk_without_room_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp
         machine.scratch_folder()
 
 
+@pytest.mark.parametrize("tmpdir", ["{}/none", ""], ids=["TMPDIR", "no TMPDIR"])
+def test_a_machine_whose_every_disk_is_full_is_refused_with_each_folder(
+    tmpdir: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unusable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/']")
+
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(tempfile, "gettempdir", unusable)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _at: usage(2**20))
+    monkeypatch.setenv("TMPDIR", tmpdir.format(tmp_path))
+    said = "; ".join(
+        f"{folder}: 1 MiB are free, 64 are needed" for folder in (tmpdir.format(tmp_path), "/tmp") if folder
+    )
+    with pytest.raises(UnreachableError, match=f"^no folder for Ray's files: {said}\n.*TMPDIR"):
+        machine.scratch_folder()
+
+
 def test_a_machine_without_a_writable_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> str:
         raise PermissionError(13, "Permission denied")

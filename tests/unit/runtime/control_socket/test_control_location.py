@@ -31,6 +31,20 @@ def test_the_jobs_folder_comes_first_then_the_private_ones(temporary: Path, monk
     assert (temporary / "dljob").stat().st_mode & 0o777 == 0o700
 
 
+def test_where_no_temporary_folder_can_be_written_the_private_ones_are_still_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unusable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(location.tempfile, "gettempdir", unusable)
+    name = f"dljob-{os.geteuid()}"
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    assert list(location.private_folders()) == [temporary / name, Path("/tmp") / name]
+    monkeypatch.delenv("TMPDIR")
+    assert list(location.private_folders()) == [Path("/tmp") / name]
+
+
 def test_a_path_that_is_too_long_in_bytes_is_passed_over(temporary: Path) -> None:
     assert location.fits(Path("/" + "x" * 97))
     assert not location.fits(Path("/" + "x" * 98))

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -106,8 +105,9 @@ class LocalRay:
         return json.loads(line)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A file, not a pipe: nothing reads it while the host runs, and a full pipe would block the host.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the host writes there until it ends
+        # A file, not a pipe: nothing reads it while the host runs, and a full pipe would block the host. In memory: on
+        # a full disk the host still says why it does not start.
+        self._errors = os.fdopen(os.memfd_create("dljob-host", os.MFD_CLOEXEC), "w+b")
         words = ["--once"] if self._once else []
         _hosts.append(self)
         return subprocess.Popen(

@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,8 +268,9 @@ class _Child:
     """Process that imports a library and counts devices."""
 
     def __init__(self, code: str) -> None:
-        # A file, not a pipe: nothing reads while the process runs, and a full pipe would block it.
-        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - `answer` closes it
+        # A file, not a pipe: nothing reads while the process runs, and a full pipe would block it. In memory, since a
+        # full disk is one of the faults that are looked for. `answer` closes it.
+        self._out = os.fdopen(os.memfd_create("dljob-doctor", os.MFD_CLOEXEC), "w+b")
         # -P: no file of the current folder may stand in for a module.
         words = [sys.executable, "-P", "-c", code]
         self._process = subprocess.Popen(

@@ -248,7 +248,12 @@ def check_shared_memory(nodes: int, shm: Path = SHM) -> None:
 
 def scratch_places() -> tuple[Path, ...]:
     """Return the folders in which Ray's folder may be created, the best first."""
-    return tuple(map(Path, dict.fromkeys((tempfile.gettempdir(), "/tmp"))))  # noqa: S108 - mkdtemp makes it private
+    try:
+        best = tempfile.gettempdir()
+    # No folder can be written to, as on a full disk; `scratch_folder` says why for each.
+    except FileNotFoundError:
+        best = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as below
+    return tuple(map(Path, dict.fromkeys((best, "/tmp"))))  # noqa: S108 - mkdtemp makes it private
 
 
 def scratch_folder() -> Path:

@@ -59,8 +59,13 @@ def private_folders() -> Iterator[Path]:
     if runtime and Path(runtime).is_absolute():
         yield Path(runtime) / "dljob"
     name = f"dljob-{os.geteuid()}"
+    try:
+        best = tempfile.gettempdir()
+    # No folder can be written to, as on a full disk; a socket of before may still lie there.
+    except FileNotFoundError:
+        best = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as below
     # /tmp as well: TMPDIR may be too long a path for a socket.
-    yield from dict.fromkeys((Path(tempfile.gettempdir()) / name, Path("/tmp") / name))  # noqa: S108 - checked below
+    yield from dict.fromkeys((Path(best) / name, Path("/tmp") / name))  # noqa: S108 - checked below
 
 
 def private(folder: Path) -> None:
