@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -132,6 +134,33 @@ def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[
     assert main.run(["prune", "--older-than-days", "0"]) == 0
     assert [each.folder.is_dir() for each in (fresh, runs)] == [False, True]
     assert main.run(["prune", "--older-than-days=-1"]) == 2
+
+
+def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign, full, old = (job(name, uid * 32, started=float(uid)) for name, uid in (("a", "1"), ("b", "2"), ("c", "3")))
+    entry = foreign.folder / "job.json"
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "dir": str(tmp_path)}))
+    (tmp_path / "status.json").write_text('{"phase": "Succeeded"}')
+    rmtree = shutil.rmtree
+
+    def refuse(folder: Path) -> None:
+        if folder == full.folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        rmtree(folder)
+
+    monkeypatch.setattr(registry.shutil, "rmtree", refuse)
+    stays = f"job a (11111111) stays: {tmp_path} is not a folder that dljob made\n"
+    assert main.run(["prune", "--dry-run"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == f"b 22222222 {full.dir}\nc 33333333 {old.dir}\n"
+    assert printed.err == f"{stays}2 jobs would be deleted\n"
+    assert main.run(["prune"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == f"c 33333333 {old.dir}\n"
+    assert printed.err == f"{stays}job b (22222222) stays: cannot delete {full.dir}: Permission denied\n1 job deleted\n"
+    assert [each.folder.is_dir() for each in (foreign, full, old)] == [True, True, False]
 
 
 @pytest.mark.parametrize("where", ["other/boot/pid:[1]", "{host}/{boot}/pid:[1]"])

@@ -265,16 +265,26 @@ def refuse_living(record: RegistryEntry) -> None:
         )
 
 
-def delete(record: RegistryEntry) -> None:
-    """Delete the folder of an ended job, but only where dljob keeps jobs: an entry may name any folder.
+def refuse_foreign(record: RegistryEntry) -> None:
+    """Refuse to delete a folder that is not where dljob keeps jobs: an entry may name any folder.
 
     Raises:
-        UsageError: the folder is elsewhere, or cannot be deleted.
+        UsageError: the folder is elsewhere, or a link.
     """
     folder = folder_of(record.name, record.uid)
     # job.json is a file of the user's, and names a folder: a wrong or hostile one must not delete anything else.
     if record.folder != folder or folder.is_symlink():
         raise UsageError(f"{record.dir} is not a folder that dljob made", hint=f"dljob keeps jobs in {home() / 'jobs'}")
+
+
+def delete(record: RegistryEntry) -> None:
+    """Delete the folder of an ended job, if dljob made it.
+
+    Raises:
+        UsageError: the folder is elsewhere, or cannot be deleted.
+    """
+    refuse_foreign(record)
+    folder = folder_of(record.name, record.uid)
     try:
         shutil.rmtree(folder)
     except OSError as error:

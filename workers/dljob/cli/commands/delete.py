@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from dljob.api import registry
 from dljob.cli import output
 from dljob.cli.target import local
-from dljob.errors import UsageError
+from dljob.errors import ExitCode, UsageError
 from dljob.telemetry.wording import counted
 
 
@@ -38,10 +38,11 @@ def delete(job: str, /, *more: str) -> None:
         output.say(f"job {record.name} ({record.uid[:8]}) deleted")
 
 
-def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(negative="")] = False) -> None:
+def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(negative="")] = False) -> int:
     """Delete the folders of all jobs that ended some time ago.
 
     A job on a Ray that does not answer stays, since the network may be the reason; `dljob delete JOB` deletes it.
+    Exits with 1 when a folder cannot be deleted; the others are deleted all the same.
 
     Args:
         older_than_days: only jobs that started at least so many days ago; 0: all that have ended.
@@ -57,8 +58,21 @@ def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(ne
         if host := record.elsewhere:
             output.say(f"job {record.name} ({record.uid[:8]}) stays: it runs on {host}, or was killed there")
     ended = [record for record in old if record.over or record.stale]
-    for record in ended:
-        if not dry_run:
+    done = [record for record in ended if _pruned(record, dry_run=dry_run)]
+    output.say(f"{counted(len(done), 'job')} {'would be deleted' if dry_run else 'deleted'}")
+    return ExitCode.OK if len(done) == len(ended) else ExitCode.JOB_FAILED
+
+
+def _pruned(record: registry.RegistryEntry, *, dry_run: bool) -> bool:
+    """Delete a folder, or find it one of dljob's; otherwise say why it stays."""
+    try:
+        if dry_run:
+            registry.refuse_foreign(record)
+        else:
             registry.delete(record)
-        output.data(f"{record.name} {record.uid[:8]} {record.dir}")
-    output.say(f"{counted(len(ended), 'job')} {'would be deleted' if dry_run else 'deleted'}")
+    # Such as files of another user, of a job in a container. The folders after this one are no less in the way.
+    except UsageError as error:
+        output.say(f"job {record.name} ({record.uid[:8]}) stays: {error.message}")
+        return False
+    output.data(f"{record.name} {record.uid[:8]} {record.dir}")
+    return True
