@@ -110,6 +110,33 @@ def test_a_shell_keeps_what_stands_around_torchrun() -> None:
     assert "each rank runs what stands before torchrun, and not once for each machine" in made.remarks
 
 
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (("sh", "-c", 'exec "$@"', "sh", "python", "/w/a.py", "--part=a"), None),
+        (("sh", "-c", "exec python /w/a.py $1", "--", "--part=a"), None),
+        (("bash", "-euo", "pipefail", "-c", "/w/run.sh $0", "a"), None),
+        (
+            ("sh", "-ec", 'pip list; torchrun /w/a.py "$1"', "--", "a"),
+            ("sh", "-ec", 'pip list; python -u /w/a.py "$1"', "--", "a"),
+        ),
+        (
+            ("sh", "-c", 'exec "$@"', "sh", "torchrun", "/w/a.py", "--part=a b"),
+            ("sh", "-c", "python -u /w/a.py '--part=a b'", "sh", "torchrun", "/w/a.py", "--part=a b"),
+        ),
+    ],
+)
+def test_words_behind_the_text_of_a_shell_are_carried(words: tuple[str, ...], want: tuple[str, ...] | None) -> None:
+    """`$0`, `$1` and `"$@"` of the text are these words, and so is the `--` that is `$0`."""
+    (role,) = spec_of(pytorch(pod(*words))).roles
+    assert role.entrypoint.command == (want or words)
+
+
+def test_a_launcher_behind_the_text_of_a_shell_is_told() -> None:
+    made = job(pytorch(pod("sh", "-c", 'exec "$@"', "sh", "accelerate", "launch", "/w/a.py")))
+    assert any("accelerate launch starts ranks itself" in row.fate.why for row in made.rows)
+
+
 def test_jobs_of_a_job_set_wait_for_each_other() -> None:
     """Each replicated job is a role; those that do not decide about success are no drivers."""
     plain = {"parallelism": 2, "template": pod("sleep", "1", readinessProbe={"exec": {"command": ["true"]}})}

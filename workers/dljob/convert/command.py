@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.api import torchrun, torchrun_line
@@ -30,6 +30,8 @@ class ContainerCommand:
     """Its words; of a shell those before its text."""
     shell: str = ""
     """The text that a shell runs; empty: there is no shell."""
+    behind: tuple[str, ...] = ()
+    """The words behind that text: `$0`, `$1` and so on in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Torchrun:
     """What the shell runs before it."""
     tail: str = ""
     """The script and its arguments as they stand in the shell's text, with all behind them."""
+    shell: tuple[str, ...] = ("bash", "-c")
+    """The words of the shell before its text."""
+    behind: tuple[str, ...] = ()
+    """The words behind the text."""
 
 
 def of_container(source: SourceManifest, loc: Loc, known: Mapping[str, str]) -> ContainerCommand | None:
@@ -53,18 +59,26 @@ def of_container(source: SourceManifest, loc: Loc, known: Mapping[str, str]) -> 
 
 
 def of_words(words: Sequence[str]) -> ContainerCommand:
-    """Return a command by its words: `sh -c TEXT` is a shell and its text."""
-    program, at = words[0], 1
-    if program in SHELLS or program.rpartition("/")[2] in ("sh", "bash"):
-        while at < len(words) and words[at].startswith("-"):
-            flag = words[at]
-            at += 1
-            # -c, -lc, -exc: its text is the next word that is no option.
-            if "c" in flag and not flag.startswith("--"):
-                rest = [word for word in words[at:] if word != "--"]
-                if rest:
-                    return ContainerCommand(tuple(words[:at]), rest[0])
+    """Return a command by its words: `sh -c TEXT` is a shell, its text, and the words behind it."""
+    program = words[0]
+    shell = program in SHELLS or program.rpartition("/")[2] in ("sh", "bash")
+    if shell and (at := _text_of_shell(words)):
+        return ContainerCommand(tuple(words[:at]), words[at], tuple(words[at + 1 :]))
     return ContainerCommand(tuple(words))
+
+
+def _text_of_shell(words: Sequence[str]) -> int:
+    """Return the index of the text that a shell runs, behind its options; 0: it runs none."""
+    at, runs = 1, False
+    while at < len(words) and words[at].startswith(("-", "+")):
+        flag = words[at]
+        at += 1
+        if flag in ("--", "-"):
+            break
+        if not flag.startswith("--"):
+            runs = runs or "c" in flag  # -c, -lc, -exc
+            at += flag.count("o") + flag.count("O")  # each takes a word: -euo pipefail
+    return at if runs and at < len(words) else 0
 
 
 def of_text(text: str) -> ContainerCommand:
@@ -82,7 +96,7 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 def argv(command: ContainerCommand, workdir: str = "") -> list[str]:
     """Return the words of an entrypoint; `workdir` is the folder to start in, empty for the job's folder."""
-    words = [*command.argv, *([command.shell] if command.shell else [])]
+    words = [*command.argv, *([command.shell] if command.shell else []), *command.behind]
     return ["sh", "-c", 'cd "$0" && exec "$@"', workdir, *words] if workdir else words
 
 
@@ -92,7 +106,7 @@ def relative_files(command: ContainerCommand) -> list[str]:
         # A text that changes the folder, or gets its files, knows where it is.
         if re.search(r"(^|[\s;&|])(cd|pushd|git|wget|curl)\s", command.shell):
             return []
-        words = re.split(r"[\s;&|<>()'\"=]+", command.shell)
+        words = [*re.split(r"[\s;&|<>()'\"=]+", command.shell), *command.behind[1:]]
     else:
         words = list(command.argv)
     return [word for word in words if _FILE.fullmatch(word)]
@@ -100,7 +114,12 @@ def relative_files(command: ContainerCommand) -> list[str]:
 
 def launcher(command: ContainerCommand) -> str:
     """Return the name of a launcher of ranks in a command; empty where there is none."""
-    words = command.shell.split() if command.shell else list(command.argv)
+    if not command.shell:
+        return _launches(command.argv)
+    return _launches(command.shell.split()) or _launches(command.behind[1:])
+
+
+def _launches(words: Sequence[str]) -> str:
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         behind = words[at + 1] if at + 1 < len(words) else ""
@@ -122,7 +141,9 @@ def find_torchrun(command: ContainerCommand, known: Mapping[str, str]) -> Torchr
         words = list(command.argv)
         begin = _behind_torchrun(words)
         return Torchrun(tuple(words[begin:])) if begin else None
-    return _in_text(command.shell, known)
+    text = command.shell.replace('"$@"', shlex.join(command.behind[1:])) if command.behind else command.shell
+    found = _in_text(text, known)
+    return replace(found, shell=command.argv, behind=command.behind) if found else None
 
 
 def _behind_torchrun(words: Sequence[str]) -> int:
@@ -234,7 +255,7 @@ def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, st
     if found.tail:
         run = "" if line.no_python else "python -u -m " if line.module else "python -u "
         role["entrypoint"] = {
-            "command": argv(ContainerCommand(("bash", "-c"), f"{found.before}{run}{found.tail}"), workdir)
+            "command": argv(ContainerCommand(found.shell, f"{found.before}{run}{found.tail}", found.behind), workdir)
         }
         role.pop("args", None)
     elif workdir:

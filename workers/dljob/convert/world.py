@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dljob.api import torchrun_line
@@ -193,7 +193,7 @@ def _ranks(pod: ConvertedPod, said: str) -> int:
 
 def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.Torchrun) -> None:
     words, checked = _without_dlrover(found.words)
-    found = command.Torchrun(tuple(words), found.before, found.tail)
+    found = replace(found, words=tuple(words))
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
     # What the line says comes before the variable, also where it says torchrun's default.
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
