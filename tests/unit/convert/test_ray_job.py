@@ -67,6 +67,30 @@ def test_the_driver_runs_on_a_machine_made_from_the_head() -> None:
     assert spec.runtime_env == {"env_vars": {"LEVEL": "3"}}
 
 
+def test_a_driver_starts_once_where_backoff_limit_says_no_more() -> None:
+    """Neither the role nor the job has a restart for it, and no new RayCluster runs it again; the report says so."""
+    for text in (TEXT, TEXT.replace("  newerField: 7\n", "  backoffLimit: 0\n")):
+        made = job(text)
+        spec = load(made.text).spec
+        policy, budgets = spec.roles[0].restart_policy, spec.fault_tolerance
+        assert (policy.level, policy.max_restarts) == ("Never", 0)
+        assert (budgets.max_restarts, budgets.max_cluster_restarts) == (0, 0)
+        assert any("the driver starts once" in remark for remark in made.remarks)
+
+
+def test_backoff_limit_is_the_number_of_further_starts() -> None:
+    """Over the life of the job, whatever the error was: KubeRay has no window, and does not look at errors."""
+    made = job(TEXT.replace("  newerField: 7\n", "  backoffLimit: 2\n"))
+    spec = load(made.text).spec
+    budgets = spec.fault_tolerance
+    assert (spec.roles[0].restart_policy.level, spec.roles[0].restart_policy.max_restarts) == (None, 2)
+    assert (budgets.max_restarts, budgets.max_cluster_restarts, budgets.window_seconds) == (0, 2, 2592000)
+    assert [(rule.action, rule.on_reasons) for rule in budgets.rules] == [
+        ("RestartProcess", ("UserError", "ImportError"))
+    ]
+    assert not [row for row in made.rows if row.fate.kind == "dropped"]
+
+
 def test_a_field_of_a_newer_version_is_named_with_its_line() -> None:
     """Nobody took it, so it is not carried."""
     (row,) = [row for row in job(TEXT).rows if row.fate.kind == "dropped"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
+from dljob.api.torchrun import FOR_EVER
 from dljob.convert import command
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import ConvertedPod
@@ -15,7 +16,10 @@ from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
 from dljob.spec.text import tree
 from dljob.spec.text.tree import Loc
+from dljob.telemetry.wording import counted
 
+AGAIN = {"name": "backoff-limit", "onReasons": ["UserError", "ImportError"], "action": "RestartProcess"}
+"""Restart rule for errors of the driver itself: KubeRay does not look at why it failed, and starts it again."""
 _SUBMITTER = "the operator submits the driver itself: there is no pod for that"
 _HARMLESS = {
     "jobId": "dljob names its submissions itself",
@@ -50,6 +54,7 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     pod = None if selected else cluster(draft, ("spec", "rayClusterSpec"))
     folder = workdir or _folder(draft, pod, line)
     _driver(draft, pod, role)
+    _attempts(draft, role)
     draft.put((*role, "entrypoint", "command"), command.argv(line, folder))
     if text:
         source.carry(("spec", "entrypoint"), (*role, "entrypoint", "command"))
@@ -62,7 +67,7 @@ def _field(draft: Draft, key: str, at: Loc) -> None:
         case "suspend" | "activeDeadlineSeconds" | "preRunningDeadlineSeconds":
             scalar(draft, at, ("spec", key))
         case "backoffLimit":
-            scalar(draft, at, ("spec", "faultTolerance", "maxClusterRestarts"), "each is a new RayCluster, as there")
+            pass  # `_attempts`, which holds without the field too
         case "shutdownAfterJobFinishes":
             kept = source.value(at) is False
             draft.move(at, ("spec", "cleanupPolicy"), "Retain" if kept else "DeleteCluster")
@@ -80,6 +85,26 @@ def _field(draft: Draft, key: str, at: Loc) -> None:
             _runtime_env(draft, at)
         case _:
             pass
+
+
+def _attempts(draft: Draft, role: Loc) -> None:
+    """Start the driver as often as KubeRay does: once, and `backoffLimit` times more where it fails."""
+    at: Loc = ("spec", "backoffLimit")
+    more = draft.source.number(at)
+    if more is not None:
+        draft.source.carry(at, (*role, "restartPolicy", "maxRestarts"))
+    # The job has no budget of its own, in which restarts would begin anew once the role's is used up.
+    budgets: dict[str, Any] = {"maxRestarts": 0, "maxClusterRestarts": more or 0}
+    if more:
+        draft.put((*role, "restartPolicy"), {"maxRestarts": more})
+        budgets |= {"windowSeconds": FOR_EVER, "rules": [AGAIN]}
+        times = counted(more, "time")
+        draft.remarks.append(f"a driver that fails starts again, {times}; a lost RayCluster is replaced as often")
+    else:
+        # Never, and not only no budget: none is charged for a machine whose end was announced.
+        draft.put((*role, "restartPolicy"), {"level": "Never", "maxRestarts": 0})
+        draft.remarks.append("the driver starts once, as with KubeRay's backoffLimit of 0: its failure fails the job")
+    draft.put(("spec", "faultTolerance"), budgets)
 
 
 def _managed(draft: Draft, at: Loc) -> None:
