@@ -137,6 +137,37 @@ def test_a_launcher_behind_the_text_of_a_shell_is_told() -> None:
     assert any("accelerate launch starts ranks itself" in row.fate.why for row in made.rows)
 
 
+def job_set(words: tuple[str, ...], replicas: int = 1, env: Any = (), **fields: Any) -> str:
+    """Return a JobSet of one replicated job, whose pods run a command."""
+    template = pod(*words, env=list(env))
+    jobs = {"name": "workers", "replicas": replicas, "template": {"spec": {"template": template, **fields}}}
+    return manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [jobs]})
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "fates"),
+    [
+        ({"parallelism": 2, "completions": 10}, 10, ["dropped", "carried"]),
+        ({"parallelism": 8, "completions": 3}, 3, ["harmless", "carried"]),
+        ({"parallelism": 4, "completions": 4}, 4, ["carried", "carried"]),
+        ({"completions": 5}, 5, ["carried"]),
+        ({"parallelism": 6, "completionMode": "NonIndexed"}, 6, ["carried"]),
+    ],
+)
+def test_each_completion_of_a_job_has_a_rank_that_does_its_part(
+    said: dict[str, Any], ranks: int, fates: list[str]
+) -> None:
+    """Else the parts of the other completions were never done; all run at once, which the report says."""
+    made = job(job_set(("python", "/w/a.py"), **said))
+    spec = load(made.text).spec
+    assert (spec.roles[0].replicas, spec.node_groups[0].replicas) == (ranks, ranks)
+    found = [row.fate for row in made.rows if row.loc[-1] in ("parallelism", "completions")]
+    assert [fate.kind for fate in found] == fates
+    at_once = said.get("parallelism", 1)
+    words = [*made.remarks, *(fate.why for fate in found)]
+    assert any("at once" in one for one in words) is (at_once < ranks)
+
+
 def test_jobs_of_a_job_set_wait_for_each_other() -> None:
     """Each replicated job is a role; those that do not decide about success are no drivers."""
     plain = {"parallelism": 2, "template": pod("sleep", "1", readinessProbe={"exec": {"command": ["true"]}})}

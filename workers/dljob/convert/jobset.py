@@ -69,7 +69,7 @@ def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], work
     source.stands(at, role)
     source.carry((*at, "name"), (*role, "name"))
     job = (*at, "template", "spec")
-    pods = source.number((*job, "parallelism")) or source.number((*job, "completions")) or 1
+    pods = _pods(draft, job, role)
     world = PodWorld(
         role,
         name,
@@ -82,6 +82,24 @@ def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], work
     )
     _around(draft, at, job, role)
     build(draft, world)
+
+
+def _pods(draft: Draft, job: Loc, role: Loc) -> int:
+    """Return the pods of a Job: one for each completion, since each of them does a part of the work."""
+    source = draft.source
+    at_once, parts = (source.number((*job, key)) for key in ("parallelism", "completions"))
+    pods = parts or at_once or 1
+    for key, number in (("parallelism", at_once), ("completions", parts)):
+        if number is not None:
+            source.carry((*job, key), (*role, "replicas"))
+    place = (*job, "parallelism")
+    if at_once is not None and at_once > pods:
+        source.harmless(place, "Kubernetes runs no more pods than completions, either")
+    elif at_once is not None and at_once < pods:
+        source.drop(place, f"all {pods} ranks run at once, on as many machines; Kubernetes runs {at_once} at a time")
+    elif at_once is None and pods > 1:
+        draft.remarks.append(f"all {pods} ranks run at once, on as many machines; Kubernetes runs one at a time")
+    return pods
 
 
 def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
@@ -103,9 +121,7 @@ def _job_fields(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
     for _, place in source.keys((*at, "template", "metadata")):
         source.harmless(place, "Jobs are not made: the pods' own labels are carried")
     for key, place in source.keys(job):
-        if key in ("parallelism", "completions"):
-            source.carry(place, (*role, "replicas"))
-        elif key in _JOB_FIELDS:
+        if key in _JOB_FIELDS:
             source.harmless(place, _JOB_FIELDS[key])
         elif key == "activeDeadlineSeconds":
             scalar(draft, place, ("spec", key), "of the whole job")

@@ -105,7 +105,8 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     for key, at in source.keys(("spec",)):
         _field(draft, key, at, overlay, steps)
     said = source.number(("spec", "trainer", "numNodes"))
-    overlay.put((*_job(steps["trainer"]), "parallelism"), said or nodes)
+    for key in ("parallelism", "completions"):  # as the trainer sets both
+        overlay.put((*_job(steps["trainer"]), key), said or nodes)
     source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
     said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
     _environment(overlay, steps["trainer"], str(said_each))
