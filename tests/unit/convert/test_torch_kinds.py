@@ -168,6 +168,20 @@ def test_each_completion_of_a_job_has_a_rank_that_does_its_part(
     assert any("at once" in one for one in words) is (at_once < ranks)
 
 
+@pytest.mark.parametrize(("said", "ranks"), [({"backoffLimit": 2}, 2), ({"backoffLimit": 0}, 0), ({}, 6)])
+@pytest.mark.parametrize("line", [("python", "/w/a.py"), ("torchrun", "/w/a.py")])
+def test_restarts_of_pods_are_the_roles_and_those_of_all_jobs_the_jobs(
+    said: dict[str, int], ranks: int, line: tuple[str, ...]
+) -> None:
+    """`backoffLimit`, which is 6 by default, and `failurePolicy.maxRestarts`, which is 0; over the life of the job."""
+    text = job_set(line, **said)
+    for again in (0, 3):
+        budgets = spec_of(text).fault_tolerance
+        assert spec_of(text).roles[0].restart_policy.max_restarts == ranks
+        assert (budgets.max_restarts, budgets.window_seconds) == (again, 2592000)
+        text += "  failurePolicy:\n    maxRestarts: 3\n"
+
+
 def test_jobs_of_a_job_set_wait_for_each_other() -> None:
     """Each replicated job is a role; those that do not decide about success are no drivers."""
     plain = {"parallelism": 2, "template": pod("sleep", "1", readinessProbe={"exec": {"command": ["true"]}})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dljob.api.torchrun import FOR_EVER
 from dljob.convert.kubeflow import managed
 from dljob.convert.meta import dns_name, head, scalar
 from dljob.convert.pods import Manner
@@ -12,11 +13,10 @@ from dljob.convert.world import GIVEN, PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 
 MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN)
+BACKOFF_LIMIT = 6
+"""Default of a Job's `backoffLimit`, from Kubernetes."""
 _PODS = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
 _JOB_FIELDS = {
-    "backoffLimit": _PODS,
-    "backoffLimitPerIndex": _PODS,
-    "maxFailedIndexes": _PODS,
     "podReplacementPolicy": _PODS,
     "completionMode": "ranks have numbers anyway",
     "suspend": "the job is suspended as a whole",
@@ -49,9 +49,12 @@ def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, nproc: str 
     places = list(source.items((*spec, "replicatedJobs")))
     if not places:
         raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
-    restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
     for at in places:
-        _replicated(draft, at, restarts, given, workdir, nproc=nproc)
+        _replicated(draft, at, given, workdir, nproc=nproc)
+    # After the roles, whose torchrun lines have budgets too. Neither Jobs nor JobSets have a window.
+    restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
+    for name, number in (("maxRestarts", restarts), ("windowSeconds", FOR_EVER)):
+        draft.put(("spec", "faultTolerance", name), number)
     for key, at in source.keys(spec):
         _field(draft, key, at, places)
 
@@ -62,7 +65,7 @@ def role_name(draft: Draft, at: Loc) -> str:
     return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
 
 
-def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], workdir: str, *, nproc: str) -> None:
+def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, nproc: str) -> None:
     source = draft.source
     role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
     name = role_name(draft, at)
@@ -70,11 +73,12 @@ def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], work
     source.carry((*at, "name"), (*role, "name"))
     job = (*at, "template", "spec")
     pods = _pods(draft, job, role)
+    restarts = source.number((*job, "backoffLimit"))
     world = PodWorld(
         role,
         name,
         [PodSet(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
-        restarts=restarts,
+        restarts=BACKOFF_LIMIT if restarts is None else restarts,
         nproc=nproc,
         torch=_meets(draft, (*job, "template")),
         command=tuple(given),
@@ -123,6 +127,10 @@ def _job_fields(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
     for key, place in source.keys(job):
         if key in _JOB_FIELDS:
             source.harmless(place, _JOB_FIELDS[key])
+        elif key == "backoffLimit":
+            source.carry(place, (*role, "restartPolicy", "maxRestarts"))
+        elif key in ("backoffLimitPerIndex", "maxFailedIndexes"):
+            source.drop(place, "restartPolicy.maxRestarts counts the restarts of all ranks of a role together")
         elif key == "activeDeadlineSeconds":
             scalar(draft, place, ("spec", key), "of the whole job")
         elif key in ("podFailurePolicy", "successPolicy"):
@@ -161,7 +169,7 @@ def _field(draft: Draft, key: str, at: Loc, places: Sequence[Loc]) -> None:
         case "network" | "coordinator":
             source.harmless(at, "PrimeMaster tells the ranks of each other")
         case "failurePolicy":
-            source.carry((*at, "maxRestarts"), ("spec", "roles", 0, "restartPolicy", "maxRestarts"))
+            source.carry((*at, "maxRestarts"), ("spec", "faultTolerance", "maxRestarts"))
             source.harmless((*at, "restartStrategy"), "PrimeMaster restarts what has to restart")
             if source.value((*at, "rules")):
                 source.drop((*at, "rules"), "write faultTolerance.rules, which look at exit codes and reasons")
