@@ -75,6 +75,13 @@ def test_a_plain_program_is_one_rank_for_each_pod() -> None:
     assert role.entrypoint.command == ("sh", "-c", 'exec python /work/train.py "--rank=${RANK}"')
 
 
+def test_pods_that_never_restart_have_no_restart_of_the_job_either() -> None:
+    """With and without torchrun: a role without restarts would else have those of the job, 10 by default."""
+    for words in (("python", "/work/train.py"), ("torchrun", "/work/train.py")):
+        spec = spec_of(pytorch(pod(*words)))
+        assert (spec.roles[0].restart_policy.max_restarts, spec.fault_tolerance.max_restarts) == (0, 0)
+
+
 @pytest.mark.parametrize(("said", "ranks"), [(("--nproc_per_node=1",), 1), (("--nproc-per-node", "2"), 2), ((), 1)])
 def test_ranks_of_a_pod_are_what_its_line_says(said: tuple[str, ...], ranks: int) -> None:
     """Also where it says torchrun's default; a JobSet and DLRover set no variable that says another one."""

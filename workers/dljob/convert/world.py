@@ -284,6 +284,9 @@ def _plain(draft: Draft, world: PodWorld, pod: ConvertedPod, line: command.Conta
         role["accelerator"] = {"type": kind, "count": count}
     if world.restarts is not None:
         role["restartPolicy"] = {"maxRestarts": world.restarts}
+        if not world.restarts:
+            # Where a role has no restart left the job restarts, and that would be 10 times by default.
+            draft.put(("spec", "faultTolerance", "maxRestarts"), 0)
     _merge(draft, world, pod, role, 1)
     if not workdir:
         _relative(draft, world, pod, command.relative_files(line), "")
