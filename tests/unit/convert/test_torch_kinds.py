@@ -139,6 +139,17 @@ def test_words_behind_the_text_of_a_shell_are_carried(words: tuple[str, ...], wa
     assert role.entrypoint.command == (want or words)
 
 
+def test_a_doubled_dollar_is_one_as_in_kubernetes() -> None:
+    """In commands and plain values; `$$(NAME)` is no reference, and what stays in the pod Kubernetes reads itself."""
+    env = [{"name": "A", "value": "x$$y"}, {"name": "B", "value": "$(A)$$"}, {"name": "C", "value": "c$$"}]
+    words = ("bash", "-c", "echo $$(hostname) $$$$ $(C) $$(C) $x", "$$0")
+    spec = spec_of(pytorch(pod(*words, env=env)))
+    assert spec.roles[0].entrypoint.command == ("bash", "-c", "echo $(hostname) $$ c$ $(C) $x", "$0")
+    assert {one.name: one.value for one in spec.roles[0].env} == {"C": "c$"}
+    inner = spec.node_groups[0].template["spec"]["containers"][0]["env"]
+    assert {one["name"]: one["value"] for one in inner} == {"A": "x$$y", "B": "$(A)$$"}
+
+
 def test_a_launcher_behind_the_text_of_a_shell_is_told() -> None:
     made = job(pytorch(pod("sh", "-c", 'exec "$@"', "sh", "accelerate", "launch", "/w/a.py")))
     assert any("accelerate launch starts ranks itself" in row.fate.why for row in made.rows)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.api import torchrun, torchrun_line
-from dljob.convert.source import SourceManifest
-from dljob.spec.text.tree import Loc
 
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
 LAUNCHERS = ("accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "colossalai", "ray", "tune", "trl")
 """Programs that start ranks of their own."""
 _META = re.compile(r"[\n;&|<>()$`*?\[\]{}~!#\"'\\]")
-_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
+"""`$$`, which Kubernetes turns into `$`, or `$(NAME)`. From the left: `$$(NAME)` is no reference."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _FILE = re.compile(r"(\./)?([\w.-]+/)*[\w.-]+\.(py|sh|json|ya?ml|cfg|toml|txt|jsonl|ipynb)")
 _END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
@@ -48,14 +47,6 @@ class Torchrun:
     """The words of the shell before its text."""
     behind: tuple[str, ...] = ()
     """The words behind the text."""
-
-
-def of_container(source: SourceManifest, loc: Loc, known: Mapping[str, str]) -> ContainerCommand | None:
-    """Return the command of a container with `$(NAME)` replaced as Kubernetes does; None: it is the image's own."""
-    command = source.words((*loc, "command"))
-    if not command:
-        return None
-    return of_words([expanded(word, known) for word in (*command, *source.words((*loc, "args")))])
 
 
 def of_words(words: Sequence[str]) -> ContainerCommand:
@@ -90,8 +81,8 @@ def of_text(text: str) -> ContainerCommand:
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` of known variables; others stay, as in Kubernetes."""
-    return _REFERENCE.sub(lambda found: known.get(found[1], found[0]), text)
+    """Replace `$(NAME)` of known variables, and `$$` by `$`; other names stay, as in Kubernetes."""
+    return _REFERENCE.sub(lambda found: "$" if found[1] is None else known.get(found[1], found[0]), text)
 
 
 def argv(command: ContainerCommand, workdir: str = "") -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dljob.convert.command import expanded
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
@@ -160,7 +161,7 @@ def variables(draft: Draft, role: Loc) -> None:
         if value is None:
             source.drop(at, "only plain values: write it as nodeGroups[].template")
         else:
-            draft.append(at, (*role, "env"), {"name": name, "value": value})
+            draft.append(at, (*role, "env"), {"name": name, "value": expanded(value, {})})
 
 
 def elastic_field(draft: Draft, key: str, at: Loc, strategy: str = "AllreduceStrategy") -> None:

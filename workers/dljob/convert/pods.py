@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from dljob.convert.command import expanded
 from dljob.convert.source import Draft, SourceManifest
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
@@ -352,7 +353,7 @@ def _env(work: _Work, loc: Loc) -> None:
         elif source.value((*at, "valueFrom")) is not None or _in_pod(name, value, referred, manner):
             _pod_variable(work, at, name)
         else:
-            work.pod.env[name] = source.text((*at, "value")) or ""
+            work.pod.env[name] = expanded(source.text((*at, "value")) or "", {})
             source.carry(at, (*PENDING_ENV, name))
 
 
@@ -395,7 +396,8 @@ def place_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
             source.harmless(loc, "it is an option of torchrun, which the role has")
             continue
         at = names.index(name)
-        if source.text((*loc, "value")) not in (None, draft.get((*role, "env", at, "value"))):
+        own = source.text((*loc, "value"))
+        if own is not None and expanded(own, {}) != draft.get((*role, "env", at, "value")):
             source.drop(loc, f"{name} has another value in other pods of the role")
         else:
             source.carry(loc, (*role, "env", at))
