@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,66 @@ def of_text(text: str) -> ContainerCommand:
 def expanded(text: str, known: Mapping[str, str]) -> str:
     """Replace `$(NAME)` of known variables, and `$$` by `$`; other names stay, as in Kubernetes."""
     return _REFERENCE.sub(lambda found: "$" if found[1] is None else known.get(found[1], found[0]), text)
+
+
+def refers(text: str, names: Collection[str]) -> bool:
+    """Whether Kubernetes would replace one of these names in a text."""
+    return any(found[1] in names for found in _REFERENCE.finditer(text))
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a shell's text reads a variable."""
+    return re.search(rf"\$\{{?{name}\b", text) is not None
+
+
+def resolved(line: ContainerCommand, known: Mapping[str, str], own: Mapping[str, str]) -> ContainerCommand:
+    """Return a command with `$(NAME)` replaced as Kubernetes does.
+
+    Args:
+        line: the command.
+        known: variables with their values.
+        own: variables whose values only a rank has, with the variables in which a shell finds them there.
+    """
+    known = {name: value for name, value in known.items() if name not in own}
+    if not any(refers(word, own) for word in (*line.argv, *line.behind)):
+        argv, behind = (tuple(expanded(word, known) for word in part) for part in (line.argv, line.behind))
+        return ContainerCommand(
+            argv, expanded(line.shell, known | {name: f"${{{there}}}" for name, there in own.items()}), behind
+        )
+
+    def quoted(word: str) -> str:
+        return _in_double_quotes(word, known, own) if refers(word, own) else shlex.quote(expanded(word, known))
+
+    words = [*line.argv, *([line.shell] if line.shell else []), *line.behind]
+    return ContainerCommand(("sh", "-c"), f"exec {' '.join(map(quoted, words))}")
+
+
+def _in_double_quotes(word: str, known: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return a word as a shell reads it: it replaces only references to variables of the rank."""
+    made, at = "", 0
+    for found in _REFERENCE.finditer(word):
+        read = f"${{{own[found[1]]}}}" if found[1] in own else _escaped(expanded(found[0], known))
+        made += _escaped(word[at : found.start()]) + read
+        at = found.end()
+    return f'"{made}{_escaped(word[at:])}"'
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r'([$`"\\])', r"\\\1", text)
+
+
+def exporting(variables: Mapping[str, str]) -> str:
+    """Return the begin of a text that sets variables: name -> value within double quotes."""
+    assignments = [f'{name}="{value}"' for name, value in variables.items()]
+    return f"export {' '.join(assignments)}; " if assignments else ""
+
+
+def with_exports(line: ContainerCommand, variables: Mapping[str, str]) -> ContainerCommand:
+    """Return a command before which a shell sets variables."""
+    text = exporting(variables)
+    if not text or line.shell:
+        return replace(line, shell=text + line.shell)
+    return ContainerCommand(("sh", "-c"), f'{text}exec "$@"', ("sh", *line.argv))
 
 
 def argv(command: ContainerCommand, workdir: str = "") -> list[str]:

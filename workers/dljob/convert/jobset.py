@@ -9,10 +9,11 @@ from dljob.convert.kubeflow import managed
 from dljob.convert.meta import dns_name, head, scalar
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
-from dljob.convert.world import GIVEN, PodSet, PodWorld, build
+from dljob.convert.variables import GIVEN, INDEX
+from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 
-MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN)
+MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN, sets=(INDEX,))
 BACKOFF_LIMIT = 6
 """Default of a Job's `backoffLimit`, from Kubernetes."""
 _PODS = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
@@ -80,6 +81,7 @@ def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, np
         [PodSet(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
         restarts=BACKOFF_LIMIT if restarts is None else restarts,
         nproc=nproc,
+        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else pods,
         torch=_meets(draft, (*job, "template")),
         command=tuple(given),
         workdir=workdir,

@@ -8,11 +8,12 @@ from dljob.convert.command import expanded
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
-from dljob.convert.world import GIVEN, PodSet, PodWorld, build
+from dljob.convert.variables import GIVEN
+from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 
-PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",))
-DLROVER = Manner(("main",), given=GIVEN)
+PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",), sets=("PET_NODE_RANK", "PET_NNODES"))
+DLROVER = Manner(("main",), given=GIVEN, sets=("NODE_RANK", "NODE_NUM", "WORKER_NUM"))
 _REPLICAS = ("spec", "pytorchReplicaSpecs")
 _MEET = "PrimeMaster is the rendezvous"
 

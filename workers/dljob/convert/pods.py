@@ -43,6 +43,10 @@ class ConvertedPod:
     """Kind and number of devices."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     """Variables with a plain value."""
+    inner: set[str] = field(default_factory=set[str])
+    """Variables that stay in the pod, whose values only a process there knows."""
+    given: dict[str, Loc] = field(default_factory=dict[str, Loc])
+    """Variables of the manifest that depend on the rank, with their places: `variables` says what becomes of them."""
     workdir: str = ""
     probes: dict[str, Any] = field(default_factory=dict[str, Any])
     """Probes that a role can have."""
@@ -57,7 +61,9 @@ class Manner:
     ray: bool = False
     """Whether the pod runs Ray, so that command, probes and ports are those of `ray start`."""
     given: tuple[str, ...] = ()
-    """Variables that PrimeMaster gives to each rank, so that those of the manifest are not needed."""
+    """Variables that depend on the rank: PrimeMaster gives them to it, or its command sets them."""
+    sets: tuple[str, ...] = ()
+    """Variables that the controller of this kind sets in each pod, beside those of torch."""
     ports: tuple[str, ...] = ()
     """Names of ports of the rendezvous."""
 
@@ -344,7 +350,8 @@ def _env(work: _Work, loc: Loc) -> None:
         name, value = source.value((*at, "name")), source.value((*at, "value"))
         if not isinstance(name, str) or not name:
             source.drop(at, "a variable without a name")
-        elif name in manner.given:
+        elif name in manner.given or (manner.given and _is_index(source, at)):
+            work.pod.given[name] = at
             source.harmless(at, "PrimeMaster gives it to each rank")
         elif manner.ray and (name in BY_RAY or name.startswith("RAY_AUTH_")):
             source.harmless(at, "KubeRay and dljob set it")
@@ -359,6 +366,12 @@ def _env(work: _Work, loc: Loc) -> None:
 
 PENDING_ENV: Loc = ("<env>",)
 """Stand-in for the place of a variable until its role is known (`place_env`)."""
+
+
+def _is_index(source: SourceManifest, loc: Loc) -> bool:
+    """Whether a variable is the index of the pod in an Indexed Job, which pods of a RayCluster have not."""
+    path = str(source.value((*loc, "valueFrom", "fieldRef", "fieldPath")))
+    return path.endswith("['batch.kubernetes.io/job-completion-index']")
 
 
 def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> bool:
@@ -376,6 +389,7 @@ def _pod_variable(work: _Work, loc: Loc, name: str) -> None:
         value: dict[str, Any] = dict(source.value(loc))
         if "value" in value:
             value["value"] = source.text((*loc, "value")) or ""
+        work.pod.inner.add(name)
         draft.append(loc, to, value)
 
 

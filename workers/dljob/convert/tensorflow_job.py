@@ -8,7 +8,7 @@ from dljob.convert.kubeflow import DLROVER, elastic_field, pod_set, run_policy, 
 from dljob.convert.meta import head
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
-from dljob.convert.world import GIVEN, PodWorld, build
+from dljob.convert.world import PodWorld, build
 from dljob.spec.text.tree import Loc
 
 _TASKS: Mapping[str, str] = {
@@ -21,8 +21,8 @@ _TASKS: Mapping[str, str] = {
 }
 """A manifest's name of replicas, in small letters -> TensorFlow's name of the task."""
 _MASTERS = ("master", "dlrover-master")
-TENSORFLOW = Manner(("tensorflow",), given=(*GIVEN, "TF_CONFIG"), ports=("tfjob-port",))
-_DLROVER = Manner(DLROVER.main, given=(*GIVEN, "TF_CONFIG"))
+TENSORFLOW = Manner(("tensorflow",), given=("TF_CONFIG",), ports=("tfjob-port",))
+_DLROVER = Manner(DLROVER.main, given=(*DLROVER.sets, "TF_CONFIG"), sets=DLROVER.sets)
 
 
 def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dljob.api import torchrun_line
-from dljob.convert import command
+from dljob.convert import command, variables
 from dljob.convert.pods import ConvertedPod, Manner, machine, place_env
 from dljob.convert.source import Draft, UnfitError
 from dljob.errors import UsageError
 from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.text.tree import Loc
 
-GIVEN = (
-    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "NODE_NUM", "WORKER_NUM"),
-    *("LOCAL_WORLD_SIZE", "GROUP_RANK", "JOB_COMPLETION_INDEX"),
-)
-"""Variables of the rendezvous, which PrimeMaster gives to each rank or dljob torchrun replaces."""
 _DLROVER = (
     *("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint"),
     "numa-affinity",
@@ -59,6 +53,8 @@ class PodWorld:
     workdir: str = ""
     same: list[Loc] = field(default_factory=list[Loc])
     """Templates that are equal to the first one."""
+    indexed: int = 0
+    """Pods of each Indexed Job, in which Kubernetes numbers them; 0: it does not."""
 
 
 def build(draft: Draft, world: PodWorld) -> None:
@@ -73,13 +69,12 @@ def build(draft: Draft, world: PodWorld) -> None:
     line = _command(draft, world, first)
     for pod in pods[1:]:
         _same_command(draft, world, first, pod)
-    known = {**first.env, **_known(world)}
     try:
-        found = command.find_torchrun(line, known)
+        found = _find_torchrun(world, first, line)
         if found is None:
-            _plain(draft, world, first, line)
+            _plain(draft, world, pods, line)
         else:
-            _torchrun(draft, world, first, found)
+            _torchrun(draft, world, first, _set_around(draft, world, pods, line, found))
     except UsageError as error:
         raise UnfitError(first.loc, f"torchrun: {error.message}", error.hint) from None
     place_env(draft, pods, world.role)
@@ -156,7 +151,55 @@ def _command(draft: Draft, world: PodWorld, pod: ConvertedPod) -> command.Contai
         if not world.command:
             raise UnfitError(pod.loc, "has no command: it runs that of its image", "add --command with the image's own")
         words = list(world.command)
-    return command.of_words([command.expanded(word, pod.env) for word in (*words, *behind)])
+    return command.of_words([*words, *behind])
+
+
+def _own(world: PodWorld, pod: ConvertedPod) -> dict[str, str]:
+    """Return the variables that only a rank can replace in its command: name -> where it finds it."""
+    kinds = {name for part in world.parts for name in part.manner.sets}
+    names = {*variables.GIVEN, *pod.given, *pod.inner, *kinds}
+    return {name: name for name in names if name not in pod.env}
+
+
+def _find_torchrun(world: PodWorld, pod: ConvertedPod, line: command.ContainerCommand) -> command.Torchrun | None:
+    """Return the torchrun line of a command; None where there is none."""
+    known, own = {**pod.env, **_known(world)}, _own(world, pod)
+    if not line.shell:
+        plain = command.ContainerCommand(tuple(command.expanded(word, known) for word in line.argv))
+        if (found := command.find_torchrun(plain, known)) is None:
+            return None
+        behind = len(line.argv) - len(found.words) + torchrun_line.own(found.words)
+        if not any(command.refers(word, own) for word in line.argv[behind:]):
+            return found
+    # A script's argument that only its rank knows needs a shell.
+    return command.find_torchrun(command.resolved(line, pod.env, own | variables.OF_MACHINE), known)
+
+
+def _set_around(
+    draft: Draft,
+    world: PodWorld,
+    pods: Sequence[ConvertedPod],
+    line: command.ContainerCommand,
+    found: command.Torchrun,
+) -> command.Torchrun:
+    """Let the text around a torchrun line set what it reads and its ranks do not have."""
+    text = f"{found.before} {found.tail}"
+    words = (*line.argv, line.shell, *line.behind)
+    names = variables.of_torchrun(draft.source, pods, text, words)
+    names += [name for name in _implicit(world) if name not in names and command.mentions(text, name)]
+    set_ = variables.exports(pods, names, machine=True, index=_each(world))
+    return replace(found, before=command.exporting(set_) + found.before)
+
+
+def _implicit(world: PodWorld) -> list[str]:
+    """Return the variables that a controller sets in each pod, and that torch's ranks do not have."""
+    names = dict.fromkeys(name for part in world.parts for name in part.manner.sets)
+    return [name for name in names if name != variables.INDEX or world.indexed]
+
+
+def _each(world: PodWorld) -> int:
+    """Return the pods of each Job where a role has several; 0: it has one."""
+    return world.indexed if 0 < world.indexed < _pods(world) else 0
 
 
 def _same_command(draft: Draft, world: PodWorld, first: ConvertedPod, pod: ConvertedPod) -> None:
@@ -261,8 +304,11 @@ def _takes(made: Sequence[str]) -> bool:
     return last.startswith("-") and "=" not in last and last not in flags
 
 
-def _plain(draft: Draft, world: PodWorld, pod: ConvertedPod, line: command.ContainerCommand) -> None:
+def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: command.ContainerCommand) -> None:
     """Make a role of a program that starts no ranks: one rank for each pod."""
+    pod = pods[0]
+    listed = variables.of_ranks(draft, pods, torch=world.torch)
+    line = command.resolved(line, pod.env, _own(world, pod))
     if name := command.launcher(line):
         draft.source.drop(
             _place(draft, pod),
@@ -270,7 +316,6 @@ def _plain(draft: Draft, world: PodWorld, pod: ConvertedPod, line: command.Conta
         )
     least, most = world.bounds or (_pods(world), _pods(world))
     device = _share(pod, 1)
-    line = _with_variables(line)
     workdir = world.workdir or pod.workdir
     role: dict[str, Any] = {"name": world.name, "replicas": most}
     if world.torch:
@@ -278,7 +323,7 @@ def _plain(draft: Draft, world: PodWorld, pod: ConvertedPod, line: command.Conta
         role |= {"minReplicas": least, "maxReplicas": most} if least < most else {}
     elif least < most:
         draft.remarks.append(f"{world.name} has {most} ranks: independent ranks of a driver have no bounds")
-    role["entrypoint"] = {"command": command.argv(line, workdir)}
+    role["entrypoint"] = {"command": command.argv(_set_before(world, pods, line, listed), workdir)}
     if device != "none":
         kind, _, count = device.partition("=")
         role["accelerator"] = {"type": kind, "count": count}
@@ -298,16 +343,14 @@ def _place(draft: Draft, pod: ConvertedPod) -> Loc:
     return (*pod.loc, key)
 
 
-def _with_variables(line: command.ContainerCommand) -> command.ContainerCommand:
-    """Return a command in which a shell replaces `$(RANK)` and the like, which Kubernetes did."""
-    names = re.compile(r"\$\((" + "|".join(GIVEN) + r")\)")
-    if line.shell or not any(names.search(word) for word in line.argv):
-        return line
-
-    def quoted(word: str) -> str:
-        return '"' + names.sub(r"${\1}", word) + '"' if names.search(word) else shlex.quote(word)
-
-    return command.ContainerCommand(("sh", "-c"), f"exec {' '.join(map(quoted, line.argv))}")
+def _set_before(
+    world: PodWorld, pods: Sequence[ConvertedPod], line: command.ContainerCommand, listed: Sequence[str]
+) -> command.ContainerCommand:
+    """Let a command set what its pods had and its ranks do not have."""
+    # Of a Job's index nothing need be said in a manifest: a program reads it in any case.
+    implicit = [name for name in _implicit(world) if name == variables.INDEX or command.mentions(line.shell, name)]
+    names = dict.fromkeys((*listed, *implicit))
+    return command.with_exports(line, variables.exports(pods, names, index=_each(world)))
 
 
 def _relative(draft: Draft, world: PodWorld, pod: ConvertedPod, files: Sequence[str], before: str) -> None:

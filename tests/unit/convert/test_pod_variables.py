@@ -1,0 +1,110 @@
+"""Variables that differ between pods: a rank has them, its command sets them, or the report tells of the loss."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+from tests.unit.convert.test_ray_job import job
+from tests.unit.convert.test_tensorflow_jobs import replicas, tf_job
+from tests.unit.convert.test_torch_kinds import job_set, manifest, pod, pytorch, spec_of
+
+INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+SHOW = 'printf "%s " "$0" "$@"'
+
+
+def shown(text: str, **rank: str) -> str:
+    """Return what the command of the only role prints in a rank with these variables."""
+    command = spec_of(text).roles[0].entrypoint.command
+    assert command
+    done = subprocess.run(command, env=rank, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(("replicas", "rank", "index"), [(1, "3", "3"), (2, "5", "1")])
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sh", "-c", SHOW, "$(JOB_COMPLETION_INDEX)"),
+        ("sh", "-c", "echo $JOB_COMPLETION_INDEX"),
+        ("sh", "-c", "echo $(JOB_COMPLETION_INDEX)"),
+        ("printenv", "JOB_COMPLETION_INDEX"),
+    ],
+)
+def test_ranks_have_the_index_of_their_pod(
+    words: tuple[str, ...], replicas: int, rank: str, index: str, *, listed: bool
+) -> None:
+    """Of its own Job, whether the manifest lists it or not: Kubernetes sets it in each pod of an Indexed Job."""
+    env = [{"name": "JOB_COMPLETION_INDEX", "valueFrom": INDEX}] if listed else []
+    assert (
+        shown(job_set(words, replicas, env, parallelism=4, completions=4), DLJOB_RANK=rank, PATH="/bin:/usr/bin")
+        == index
+    )
+
+
+def test_the_index_has_also_the_name_that_a_manifest_gives_it() -> None:
+    env = [{"name": "SHARD", "valueFrom": INDEX}]
+    text = job_set(("sh", "-c", "echo $SHARD"), 2, env, parallelism=4, completions=4)
+    assert shown(text, DLJOB_RANK="6") == "2"
+
+
+def test_a_shell_reads_in_a_word_only_what_kubernetes_would_replace() -> None:
+    words = ("printf", "%s|", '$(RANK)`$x "y"', "$$(RANK)", "$(NOT_THERE)$(RANK)", "a b")
+    assert shown(pytorch(pod(*words)), RANK="7", x="x") == '7`$x "y"|$(RANK)|$(NOT_THERE)7|a b|'
+
+
+def test_a_variable_that_stays_in_the_pod_is_read_there() -> None:
+    words = ("sh", "-c", SHOW, "$(NCCL_DEBUG)", "$(LEVEL)")
+    assert shown(pytorch(pod(*words)), NCCL_DEBUG="WARN") == "WARN 3"
+
+
+def test_variables_of_dlrover_are_those_of_the_rank() -> None:
+    worker = {"replicas": 4, "template": pod("sh", "-c", "echo $NODE_RANK of ${NODE_NUM}", name="main")}
+    text = manifest("elastic.iml.github.io/v1alpha1", "ElasticJob", {"replicaSpecs": {"worker": worker}})
+    assert shown(text, DLJOB_RANK="2", DLJOB_REPLICAS="4") == "2 of 4"
+
+
+def test_around_torchrun_the_index_is_the_number_of_the_machine() -> None:
+    """Each of its ranks runs what stands around it."""
+    text = "cd /w/$JOB_COMPLETION_INDEX; torchrun --nproc-per-node=2 --node-rank=$JOB_COMPLETION_INDEX /w/a.py"
+    (role,) = spec_of(job_set(("sh", "-c", text), parallelism=2, completions=2)).roles
+    want = 'export JOB_COMPLETION_INDEX="$GROUP_RANK"; cd /w/$JOB_COMPLETION_INDEX; python -u /w/a.py'
+    assert role.entrypoint.command == ("sh", "-c", want)
+    (role,) = spec_of(pytorch(pod("torchrun", "--node-rank=$(RANK)", "/w/a.py", "--lr", "1"))).roles
+    assert (role.entrypoint.module, role.args) == ("/w/a.py", ("--lr", "1"))
+    (role,) = spec_of(pytorch(pod("torchrun", "/w/a.py", "--of=$(WORLD_SIZE)"))).roles
+    assert role.entrypoint.command == ("sh", "-c", 'python -u /w/a.py "--of=${GROUP_WORLD_SIZE}"')
+
+
+@pytest.mark.parametrize(
+    ("words", "fate"),
+    [
+        (("torchrun", "/w/a.py"), "dropped"),
+        (("torchrun", "--node-rank=$(JOB_COMPLETION_INDEX)", "/w/a.py"), "harmless"),
+        (("sh", "-c", "echo $JOB_COMPLETION_INDEX; torchrun /w/a.py"), "harmless"),
+        (("python", "/w/a.py"), "harmless"),
+    ],
+)
+def test_a_variable_that_no_rank_has_is_told(words: tuple[str, ...], fate: str) -> None:
+    """A script of torchrun reads GROUP_RANK in its place."""
+    env = [{"name": "JOB_COMPLETION_INDEX", "valueFrom": INDEX}]
+    made = job(job_set(words, env=env, parallelism=2, completions=2))
+    (row,) = [row for row in made.rows if "env" in row.loc]
+    assert row.fate.kind == fate
+    assert "PrimeMaster gives it to each rank" not in row.fate.why
+
+
+def test_independent_ranks_keep_variables_of_a_rendezvous_that_have_a_value() -> None:
+    """They have no rendezvous, so that nobody else gives them; what a pod alone knows is told as lost."""
+    env: list[dict[str, Any]] = [{"name": "GROUP_RANK", "value": "4"}]
+    (role,) = spec_of(job_set(("python", "/w/a.py"), env=env)).roles
+    assert [(one.name, one.value) for one in role.env] == [("GROUP_RANK", "4")]
+    made = job(
+        job_set(("python", "/w/a.py"), env=[{"name": "GROUP_RANK", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}])
+    )
+    assert [row.fate.kind for row in made.rows if "env" in row.loc] == ["dropped"]
+    worker = replicas()
+    worker["template"]["spec"]["containers"][0]["env"] = [{"name": "RANK", "value": "0"}]
+    assert [(one.name, one.value) for one in spec_of(tf_job(Worker=worker)).roles[0].env] == [("RANK", "0")]
