@@ -477,3 +477,69 @@ def test_the_last_step_of_a_dead_rank_is_kept(line, monkeypatch):
     monkeypatch.setenv("DLJOB_HOST_SOCKET", line.socket.path)
     subprocess.run([sys.executable, "-c", CHATTER], check=True, timeout=30)
     assert [(count.step, count.metrics) for count in line.counters.ranks()] == [(49, {"loss": 0.5})]
+
+
+FORKED = """
+import os, signal, threading
+from dljob import RoleGroup, current_worker
+
+signal.alarm(100)
+me, group = current_worker(), RoleGroup("w")
+assert group[0].call("echo", "first").result(timeout=60) == "first"
+pid = os.fork()
+signal.alarm(100)
+who = "parent" if pid else "child"
+for number in range(3):
+    assert group[0].call("echo", f"{who} {number}").result(timeout=60) == f"{who} {number}"
+assert me is current_worker()
+assert me.job.status()["phase"] == "Running"
+assert current_worker().saver() == {}
+assert any(thread.name == "dljob-link" for thread in threading.enumerate())
+assert me.stopping.wait(60)
+assert group[0].call("echo", who).result(timeout=60) == who
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_forked_child_that_uses_its_parents_handle_has_a_connection_of_its_own(line, monkeypatch):
+    monkeypatch.setenv("DLJOB_HOST_SOCKET", line.socket.path)
+    with subprocess.Popen([sys.executable, "-c", FORKED], stderr=subprocess.PIPE, text=True) as rank:
+        both = [f"{who} {number}" for who in ("child", "parent") for number in range(3)]
+        assert answered(line, 1) == ["first"]
+        assert sorted(answered(line, 6)) == both
+        assert len(line.socket._lines[3]) == 2
+        line.socket.stopping([3], "enough")
+        assert sorted(answered(line, 2)) == ["child", "parent"]
+        assert (rank.communicate(timeout=60)[1], rank.returncode) == ("", 0)
+
+
+def answered(line: Line, count: int) -> list[str]:
+    """The words of so many calls, each of which is answered with its word."""
+    words = list[str]()
+    while len(words) < count:
+        call, answer = line.sent.get(timeout=60)
+        if call.method == DESCRIBE:
+            answer.set_result(Reply(wire.dump(ServiceDescriptor({"echo": RpcMark()}), "")))
+        else:
+            words.append(wire.load(call.payload)[0][0])
+            answer.set_result(Reply(wire.dump(words[-1], "")))
+    return words
+
+
+def test_answers_that_nobody_waits_for_are_dropped_and_the_next_ones_come(line, caplog):
+    worker = known(connect(line.socket.path))
+    install(worker)
+    (frames,) = line.socket._lines[3]
+    about = {"sizes": {}, "numbers": {}, "lives": {}}
+    frames.send({"op": "error", "id": 77, **about})
+    frames.send({"op": "said", "id": 78, "said": None})
+    frames.send({"op": "saver", "place": {}})
+    call = RoleGroup("w")[0].call("a")
+    line.sent.get(timeout=10)[1].set_result(Reply(wire.dump(5, "")))
+    assert call.result(timeout=10) == 5
+    assert [record.message.partition(", as nobody waits for it")[0] for record in caplog.records] == [
+        "the answer to a call is dropped",
+        "an answer of PrimeMaster is dropped",
+        "an address of the saver is dropped",
+    ]

@@ -9,12 +9,14 @@ import os
 import threading
 
 from dljob.errors import UsageError
-from dljob.runtime.process.worker_context import WorkerContext
+from dljob.runtime.process.worker_context import WorkerContext, renew
 
 SOCKET_ENV = "DLJOB_HOST_SOCKET"
 """The address of the fork host's socket, set only in the environment of its ranks."""
 
 _current: WorkerContext | None = None
+_inherited: WorkerContext | None = None
+"""In a forked child of a script: the context that its parent had, until the child connects."""
 _connect_lock = threading.Lock()
 
 
@@ -43,9 +45,25 @@ def current_worker() -> WorkerContext:
         if _current is None:
             from dljob.runtime.process.rank_link import connect
 
-            install(connect(path))
-            os.register_at_fork(after_in_child=lambda: install(None))  # a forked child needs a connection of its own
+            install(_made_own(connect(path)))
+            os.register_at_fork(after_in_child=_reset_after_fork)
     return _current or current_worker()
+
+
+def _made_own(context: WorkerContext) -> WorkerContext:
+    """Return the context of this process: the one that a forked child inherited, which its objects hold, updated."""
+    if _inherited is None:
+        return context
+    renew(_inherited, context)
+    return _inherited
+
+
+def _reset_after_fork() -> None:
+    """Have a forked child connect by itself at its next use."""
+    global _connect_lock, _current, _inherited  # noqa: PLW0603 - as above
+    _current, _inherited = None, _current or _inherited
+    # Another thread of the parent may have held it.
+    _connect_lock = threading.Lock()
 
 
 def progress(step: int, **metrics: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import socket
 import threading
@@ -35,9 +36,15 @@ SAVER_S = 90.0
 NOTICES = ("stopping", "sizes")
 """What the host tells ranks unasked: an order to stop, and the sizes of roles."""
 
+log = logging.getLogger(__package__)
+
 
 class RankLink(CallTransport):
-    """One connection to the host; a thread reads what arrives."""
+    """One connection to the host; a thread reads what arrives.
+
+    A forked child that has inherited the object sends through a connection of its own: nobody in the child reads this
+    one, and parent and child would give different calls the same numbers.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -89,6 +96,16 @@ class RankLink(CallTransport):
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
         return facts
 
+    @property
+    def _own(self) -> WorkerContext | None:
+        """The context of a forked child, with its own connection; None in the process that made this link."""
+        if os.getpid() == self.pid:
+            return None
+        # Here, as it imports this module.
+        from dljob.runtime.process.context import current_worker
+
+        return current_worker()
+
     def _receive_answer(self) -> tuple[dict[str, Any], int] | None:
         """Return the host's answer and its descriptor, which alone the answer has; None when the host is gone.
 
@@ -106,6 +123,8 @@ class RankLink(CallTransport):
 
     def saver(self) -> Mapping[str, Any]:
         """Return the address of the node's saver and this rank's name there; the saver is started if there is none."""
+        if own := self._own:
+            return own.saver()
         future: Future[Mapping[str, Any]] = Future()
         with self._lock:
             self._places.append(future)
@@ -119,8 +138,10 @@ class RankLink(CallTransport):
         """Start a call, which the host sends on."""
         return self.send_all((call,))[0]
 
-    def send_all(self, calls: Sequence[RankCall]) -> list[Future[Reply]]:
+    def send_all(self, calls: Sequence[RankCall]) -> Sequence[Future[Reply]]:
         """Start the calls of some ranks, which the host sends on: all, or none where arguments find no room."""
+        if own := self._own:
+            return own.calls.send_all(calls)
         numbered = {next(self._ids): call for call in calls}
         futures = [Future[Reply]() for _ in calls]
         for future in futures:
@@ -140,6 +161,8 @@ class RankLink(CallTransport):
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Ask PrimeMaster, through the host."""
+        if own := self._own:
+            return own.calls.ask(what, args, timeout_s)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         number = next(self._ids)
@@ -153,8 +176,10 @@ class RankLink(CallTransport):
 
     def _complete(self, head: Mapping[str, Any]) -> None:
         with self._lock:
-            future = self._open_questions.pop(head["id"])
-        if "why" in head:
+            future = self._open_questions.pop(head["id"], None)
+        if future is None:
+            log.warning("an answer of PrimeMaster is dropped, as nobody waits for it (number %s)", head["id"])
+        elif "why" in head:
             future.set_exception(UnreachableError(head["why"]))
         else:
             future.set_result(head["said"])
@@ -176,32 +201,38 @@ class RankLink(CallTransport):
             # Frames of four kinds: a notice, the saver's address, PrimeMaster's answer, and the answer to a call.
             if head["op"] in NOTICES:
                 self._take_notice(head)
-                continue
-            if head["op"] == "saver":
+            elif head["op"] == "saver":
                 self._place(head)
-                continue
-            if head["op"] == "said":
+            elif head["op"] == "said":
                 self._complete(head)
-                continue
-            # With each answer, so that a script knows of a resize without asking.
-            self._learn_sizes(head)
-            self.lives.update(head["lives"])
-            with self._lock:
-                call, future = self._waiting.pop(head["id"])
-            if head["op"] == "error":
-                future.set_exception(_error(head, call))
             else:
-                refused = NotRun(head["refused"]) if head["refused"] else None
-                reply = Reply(body, head["error_type"], head["message"], head["traceback"], refused)
-                future.set_result(reply)
+                self._answer(head, body)
         self._frames.close()
         self._fail_all()
+
+    def _answer(self, head: Mapping[str, Any], body: bytes) -> None:
+        """Take the answer to a call."""
+        # With each answer, so that a script knows of a resize without asking.
+        self._learn_sizes(head)
+        self.lives.update(head["lives"])
+        with self._lock:
+            call, future = self._waiting.pop(head["id"], (None, None))
+        if call is None or future is None:
+            # An exception would end the only thread that reads answers and notices.
+            log.warning("the answer to a call is dropped, as nobody waits for it (number %s)", head["id"])
+        elif head["op"] == "error":
+            future.set_exception(_error(head, call))
+        else:
+            refused = NotRun(head["refused"]) if head["refused"] else None
+            future.set_result(Reply(body, head["error_type"], head["message"], head["traceback"], refused))
 
     def _place(self, head: Mapping[str, Any]) -> None:
         # The host answers such requests in their order, and they carry no number.
         with self._lock:
-            future = self._places.pop(0)
-        if "place" in head:
+            future = self._places.pop(0) if self._places else None
+        if future is None:
+            log.warning("an address of the saver is dropped, as nobody waits for it")
+        elif "place" in head:
             future.set_result(head["place"])
         else:
             future.set_exception(CheckpointError(f"no saver for the checkpoints of this node: {head['why']}"))
