@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 import threading
 import time
@@ -45,6 +46,7 @@ from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
 from dljob.runtime.rpc.large_args import store
 from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
+from dljob.runtime.rpc.own_process import check_process
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
@@ -111,6 +113,7 @@ class RpcClient:
         self._job = job
         self._caller = caller
         self._trace = trace
+        self.pid = os.getpid()
         self.counts = CallCounts()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,8 +140,9 @@ class RpcClient:
         """Start the calls of some ranks, all or none; return the futures of their replies.
 
         Raises:
-            UsageError: Ray's store has no room for their large arguments; none was sent.
+            UsageError: Ray's store has no room for their large arguments, or this is a forked child; none was sent.
         """
+        check_process(self.pid, calls[0].name if calls else "a call")
         # In the calling thread: storing large arguments on the loop would hold up all other calls. All of them first:
         # ranks that work together must not wait for one whose arguments find no room.
         store(calls)
@@ -203,7 +207,12 @@ class RpcClient:
         raise rx.ActorUnavailableError("the connection for its calls broke", None)
 
     def keeper(self, address: str) -> Any:
-        """Return the storage actor at an address, for code that passes it object references itself."""
+        """Return the storage actor at an address, for code that passes it object references itself.
+
+        Raises:
+            UsageError: This is a forked child.
+        """
+        check_process(self.pid, address.removeprefix(KEEPER))
         self.counts.stores.add(address)
         return storage_actors.storage_actor(self._job, address)[1]
 
@@ -236,7 +245,11 @@ class RpcClient:
         """Call a method of PrimeMaster; the question is repeated while PrimeMaster restarts.
 
         The future raises UnreachableError after `timeout_s` seconds, and whatever the method raises.
+
+        Raises:
+            UsageError: This is a forked child.
         """
+        check_process(self.pid, f"the question {what!r} to PrimeMaster")
         return asyncio.run_coroutine_threadsafe(self._ask(what, args, timeout_s), self._running_loop())
 
     async def _ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
+from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.weights.buckets import StateBuckets, checksum, flat, load_state
 from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.event_times import event_times
@@ -218,8 +220,11 @@ class WeightChannel:
         return self._datasystem
 
     def _carried(self) -> Carrier:
+        calls = current_worker().calls
+        find = getattr(calls, "keeper", None)
+        if find is not None:
+            check_process(getattr(calls, "pid", os.getpid()), self._keeper.name)
         if self._carrier is None:
-            find = getattr(current_worker().calls, "keeper", None)
             if find is None:
                 self._carrier = ByteCarrier(self._keeper)
             else:

@@ -58,6 +58,7 @@ from dljob.runtime.rpc.call_lines import LargeAnswers, LineServer
 from dljob.runtime.rpc.call_lines import address as call_address
 from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
+from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.rpc.server import RpcServer, has_methods
 from dljob.runtime.serving.ports import PortTakenError
 from dljob.runtime.worker import device_memory, last_save, numa, torch_group
@@ -83,6 +84,7 @@ class ThreadHost(Host):
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
         self._kind = spec.role.accelerator[0] if spec.role.accelerator else ""
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._start: RankStart | None = None
         self._order: StartOrder | None = None
@@ -347,8 +349,13 @@ class ThreadHost(Host):
             note=self._progress.note,
             env=env,
             attempt=job.attempt,
-            saver=lambda: saving.place(self.spec, order, start),
+            saver=lambda: self._saver(order, start),
         )
+
+    def _saver(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
+        """Return the rank's place in the node's saver, which Ray starts or finds."""
+        check_process(self._pid, "checkpoint")
+        return saving.place(self.spec, order, start)
 
     def _client(self, rank: int, order: StartOrder | None = None) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
