@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 import threading
+from multiprocessing import Pipe
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from desk_kit import Desk, Place
@@ -20,6 +24,7 @@ from dljob.runtime.controller.services import shard_service
 from dljob.runtime.data import leases
 from dljob.runtime.data import shards as module
 from dljob.runtime.data.shards import Shards, sample, shards
+from dljob.runtime.process.context import install
 from dljob.runtime.queues import session
 
 
@@ -297,6 +302,124 @@ def test_threads_of_a_rank_get_different_shards(desk: Desk, monkeypatch: pytest.
     for thread in threads:
         thread.join()
     assert sorted(got) == [0, 2]
+
+
+AGAIN = (
+    r"shards\('d'\) was opened again in this process, and the later object has all leases .*\n  open a name once, and"
+)
+
+
+def test_two_objects_of_a_name_in_use_hand_out_no_sample_twice_in_silence(desk: Desk):
+    first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
+    in_hand = next(first)
+    found = [*second]
+    assert [shard.start for shard in found] == [0, 2, 4, 6]
+    for use in (lambda: next(first), in_hand.done):
+        with pytest.raises(UsageError, match=AGAIN):
+            use()
+    for shard in found:
+        shard.done()
+    assert next(second, None) is None
+    assert desk.state.feeds["d"].over
+
+
+def test_an_object_that_waits_for_shards_while_another_begins_hands_out_none(desk: Desk, monkeypatch: Any):
+    first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
+    answer, begun = desk.shards, list[Any]()
+
+    def late(question: Any) -> dict[str, Any]:
+        monkeypatch.setattr(desk, "shards", answer)
+        begun.append(next(second))
+        return answer(question)
+
+    monkeypatch.setattr(desk, "shards", late)
+    with pytest.raises(UsageError, match=AGAIN):
+        next(first)
+    assert [shard.start for shard in begun] == [0]
+
+
+def test_a_name_that_is_opened_again_goes_on_from_what_was_done_and_a_load_undoes_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (10, 0)), raising=False)
+    for shard in shards("d", 8, shard=2):
+        if shard.start == 2:
+            break
+        shard.done()
+    mine = shards("d", 8, shard=2)
+    again = next(mine)
+    assert again.start == 2, "it was in hand, and what was done is not given again"
+    again.done()
+    assert module.checkpoint.feeds == [mine]
+    assert mine.told()["done"] == [(2, 4, 10)]
+    desk.loaded = CheckpointId(RunId(1, 1), 9)
+    mine.went_back(desk)  # type: ignore[arg-type]
+    assert [shard.start for shard in mine] == [0, 2, 4, 6]
+
+
+def test_evaluation_that_is_repeated_over_the_same_name_ends_each_time(desk: Desk):
+    for expected in ([0, 1, 2, 3], [], []):
+        assert [index for shard in shards("d", 4, shard=2, wait=False) for index in shard] == expected
+
+
+def test_an_object_is_used_again_once_the_later_one_is_closed(desk: Desk):
+    first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
+    next(first)
+    next(second).done()
+    second.close()
+    module.checkpoint.feeds.clear()  # as the end of user code leaves it
+    got = next(first)
+    assert got.start == 2
+    got.done()
+    assert first.told()["done"] == [(2, 4, None)]
+
+
+def test_what_an_earlier_life_did_is_not_taken_over(desk: Desk):
+    first = shards("d", 8, shard=2)
+    next(first).done()
+    desk.started_again(0)
+    desk.renewed()
+    second = shards("d", 8, shard=2)
+    assert next(second).start == 0
+    assert desk.journal[-1].done == ()
+
+
+def test_data_set_is_refused_in_a_forked_child_of_the_rank(desk: Desk):
+    install(cast("Any", SimpleNamespace()))
+    mine = shards("d", 8, shard=2)
+    next(mine)
+    here, there = Pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(60)
+        try:
+            for use in (lambda: shards("d", 8, shard=2), lambda: next(mine)):
+                with pytest.raises(UsageError, match=IN_CHILD):
+                    use()
+            there.send("refused")
+        finally:
+            os._exit(0)
+    there.close()
+    assert here.recv() == "refused"
+    os.waitpid(pid, 0)
+    install(None)
+    assert next(mine).start == 2
+
+
+def test_data_set_is_refused_in_a_worker_of_a_loader_however_it_was_started(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    loading = SimpleNamespace(get_worker_info=lambda: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", cast("Any", loading))
+    mine = shards("d", 8, shard=2)
+    next(mine)
+    loading.get_worker_info = lambda: SimpleNamespace(id=0)
+    for use in (lambda: shards("d", 8, shard=2), lambda: next(mine)):
+        with pytest.raises(UsageError, match=IN_CHILD):
+            use()
+
+
+IN_CHILD = r"shards\('d'\) was used in process \d+, a child of the rank, .*\n  iterate it in the rank itself"
 
 
 @pytest.mark.parametrize(("key", "value"), [("size", 0), ("shard", -1), ("epochs", True), ("size", 2.5)])

@@ -14,8 +14,8 @@ from dljob.errors import CheckpointError, UsageError
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.evolve import evolve
+from dljob.runtime.data import leases, source_cursor
 from dljob.runtime.data import source as module
-from dljob.runtime.data import source_cursor
 from dljob.runtime.data.shards import shards
 from dljob.runtime.data.source import BatchLimits, EventSource, source
 from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
@@ -435,3 +435,22 @@ def test_shards_and_sources_are_saved_alike(desk: Desk, me: Any, monkeypatch: py
     opened(desk, me, Memory(a=1)).take(timeout=0)
     next(shards("d", 4, shard=2))
     assert len(module.checkpoint.feeds) == 2
+
+
+def test_two_objects_of_a_source_in_use_hand_out_no_event_twice_in_silence(desk: Desk, me: Any):
+    memory = Memory(a=12)
+    first, second = opened(desk, me, memory), opened(desk, me, memory)
+    done, in_hand = next(first), next(first)
+    done.done()
+    assert offsets(next(second)) == [("a", n) for n in range(4, 8)], "what was done is not given again"
+    for use in (lambda: next(first), in_hand.done):
+        with pytest.raises(UsageError, match=r"source\('s'\) was opened again in this process"):
+            use()
+    assert second.told()["done"] == []
+
+
+def test_source_is_refused_in_a_child_of_the_rank(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(leases, "is_forked_child", lambda: True)
+    for use in (lambda: source("s", "file:/nowhere"), lambda: next(opened(desk, me, Memory(a=1)))):
+        with pytest.raises(UsageError, match=r"source\('s'\) was used in process \d+, a child of the rank"):
+            use()

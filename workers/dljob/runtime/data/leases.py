@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from dljob.errors import CheckpointError
+from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.shard_table import Runs, covered, merged
 from dljob.runtime.checkpoint.checkpoints import checkpoint
 from dljob.runtime.checkpoint.client import CheckpointClient
-from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.context import current_worker, is_forked_child
 
 Run = tuple[int, int]
 """Positions [start, end)."""
 AT_ONCE = 1000
 """Intervals that a question gives back at most, so that it fits into a message."""
+_reading = threading.Lock()
+"""Held while an object becomes the reader of its name in this process."""
+
+
+def check_process(what: str) -> None:
+    """Refuse a data set in a child of the rank.
+
+    Leases belong to the rank: each of its processes would get all of them, and saves of the rank would not include what
+    a child has done.
+
+    Raises:
+        UsageError: This process is a worker of a DataLoader, or another forked child of the rank.
+    """
+    loading = sys.modules.get("torch.utils.data")
+    if is_forked_child() or (loading is not None and loading.get_worker_info() is not None):
+        raise UsageError(
+            f"{what} was used in process {os.getpid()}, a child of the rank, such as a DataLoader worker: each child "
+            "would get the same samples",
+            hint="iterate it in the rank itself, and hand the indices to the workers: "
+            "DataLoader(dataset, sampler=list(shard.indices()), num_workers=2)",
+        )
 
 
 class LeaseClient:
-    """Asks PrimeMaster for leases, and reports what is done: with the next question, or with a save."""
+    """Asks PrimeMaster for leases, and reports what is done: with the next question, or with a save.
+
+    Of several objects of one name in a process the one that began last is the reader: PrimeMaster leases to ranks, so
+    each would get all leases of the rank. It goes on from what the earlier one has done, which hands out nothing more.
+    """
+
+    _kind = "shards"
+    """The function that made it, for errors."""
 
     def __init__(self, client: CheckpointClient, sizes: Mapping[str, int], name: str, *, wait: bool) -> None:
         self._client = client
@@ -40,6 +70,10 @@ class LeaseClient:
         """(start, end, highest step saved before, and its revision unless that is 0)."""
         self._undoable: dict[tuple[int, int], Runs] = {}
         """What a load may undo, without what is surely kept: positions done since (step, revision) was saved."""
+        self._begun = False
+        """Whether it has been the reader of its name."""
+        self._replaced = False
+        """Whether a later object of its name is the reader."""
 
     def told(self) -> dict[str, Any]:
         """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
@@ -56,8 +90,60 @@ class LeaseClient:
         self._client.close(wait=False)
 
     def _attach(self) -> None:
-        if self not in checkpoint.feeds:  # user code kept it across a new torch group: saves must include it again
-            checkpoint.feeds.append(self)
+        """Become the reader of the name in this process, unless it is that; saves include it from then on.
+
+        Raises:
+            UsageError: A later object of the name is the reader, or this is a child of the rank.
+        """
+        check_process(self._called)
+        with _reading:
+            others = [feed for feed in checkpoint.feeds if isinstance(feed, LeaseClient) and feed._reads_for(self)]
+            if others and self._begun:
+                raise self._replaced_error()
+            if self._replaced:  # and the later object is closed
+                with self._lock:
+                    self._drop()
+            for other in others:
+                self._take_over(other)
+            self._begun, self._replaced = True, False
+            # Also one that user code kept across a new torch group, whose end has removed all of them.
+            own = () if self in checkpoint.feeds else (self,)
+            if others or own:
+                checkpoint.feeds = [*(feed for feed in checkpoint.feeds if feed not in others), *own]
+
+    def _reads_for(self, other: LeaseClient) -> bool:
+        """Whether this object reads what another one is going to read."""
+        return self is not other and self._begun and (self._name, self._sizes) == (other._name, other._sizes)
+
+    def _take_over(self, other: LeaseClient) -> None:
+        """Take what an earlier object of the name has done: it was not handed out for nothing."""
+        with other._lock:
+            done, undoable, is_same_life = other._done, other._undoable, other._place.life == self._place.life
+            # Not all that `_drop` forgets: another thread may be at it, until it sees that the object is replaced.
+            other._leased, other._done, other._undoable = [], [], {}
+            other._replaced = True
+        if is_same_life:
+            with self._lock:
+                self._done = [*done, *self._done]
+                for after, runs in undoable.items():
+                    self._undoable[after] = merged((*self._undoable.get(after, ()), *runs))
+
+    @property
+    def _called(self) -> str:
+        """The call that made it, as in `shards('train')`."""
+        return f"{self._kind}({self._name!r})"
+
+    def _check_reads(self) -> None:
+        """Raise UsageError where a later object of the name is the reader."""
+        if self._replaced:
+            raise self._replaced_error()
+
+    def _replaced_error(self) -> UsageError:
+        return UsageError(
+            f"{self._called} was opened again in this process, and the later object has all leases of the rank: this "
+            "one would hand out the same samples",
+            hint="open a name once, and share the object: each thread that iterates it gets other samples",
+        )
 
     def _drop(self) -> None:
         """Forget all leases; called with the lock."""

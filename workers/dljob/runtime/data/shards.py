@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dljob.errors import UsageError
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
-from dljob.runtime.data.leases import LeaseClient
+from dljob.runtime.data.leases import LeaseClient, check_process
 from dljob.runtime.queues import session
 
 SIZE, AHEAD = 1024, 2
@@ -110,6 +110,7 @@ class Shards(LeaseClient):
     def _next_lease(self) -> tuple[int, int] | None:
         """Return a leased shard that no thread has yet; None without one."""
         with self._lock:
+            self._check_reads()
             run = next((run for run in self._leased if run not in self._handed_out), None)
             if run is not None:
                 self._handed_out.add(run)
@@ -118,6 +119,7 @@ class Shards(LeaseClient):
 
     def _finished(self, start: int, end: int) -> None:
         with self._lock:
+            self._check_reads()
             # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
             if (start, end) in self._leased:
                 self._leased.remove((start, end))
@@ -159,13 +161,15 @@ def shards(
             Elastic role do not wait, since their peers wait for them.
 
     Raises:
-        UsageError: A size is out of range.
+        UsageError: A size is out of range, or this is a child of the rank, such as a DataLoader worker. Of two objects
+            of a name in a process, the one that began first raises it when it is used after the other one has begun.
         CheckpointError: Other ranks gave other sizes, or a later process of this rank has taken its place.
     """
     sizes = {"size": size, "shard": shard, "epochs": epochs}
     for key, value in sizes.items():
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise UsageError(f"shards({name!r}, {key}={value!r}): wanted a whole number from 1")
+    check_process(f"shards({name!r})")
     client = new_client()
     alone = "/" in client.place().of
     made = Shards(client, sizes, name, seed, wait=alone if wait is None else wait)

@@ -16,7 +16,7 @@ from dljob.master.state.shard_table import SPAN
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.data import source_cursor
-from dljob.runtime.data.leases import LeaseClient, Run
+from dljob.runtime.data.leases import LeaseClient, Run, check_process
 from dljob.runtime.data.source_cursor import Cursor
 from dljob.runtime.data.source_reader import Extent, OpenSource, SourceError, SourceEvent, SourceReader
 from dljob.runtime.process import extensions
@@ -111,6 +111,8 @@ class _Filling:
 class EventSource(LeaseClient):
     """A source as a rank's process reads it: an iterator over batches of the partitions that it is leased."""
 
+    _kind = "source"
+
     def __init__(
         self,
         client: CheckpointClient,
@@ -152,12 +154,14 @@ class EventSource(LeaseClient):
         """Return the next batch; None when the rank is to end, or when nothing came for `timeout` seconds.
 
         Raises:
+            UsageError: A later object of the name reads it in this process, or this is a child of the rank.
             CheckpointError: A later process of this rank has taken its place.
         """
         self._attach()
         began, filling = self._clock(), _Filling(self._limits)
         stopping = current_worker().stopping
         while not filling.full(now := self._clock()):
+            self._check_reads()
             if now - self._looked_at >= LOOK_S and self._look(now):
                 filling = _Filling(self._limits)
             if not self._read(filling):
@@ -166,6 +170,7 @@ class EventSource(LeaseClient):
                     break
         if not filling.events:
             return None
+        self._check_reads()
         session.continue_in(self._epoch)
         return EventBatch(tuple(filling.events), tuple(filling.runs), self.watermark, self._finished)
 
@@ -304,6 +309,7 @@ class EventSource(LeaseClient):
     def _finished(self, runs: Sequence[Run], events: Sequence[SourceEvent]) -> None:
         event_times.used(event.time for event in events)
         with self._lock:
+            self._check_reads()
             for run in runs:
                 # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
                 cursor = self._cursors.get(run[0] // SPAN)
@@ -336,7 +342,9 @@ def source(
         **options: Options of the scheme.
 
     Raises:
-        UsageError: A number is out of range, or no package reads the scheme.
+        UsageError: A number is out of range, no package reads the scheme, or this is a child of the rank. Of two
+            objects of a name in a process, the one that began first raises it when it is used after the other one has
+            begun.
         CheckpointError: The name belongs to a data set, or a later process of this rank has taken its place.
     """
     for key, value in {"batch": batch, "most_bytes": most_bytes}.items():
@@ -347,6 +355,7 @@ def source(
             raise UsageError(f"source({name!r}, {key}={seconds!r}): wanted seconds from 0")
     if begin not in ("earliest", "latest"):
         raise UsageError(f"source({name!r}, begin={begin!r}): wanted 'earliest' or 'latest'")
+    check_process(f"source({name!r})")
     scheme = uri.partition(":")[0]
     opened: OpenSource = extensions.load(SOURCES, scheme, f"source({name!r}): the scheme", "")
     reader = opened(uri, options)

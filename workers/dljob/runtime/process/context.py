@@ -17,13 +17,21 @@ SOCKET_ENV = "DLJOB_HOST_SOCKET"
 _current: WorkerContext | None = None
 _inherited: WorkerContext | None = None
 """In a forked child of a script: the context that its parent had, until the child connects."""
+_first_pid = 0
+"""The process that was a worker first, of this one and those that it was forked from; 0: none was."""
 _connect_lock = threading.Lock()
 
 
 def install(context: WorkerContext | None) -> None:
     """Set this process's worker; None: it is no worker any more."""
-    global _current  # noqa: PLW0603 - one rank per process: that is what a rank is
+    global _current, _first_pid  # noqa: PLW0603 - one rank per process: that is what a rank is
     _current = context
+    _first_pid = 0 if context is None else _first_pid or os.getpid()
+
+
+def is_forked_child() -> bool:
+    """Whether this process is a fork of the one that is the rank, such as a worker of a DataLoader."""
+    return _first_pid not in (0, os.getpid())
 
 
 def current_worker() -> WorkerContext:
