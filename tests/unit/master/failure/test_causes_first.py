@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from master_kit import World, error, host, job, nodes
 
+from dljob.api.local.views import overview
+from dljob.api.registry import RegistryEntry
+from dljob.cli.diagnosis import diagnose
 from dljob.master.failure.attribution import FOLLOWERS
 from dljob.master.state import events as ev
 from dljob.master.state import limits
@@ -15,6 +18,7 @@ from dljob.master.state.state import Phase
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.master.status import brief
 from dljob.telemetry import reasons
+from dljob.telemetry.remedies import CauseKind
 
 WORLD = {"name": "t", "type": "Elastic", "replicas": 4}
 PEER = error("RuntimeError", message="[pair.cc:598] Connection closed by peer [127.0.0.1]:4")
@@ -102,6 +106,32 @@ def test_a_verdict_is_corrected_when_its_cause_was_an_echo():
     assert world.state.verdict.message.startswith("t/1: UserError: KeyError")
     assert world.state.verdict.message.endswith("restartPolicy.level of t is Never")
     assert root(world).level == "Fail"
+
+
+def test_a_verdict_of_a_used_up_budget_is_corrected_when_its_cause_was_an_echo():
+    world = held({**WORLD, "restartPolicy": {"maxRestarts": 0}}, faultTolerance={"maxRestarts": 0})
+    ended(world, 0, PEER)
+    ended(world, 1, error("ZeroDivisionError"), after=0.1)
+    assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
+    assert world.state.verdict.message.startswith("t/1: UserError: ZeroDivisionError")
+    assert (root(world).level, root(world).rank) == ("Fail", "t/1")
+    assert [other.rank for other in root(world).followed] == ["t/0"]
+
+
+def test_the_failure_that_uses_up_the_budget_is_the_last_fault():
+    world = held({"name": "w", "replicas": 2, "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"maxRestarts": 0})
+    ended(world, 0, KILLED, role="w")
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    ended(world, 1, replace(GONE, clues=(OOM,)), role="w", after=60.0)
+    assert "no restarts are left" in world.state.verdict.message
+    told = brief(world.state, world.now, {})
+    fault = told["lastFault"]
+    assert (fault["rank"], fault["level"], fault["recoveredAt"]) == ("w/1", "Fail", None)
+    assert fault["evidence"][0] == "pod: OOMKilled: exit code 137"
+    found = diagnose(overview(RegistryEntry("j", "u", "/gone"), told), "j", "")
+    assert found.kind is CauseKind.MEMORY
+    assert found.lines[1].startswith("first cause: w/1, incarnation 1")
 
 
 def test_a_host_that_was_dead_before_we_ended_it_is_the_cause_if_ray_says_so():

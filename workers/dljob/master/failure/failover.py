@@ -152,6 +152,7 @@ def _restart(
     if decision.counts and not joined:
         charged = charge(d, role, level, cause)
         if charged is None:
+            attribution.ends(d, failure, cause)
             return
         level = charged
     d.because(_why(d, role, level, decision, wait))
