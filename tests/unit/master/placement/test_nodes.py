@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from immutables import Map
-from master_kit import World, job, nodes
+from master_kit import World, error, host, job, nodes
 
 from dljob.master import status
 from dljob.master.placement.nodes import leave_by_rule
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits, silence
+from dljob.master.state.faults import Failure
 from dljob.master.state.state import Phase, UnitPhase
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
-from dljob.master.state.views import Outcome, Reason
+from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.master.transition import next_wake
 from dljob.spec.policy import NodePolicy
 from dljob.telemetry import reasons
@@ -235,6 +236,55 @@ def test_a_rule_replaces_the_node_with_all_that_lives_there():
     assert world.state.exclusions[victim].reason == "Unknown"
 
 
+LEAVE = [{"name": "leave", "onReasons": ["DeviceError"], "action": "ReplaceNode"}]
+XID = Clue("kernel", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+
+
+def shared_node(**b):
+    """Return a job whose two roles have two ranks each on one node, after the second rank of one failed there."""
+    both = [{"name": "both", "roles": ["b", "t"], "level": "Host"}]
+    of_t, of_b = {"name": "t", "replicas": 2}, {"name": "b", "replicas": 2, **b}
+    made = job(of_b, of_t, collocations=both, faultTolerance={"rules": LEAVE, "maxRestarts": 0})
+    world = World(made, views=nodes(3, cpus=4)).boot()
+    world.end("t", 1, error("RuntimeError", frame="t.py:3 in step", message="CUDA error: uncorrectable ECC error"))
+    world.deliver()
+    return world
+
+
+def test_a_replaced_node_is_put_down_to_the_rank_that_failed_with_its_evidence():
+    world = shared_node()
+    first, second = world.state.faults
+    words = "t/1: DeviceError: RuntimeError: CUDA error: uncorrectable ECC error (at t.py:3 in step)"
+    assert (first.target, first.rank, first.incarnation, first.cause) == ("t/1", "t/1", 1, words)
+    assert (first.outcome.frame, first.node != "") == ("t.py:3 in step", True)
+    assert (second.target, second.rank, second.cause, second.root) == ("b/0", "", words, first.id)
+    world.send(ev.CauseLearned("t/1", (XID,)))
+    told = status.brief(world.state, world.now, {})["lastFault"]
+    assert (told["rank"], told["firstCause"], told["evidence"]) == ("t/1", words, [f"kernel: {XID.text}"])
+    world.settle()
+    assert world.state.restarts == Map({"Node": 1, "Process": 2})
+    assert None not in {fault.recovered for fault in world.state.faults}
+
+
+def test_a_replaced_node_whose_other_role_has_no_restarts_left_names_the_rank_that_failed():
+    world = shared_node(restartPolicy={"maxRestarts": 0})
+    first, last = world.state.faults
+    assert (first.rank, last.level, last.target, last.rank, last.root) == ("t/1", "Fail", "t/1", "", first.id)
+    assert world.state.verdict.message.startswith("t/1: DeviceError")
+    assert "no restarts are left: 0 of b" in world.state.verdict.message
+
+
+def test_a_lost_store_is_named_also_where_a_rule_replaces_the_node_of_its_world():
+    rules = [{"name": "leave", "onReasons": ["Unknown"], "action": "ReplaceNode"}]
+    made = job({"name": "t", "type": "Elastic", "replicas": 2}, faultTolerance={"rules": rules})
+    world = World(made, views=nodes(4, cpus=1)).boot()
+    world.kill_host(host("t", -1))
+    world.settle()
+    (fault,) = world.state.faults
+    assert (fault.rank, fault.cause) == ("t/0", "t/store: process gone, cause unknown")
+    assert world.state.restarts["Node"] == 1
+
+
 def test_a_replaced_node_is_better_than_none():
     world = boot(2, rules=[ECC])
     victim = world.state.units["w/0"].node
@@ -331,10 +381,8 @@ def test_most_nodes_silent_at_once_are_waited_for():
 def test_an_end_in_the_middle_of_two_replacements_is_the_end():
     world = boot(2, {"restartPolicy": {"maxRestarts": 0}}, rules=[ECC], maxRestarts=0)
     d = StateTransaction(world.state, world.now)
-    d.leaving = {
-        "n0": NodeDeparture("Unknown", "broken", counts=True),
-        "n1": NodeDeparture("Unknown", "broken", counts=True),
-    }
+    broken = Failure("w", 0, 1, "n0", BROKEN, secondary=False, ordered=False)
+    d.leaving = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", counts=True))
     leave_by_rule(d)
     assert d.verdict is not None
     assert set(d.exclusions) == {"n0"}

@@ -382,6 +382,16 @@ def test_a_hang_that_blames_nobody_leaves_no_node_where_a_rule_replaces_it(attem
     assert len(world.state.marks["rule:leave"]) == attempts
 
 
+def test_a_hang_for_which_a_rule_replaces_the_node_keeps_its_rank_and_its_stacks():
+    rule = {"name": "leave", "onReasons": ["Hang"], "action": "ReplaceNode"}
+    world = World(job({"name": "w", "replicas": 2}, faultTolerance={"rules": [rule]}), count=2).boot()
+    assert len({unit.node for unit in world.state.units.values()}) == 1
+    world.send(found(1))
+    told = status.brief(world.state, world.now, {})["lastFault"]
+    assert (told["target"], told["rank"]) == ("w/1", "w/1")
+    assert any(line.startswith("stacks: ") for line in told["evidence"]), told["evidence"]
+
+
 def test_a_straggler_is_only_told_unless_a_rule_asks_for_it_by_name():
     any_reason = {"name": "any", "action": "RestartRole"}
     world = boot(rules=[any_reason])

@@ -68,11 +68,24 @@ def record_fault(d: StateTransaction, number: int, failure: Failure | None, root
     return f" (follows from {first.cause})"
 
 
-def ends(d: StateTransaction, failure: Failure, cause: str) -> None:
-    """Record the failure that ends the job as a fault."""
+def on_left_node(d: StateTransaction, culprit: Failure, role: str, rank: int) -> Failure:
+    """Return the failure for which a rank has to leave its node: the culprit's, also where it is of another role."""
+    if role == culprit.role:
+        return culprit
+    return evolve(culprit, role=role, rank=rank, incarnation=d.ranks[role, rank].incarnation, node=_node(d, role, rank))
+
+
+def fault_of(d: StateTransaction, failure: Failure) -> int:
+    """Return the number of the fault that a failure is recorded in, or follows from; 0: it is not recorded."""
+    key = (failure.name, failure.incarnation)
+    return next((f.root or f.id for f in reversed(d.faults) if (f.rank, f.incarnation) == key), 0)
+
+
+def ends(d: StateTransaction, failure: Failure, cause: str, root: int = 0) -> None:
+    """Record the failure that ends the job as a fault. `root`: the fault in which it is recorded already."""
     number = d.next_serial()
     d.append_fault(FaultRecord(number, "Fail", _value(failure.outcome), failure.name, cause, d.now))
-    record_fault(d, number, failure)
+    record_fault(d, number, None if root else failure, root)
 
 
 def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:

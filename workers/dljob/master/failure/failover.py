@@ -63,13 +63,12 @@ def failed(
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
     failure = attribution.attribute_failure(d, role, ranks[0], outcome)
-    outcome = failure.outcome
-    cause = describe(who or failure.name, outcome)
+    cause = describe(who or failure.name, failure.outcome)
     joined = _joined(d, failure)
     repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
     decision = decided or decide(d, failure, repeated, joined=joined)
     if isinstance(decision, Replace):
-        restart = _leave_node(d, failure, decision, cause, blamed=blamed)
+        restart = _leave_node(d, failure, decision, who or failure.name, blamed=blamed)
         if restart is None:
             return
         decision = restart
@@ -92,9 +91,23 @@ def _life(d: StateTransaction, failure: Failure) -> RankState | None:
     return before if before is not None and before.phase.live else None
 
 
-def _leave_node(
-    d: StateTransaction, failure: Failure, decision: Replace, cause: str, *, blamed: bool
-) -> Restart | None:
+def left(d: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDeparture, *, begun: bool) -> None:
+    """Restart ranks whose node a rule says to leave: for the failure of one of them, or of another role's rank.
+
+    Args:
+        d: The transaction.
+        role: Role of the ranks.
+        ranks: The ranks, whose processes have ended; the one that failed, if it is among them, is the first.
+        order: The order to leave the node.
+        begun: Whether any rank of the role had been started since the role last waited as a whole.
+    """
+    failure = attribution.on_left_node(d, order.failure, role, ranks[0])
+    level = _lifted(d, role, own_level(d.facts(role)), host_lost=True, begun=begun)
+    decision = Restart(level, order.counts, "its node is left")
+    _restart(d, failure, ranks, decision, order.culprit, joined=_joined(d, failure), culprit=order.failure)
+
+
+def _leave_node(d: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
     facts = d.facts(failure.role)
     if not blamed:
@@ -102,8 +115,8 @@ def _leave_node(
     node = d.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
         return Restart(own_level(facts), decision.counts, decision.why)
-    reason = failure.outcome.reason or Reason.UNKNOWN
-    d.leaving.setdefault(node, NodeDeparture(reason.value, f"{cause}; {decision.why}", decision.counts))
+    why = f"{describe(who, failure.outcome)}; {decision.why}"
+    d.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
     return None
 
 
@@ -131,9 +144,20 @@ def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) ->
 
 
 def _restart(
-    d: StateTransaction, failure: Failure, ranks: tuple[int, ...], decision: Restart, who: str, *, joined: bool
+    d: StateTransaction,
+    failure: Failure,
+    ranks: tuple[int, ...],
+    decision: Restart,
+    who: str,
+    *,
+    joined: bool,
+    culprit: Failure | None = None,
 ) -> None:
-    """Charge a budget, escalate while none is left, and begin the restart."""
+    """Charge a budget, escalate while none is left, and begin the restart.
+
+    `culprit`: the failure to blame, if it may be that of another role's rank: its fault may be recorded already.
+    """
+    culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(who, outcome)
@@ -149,22 +173,31 @@ def _restart(
     else:
         ready_at = life.ready_at if (life := _life(d, failure)) is not None else 0.0
         wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
+    root = 0 if culprit is failure else attribution.fault_of(d, culprit)
     if decision.counts and not joined:
         charged = charge(d, role, level, cause)
         if charged is None:
-            attribution.ends(d, failure, cause)
+            attribution.ends(d, culprit, cause, root)
             return
         level = charged
     d.because(_why(d, role, level, decision, wait))
     # After an escalation even live hosts are replaced: keeping them was tried and did not help.
     fresh = level is not decision.level
+    new = None if root else culprit
+    order = RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
+    _begin(d, order, failure if culprit is failure else None)
+
+
+def _begin(d: StateTransaction, order: RestartOrder, failure: Failure | None) -> None:
+    """Begin the restart after a failure of the role itself, or of another role's rank (None)."""
+    role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended = memory.grow(d, failure)
+    ended: memory.Ended = memory.grow(d, failure) if failure else {}
     if role in ended and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
-    begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=failure))
-    if level is not Level.JOB:
+    begin(d, evolve(order, level=level))
+    if failure and level is not Level.JOB:
         restarted = (role, *d.facts(role).coupled)
         memory.follow(d, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
 

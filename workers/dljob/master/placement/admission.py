@@ -6,6 +6,7 @@ unit alone is reserved again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import filterfalse
 from operator import attrgetter
@@ -26,7 +27,7 @@ from dljob.master.state.actions import Unreserve
 from dljob.master.state.events import NodesSeen, UnitRefused, UnitReserved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Phase, Search, UnitPhase, UnitState
-from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import Level, Outcome, Reason
 from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
@@ -343,10 +344,18 @@ def _jitter(uid: str, attempt: int) -> float:
     return int.from_bytes(digest, "big") / 2**32
 
 
-def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts: bool | None = None) -> None:
+def leave(
+    d: StateTransaction,
+    gone: frozenset[str],
+    outcome: Outcome,
+    *,
+    counts: bool | None = None,
+    order: NodeDeparture | None = None,
+) -> None:
     """Give up all units on nodes that are gone, frozen or replaced, and fail over their ranks.
 
-    `counts`: whether the restarts use up budgets; None: the rules decide.
+    `counts`: whether the restarts use up budgets; None: the rules decide. `order`: the rule's order to leave, which
+    says so itself.
     """
     forget_node(d, gone)
     names = sorted(name for node in gone for name in d.housed.get(node, ()))
@@ -363,11 +372,26 @@ def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts
     lost = moving.give_up(d, names)
     if lost:
         d.count_restart(Level.NODE)
+    if order is not None:
+        _restart_by_rule(d, lost, order, begun)
+        return
     for role in d.job.roles:
         if lost.get(role) and not d.ending:
             decided = None if counts is None else Restart(own_level(d.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
             failover.failed(d, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
+
+
+def _restart_by_rule(
+    d: StateTransaction, lost: Mapping[str, list[int]], order: NodeDeparture, begun: Mapping[str, bool]
+) -> None:
+    """Restart the ranks (by role) whose node a rule said to leave. `begun`: the roles of which a rank had started."""
+    culprit = order.failure.role, order.failure.rank
+    # The culprit and its role come first: restarts of other roles follow from its fault.
+    for role in sorted(d.job.roles, key=lambda name: name != culprit[0]):
+        if lost.get(role) and not d.ending:
+            ranks = tuple(sorted(lost[role], key=lambda rank: (role, rank) != culprit))
+            failover.left(d, role, ranks, order, begun=begun[role])
 
 
 def needed(d: StateTransaction) -> bool:

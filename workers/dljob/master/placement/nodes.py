@@ -18,7 +18,7 @@ from dljob.master.start import checks, relaunch
 from dljob.master.state.events import NodeFrozen, NodesSeen, NodeThawed
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState
-from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 
@@ -79,21 +79,21 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
 
 def leave_by_rule(d: StateTransaction) -> None:
     """Exclude the nodes that rules said to replace in this transition, and move their units."""
-    for name, why in sorted(d.leaving.items()):
+    for name, order in sorted(d.leaving.items()):
         # The node before this one may have ended the job.
         if d.ending:
             return
-        d.note(reasons.NODE_REPLACED, f"node/{name}", why.cause)
-        exclude(d, name, why.reason, why.cause)
-        outcome = Outcome(ok=False, reason=Reason(why.reason), message=why.cause)
-        _leave_with_domain(d, name, outcome, counts=why.counts)
+        d.note(reasons.NODE_REPLACED, f"node/{name}", order.why)
+        outcome = order.failure.outcome
+        exclude(d, name, (outcome.reason or Reason.UNKNOWN).value, order.why)
+        _leave_with_domain(d, name, outcome, order)
         try_to_place(d)
 
 
-def _leave_with_domain(d: StateTransaction, name: str, outcome: Outcome, *, counts: bool | None = None) -> None:
+def _leave_with_domain(d: StateTransaction, name: str, outcome: Outcome, order: NodeDeparture | None = None) -> None:
     """Give up the units of a node that failed, and of its failure domain where too many of its nodes have."""
     gone = with_domains(d, frozenset([name]), domains(d, d.nodes))
-    leave(d, gone, outcome, counts=counts)
+    leave(d, gone, outcome, order=order)
 
 
 def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:

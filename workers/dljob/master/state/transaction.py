@@ -16,7 +16,7 @@ from dljob.master.state.actions import Action, Note
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.evolve import evolve
-from dljob.master.state.faults import Departure, DomainMove, FaultRecord, Notice
+from dljob.master.state.faults import Departure, DomainMove, Failure, FaultRecord, Notice
 from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
@@ -70,11 +70,15 @@ _PLAIN = (str, int, float, NoneType)
 
 @dataclass(frozen=True, slots=True)
 class NodeDeparture:
-    """A rule's order to leave a node; `counts`: whether the restarts that follow from it use up budgets."""
+    """A rule's order to leave a node for the failure of a rank there."""
 
-    reason: str
-    cause: str
+    failure: Failure
+    culprit: str
+    """Name of what failed: the rank, or its role's torch store."""
+    why: str
+    """The failure in one line, and the rule."""
     counts: bool
+    """Whether the restarts that follow from it use up budgets."""
 
 
 @dataclass(frozen=True, slots=True)
