@@ -24,6 +24,7 @@ WORLD = {"name": "t", "type": "Elastic", "replicas": 4}
 PEER = error("RuntimeError", message="[pair.cc:598] Connection closed by peer [127.0.0.1]:4")
 GONE = Outcome(ok=False, reason=Reason.UNKNOWN, detail="its worker process has died")
 OOM = Clue("pod", "OOMKilled: exit code 137")
+KERNEL_OOM = Clue("kernel", "Out of memory: Killed process 41 (python)")
 OOM_KILLS = Clue("cgroup", "memory.events: high +3")
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
 
@@ -175,6 +176,38 @@ def test_an_exit_status_that_comes_later_names_the_signal():
     before = world.state
     world.send(ev.CauseLearned("w/1", (), end=replace(KILLED, code=139)))
     assert world.state is before, "a known status stays"
+
+
+def test_evidence_about_a_host_of_two_ranks_concerns_the_fault_of_its_ranks_and_no_older_one():
+    two = {"name": "t", "type": "Elastic", "replicas": 4, "replicasPerGroup": 2, "entrypoint": {"module": "train"}}
+    world = World(job(two), views=nodes(3)).boot()
+    assert list(world.state.job.roles["t"].ranks_of(1)) == [2, 3]
+    world.end("t", 1, KILLED)
+    world.settle()
+    world.now += 3000.0
+    world.kill_host(host("t", 1), GONE)
+    world.settle()
+    world.send(ev.CauseLearned("t/1", (), end=KILLED, host=host("t", 1)), after=0.6)
+    world.send(ev.CauseLearned("t/1", (KERNEL_OOM,), host=host("t", 1)))
+    first, second = world.state.faults
+    assert (first.rank, first.reason, second.rank, second.reason) == ("t/1", "Killed", "t/2", "OOMKilled")
+    assert second.outcome.code == 137
+    before = world.state
+    world.send(ev.CauseLearned("t/0", (KERNEL_OOM,), host=host("t", 0)))
+    assert world.state is before, "a fault of long ago is not what it is about"
+
+
+def test_evidence_about_a_torch_store_concerns_the_fault_that_names_it():
+    world = World(job({**WORLD, "replicas": 2}), views=nodes(3)).boot()
+    world.kill_host(host("t", -1), GONE)
+    world.settle()
+    world.send(ev.CauseLearned("t/0", (KERNEL_OOM,), host=host("t", 0)), after=0.6)
+    (fault,) = world.state.faults
+    assert fault.reason == "Unknown", "no rank of its own was lost"
+    world.send(ev.CauseLearned("t/store", (KERNEL_OOM,), host=host("t", -1)))
+    (fault,) = world.state.faults
+    assert fault.cause.startswith("t/store: OOMKilled")
+    assert world.notes(reasons.CAUSE_LEARNED)[0].message.startswith("first cause: t/store: OOMKilled")
 
 
 def test_a_restart_by_command_is_not_put_down_to_a_node():

@@ -92,7 +92,7 @@ def test_a_living_host_of_the_node_is_asked_for_evidence(told, beside, answers, 
     backend = Asked(answers, "ray")
     ask(backend, told, beside)
     assert backend.calls == [(name, "clues", 41) for name in asked]
-    assert told == [ev.CauseLearned("w/1", (OOM,))]
+    assert told == [ev.CauseLearned("w/1", (OOM,), host=WHO)]
 
 
 @pytest.mark.parametrize("answers", [{}, {AGENT: GONE}], ids=["there is no agent", "it is gone too"])
@@ -103,7 +103,7 @@ def test_a_node_without_living_hosts_is_asked_for_evidence_itself(told, monkeypa
 
     monkeypatch.setattr(log_tails, "on_node", on_node)
     ask(Asked(answers, "ray"), told, None)
-    assert told == [ev.CauseLearned("w/1", (OOM,))]
+    assert told == [ev.CauseLearned("w/1", (OOM,), host=WHO)]
 
 
 def test_a_host_without_evidence_reports_nothing(told):
@@ -344,7 +344,7 @@ def test_an_exit_status_that_comes_late_corrects_the_cause(monkeypatch):
 
     asyncio.run(run())
     (event,) = told
-    assert (event.target, event.end.code, event.end.message) == ("w/1", 137, "ended by SIGKILL")
+    assert (event.host, event.end.code, event.end.message) == (WHO, 137, "ended by SIGKILL")
     assert len(answers) == 1, "it asks until there is an answer, and no more"
 
 

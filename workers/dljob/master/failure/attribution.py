@@ -16,9 +16,10 @@ from dljob.master.state import causes, limits
 from dljob.master.state.events import CauseLearned
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Consequence, Failure, FaultRecord, Notice
+from dljob.master.state.job import STORE
 from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Clue, Outcome, Reason
+from dljob.master.state.views import Clue, HostId, Outcome, Reason
 from dljob.telemetry import reasons
 
 FOLLOWERS = 16
@@ -138,6 +139,8 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
     if kind == "node":
         _notice(d, name, event.clues)
         told = [f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S]
+    elif event.host is not None:
+        told = _faults_of(d, event.host)[-1:]
     else:
         told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
         if not told and _is_live(d, event):
@@ -146,6 +149,18 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
         # Without an outcome somebody ordered the restart: how the process ended is no cause then.
         known = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
         _reconsider(d, fault, causes.add_clues(known, event.clues))
+
+
+def _faults_of(d: StateTransaction, host: HostId) -> list[FaultRecord]:
+    """Return the faults of a host's ranks, or of a torch store, that are recent enough for news about its end."""
+    ranks = d.facts(host.role).ranks_of(host.index)
+    names = {str(host)} if host.index == STORE else {f"{host.role}/{rank}" for rank in ranks}
+    return [f for f in d.faults if f.rank and _named(f) in names and d.now - f.detected <= limits.LEARN_S]
+
+
+def _named(fault: FaultRecord) -> str:
+    """Return the name of what failed, which the cause begins with: the fault's rank, or its world's torch store."""
+    return fault.cause.partition(": ")[0]
 
 
 def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:
@@ -188,7 +203,7 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
         return
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
     new = causes.judged(outcome, cause)
-    said = policy.describe(fault.rank, new)
+    said = policy.describe(_named(fault), new)
     again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, cause=said)
     _put(d, again)
     if new.reason is not outcome.reason:

@@ -454,6 +454,8 @@ class CauseLearned:
     """Incarnation of the rank that the evidence is about; 0: its latest."""
     end: Outcome | None = None
     """How its process ended, where the exit status came after the report of its loss."""
+    host: HostId | None = None
+    """The host that the evidence is about, where it is not known which of its ranks the fault names."""
 
 
 @dataclass(frozen=True, slots=True)

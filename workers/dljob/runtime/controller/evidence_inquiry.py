@@ -129,13 +129,13 @@ class Inquiry:
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.warning("no evidence about the end of %s (pid %d, node %s): %r", who, pid, node[:8], error)
         if clues:
-            await self._offer(ev.CauseLearned(str(who), clues))
+            await self._offer(ev.CauseLearned(str(who), clues, host=who))
 
     async def _ask_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
             if (end := await self.ended(node, pid, vanished, late=True)) != vanished:
-                await self._offer(ev.CauseLearned(str(who), (), end=end))
+                await self._offer(ev.CauseLearned(str(who), (), end=end, host=who))
                 return
 
     async def _clues_from(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
