@@ -136,3 +136,58 @@ def test_a_source_is_read_in_order_however_many_intervals_there_are():
     who = shard_table.ShardLeases("w/0", 1, A, saves=True)
     table = ShardTable(SPAN, SPAN, 1, ((5000, SPAN),), acked=rows, partitions=("a",))
     assert shard_table.take(table, ("w", 0), who, 1).held["w", 0].runs == ((5000, SPAN),)
+
+
+def holed(world):
+    """A partition of which a restore left two intervals, and another one."""
+    tell(world, partitions=(("a", 0), ("b", 0)))
+    tell(world, done=[(4, 8, -1)])
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)))
+    world.kill("w", 0)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/0", B, CheckpointId(A, 1)))
+    assert feed(world).todo == ((0, 4), (8, 2 * SPAN))
+
+
+def test_a_rank_gets_all_that_is_left_of_a_partition_and_another_rank_reads_none_of_it(world):
+    holed(world)
+    assert tell(world, rank=1) == ((0, 4), (8, SPAN))
+    assert tell(world, rank=0, life=B) == ((SPAN, 2 * SPAN),)
+    assert feed(world).todo == ()
+
+
+def test_several_intervals_of_a_partition_count_as_one_partition(world):
+    holed(world)
+    assert tell(world, life=B, want=2) == ((0, 4), (8, SPAN), (SPAN, 2 * SPAN))
+    assert tell(world, life=B, done=[(0, 4, -1), (8, 12, -1)], want=2) == ((12, SPAN), (SPAN, 2 * SPAN))
+
+
+def test_a_rank_that_wants_no_partition_is_leased_none(world):
+    assert tell(world, partitions=(("a", 0),), want=0) == ()
+    assert feed(world).todo == ((0, SPAN),)
+    assert tell(world, rank=1, want=1) == ((0, SPAN),)
+    before = feed(world)
+    tell(world, want=0)
+    assert feed(world) is before
+
+
+def test_what_another_rank_had_done_is_joined_with_the_lease_of_who_reads_on(world):
+    tell(world, partitions=(("a", 0), ("b", 0)))
+    tell(world, done=[(0, 8, -1)])
+    tell(world, want=0, undone=())
+    assert tell(world, rank=1, want=2) == ((8, SPAN), (SPAN, 2 * SPAN))
+    tell(world, want=0, undone=((4, 8),))
+    assert feed(world).todo == ((4, 8),)
+    assert shard_table.wants(feed(world), ("w", 1), 1), "it holds enough partitions, and this one is its own"
+    assert tell(world, rank=1) == ((4, SPAN), (SPAN, 2 * SPAN))
+    assert tell(world, rank=1, done=[(4, 12, -1)]) == ((12, SPAN), (SPAN, 2 * SPAN))
+
+
+def test_a_question_that_leases_nothing_is_known_before(world):
+    tell(world, partitions=(("a", 0), ("b", 0)))
+    assert not shard_table.wants(feed(world), ("w", 0), 1), "b is for another rank"
+    assert not shard_table.wants(feed(world), ("w", 0), 0)
+    assert shard_table.wants(feed(world), ("w", 0), 2)
+    assert shard_table.wants(feed(world), ("w", 1), 1)
+    tell(world, want=2)
+    assert not shard_table.wants(feed(world), ("w", 0), 3), "nothing is left"

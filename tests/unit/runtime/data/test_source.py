@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from desk_kit import Desk
+from desk_kit import Desk, Place
 from source_kit import offsets, told
 
 from dljob.errors import CheckpointError, UsageError
@@ -305,6 +305,195 @@ def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk: Desk, me
     assert offsets(next(mine)) == offsets(first)
 
 
+def saved(desk: Desk, mine: EventSource, step: int) -> None:
+    """A checkpoint of the rank's present life is committed."""
+    desk.shards(mine.told())
+    _send(desk, ev.CheckpointCommitted("w/0", CheckpointId(desk.places[0].life, step)))
+
+
+def restarted(desk: Desk, me: Any, memory: Memory, step: int, **more: Any) -> EventSource:
+    """The rank's next process, which restores a step of the one before."""
+    before = desk.places[0].life
+    again(desk, before.number + 1)
+    _send(desk, ev.CheckpointDecided("w/0", desk.places[0].life, CheckpointId(before, step)))
+    return opened(desk, me, memory, **more)
+
+
+class OtherRank(Desk):
+    """The client of rank 1, on the state of rank 0's."""
+
+    def __init__(self, first: Desk) -> None:
+        self._first = first
+        self.places = [Place()]
+        self.places[0].of = "w/1"
+        self.closed, self.loaded = False, None
+
+    @property
+    def state(self) -> Any:
+        return self._first.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._first.state = state
+
+    def shards(self, question: Any) -> dict[str, Any]:
+        return self._first.shards(question)
+
+
+def opened_as(desk: Desk, me: Any, memory: Memory) -> EventSource:
+    """The source of the rank whose client it is."""
+    me.rank = rank_of(desk)
+    made = opened(desk, me, memory)
+    me.rank = 0
+    return made
+
+
+def rank_of(desk: Desk) -> int:
+    return int(desk.places[0].of.removeprefix("w/"))
+
+
+def holed(desk: Desk, me: Any, memory: Memory, monkeypatch: pytest.MonkeyPatch, **more: Any) -> EventSource:
+    """The second life of a rank whose checkpoint has offsets 4 to 7 of `a`, and not those before."""
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
+    mine = opened(desk, me, memory)
+    assert offsets(mine.take()) == [("a", n) for n in range(4)]
+    assert len(list(mine.take() or ())) == 4
+    saved(desk, mine, 1)
+    return restarted(desk, me, memory, 1, **more)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_events_of_the_checkpoint_are_not_read_again_though_some_before_them_are(
+    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch, ranks: int
+):
+    later = holed(desk, me, Memory(a=16), monkeypatch)
+    me.world_size = ranks
+    for first, end in ((0, 4), (8, 12), (12, 16)):
+        batch = later.take()
+        assert offsets(batch) == [("a", n) for n in range(first, end)]
+        assert later.lag == {4: 8, 12: 4, 16: 0}[end]
+        list(batch or ())
+        me.stopping.now += 2
+    saved(desk, later, 2)
+    assert desk.state.feeds["s"].held["w", 0].runs == ((16, module.SPAN),)
+    last = restarted(desk, me, Memory(a=17), 2)
+    assert offsets(last.take()) == [("a", 16)]
+    assert told(desk) == []
+
+
+def test_a_batch_has_events_of_several_intervals_of_a_partition(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    memory = Memory(a=12)
+    later = holed(desk, me, memory, monkeypatch, limits=BatchLimits(20, 100, 1.0))
+    memory.logs["b"], memory.first["b"] = [b"x"] * 3, 0
+    batch = next(later)
+    assert sorted(offsets(batch)) == [("a", n) for n in (0, 1, 2, 3, 8, 9, 10, 11)] + [("b", n) for n in range(3)]
+    batch.done()
+    saved(desk, later, 2)
+    assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN), (module.SPAN + 3, 2 * module.SPAN))
+
+
+def test_a_large_event_that_is_done_ends_the_interval_before_it_and_is_not_told(
+    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch
+):
+    memory = Memory(a=12)
+    later = holed(desk, me, memory, monkeypatch)
+    memory.logs["a"][4] = b"x" * 500
+    list(next(later))
+    me.stopping.now += 2
+    assert offsets(later.take()) == [("a", n) for n in range(8, 12)]
+    assert told(desk) == []
+
+
+@pytest.mark.parametrize("gone", [(2, 3), (0, 1, 2, 3)])
+def test_an_interval_without_its_last_events_ends_where_a_later_event_is(
+    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch, gone: tuple[int, ...]
+):
+    class Compacted(Memory):
+        def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
+            found = super().read(partition, offset, 99)
+            return [event for event in found if event.offset not in gone][:most]
+
+    later = holed(desk, me, Memory(a=12), monkeypatch)
+    later._reader = Compacted(a=12)
+    found = list[tuple[str, int]]()
+    while batch := later.take(timeout=1):
+        found += offsets(batch)
+        batch.done()
+    assert found == [("a", n) for n in (0, 1, 8, 9, 10, 11) if n not in gone]
+    saved(desk, later, 2)
+    assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN),), "also the offsets without an event"
+
+
+def test_an_event_that_reaches_over_what_is_done_is_read_once(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    class Coarse(Memory):
+        def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
+            starts = [n for n in range(0, 12, 6) if n >= offset]
+            return [SourceEvent(partition, n, n + 6, b"x", self.time) for n in starts][:most]
+
+    later = holed(desk, me, Memory(a=12), monkeypatch)
+    later._reader = Coarse(a=12)
+    batch = next(later)
+    assert (offsets(batch), batch.runs) == ([("a", 0)], ((0, 4),))
+    batch.done()
+    saved(desk, later, 2)
+    assert desk.state.feeds["s"].held["w", 0].runs == ((8, module.SPAN),)
+
+
+def test_deleted_offsets_are_lost_in_each_interval_of_a_partition(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    memory = Memory(a=20)
+    later = holed(desk, me, memory, monkeypatch)
+    assert later.take(timeout=0)
+    memory.first["a"] = 10
+    me.stopping.now += 2
+    assert offsets(later.take()) == [("a", n) for n in range(10, 14)]
+    assert [event.lost for event in desk.journal if event.lost] == [((8, 10),)]
+    del memory.logs["a"]
+    assert later.take(timeout=source_cursor.MISSING + 1) is None
+    assert desk.state.feeds["s"].held["w", 0].runs == ((0, 4), (10, 14)), "what is in hand"
+
+
+def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partition(
+    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
+    memory = Memory(a=24)
+    first, second = opened(desk, me, memory), opened_as(OtherRank(desk), me, memory)
+    for _ in range(2):
+        list(first.take() or ())
+    desk.shards({**first.told(), "undone": []})
+    batch = next(second)
+    assert offsets(batch) == [("a", n) for n in range(8, 12)]
+    desk.shards({**first.told(), "undone": [(4, 8)]})
+    me.stopping.now += 2
+    second._news.append("it asks")
+    lower = second.take()
+    assert offsets(lower) == [("a", n) for n in range(4, 8)]
+    batch.done()
+    assert offsets(second.take()) == [("a", n) for n in range(12, 16)]
+    list(lower or ())
+    desk.shards(second.told())
+    assert desk.state.feeds["s"].held["w", 1].runs == ((12, module.SPAN),)
+
+
+def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
+    me.world_size = 2
+    memory = Memory(a=8, b=2)
+    mine, other = opened(desk, me, memory), opened_as(OtherRank(desk), me, memory)
+    for _ in range(2):
+        list(mine.take() or ())
+    desk.shards({**mine.told(), "undone": []})
+    list(other.take(timeout=0) or ())  # it has the rest of a
+    desk.shards({**mine.told(), "undone": [(4, 8)]})
+    mine.close()
+    left = mine.take()
+    assert offsets(left) == [("a", n) for n in range(4, 8)]
+    me.stopping.now += 2
+    assert offsets(mine.take()) == [("b", 0), ("b", 1)], "though nothing of the first batch is done"
+    runs = [desk.state.feeds["s"].held["w", rank].runs for rank in (0, 1)]
+    assert runs == [((4, 8), (module.SPAN, 2 * module.SPAN)), ((8, module.SPAN),)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -334,11 +523,16 @@ class Trainer:
 
     def __init__(self, desk: Desk, me: Any, memory: Memory, seed: int) -> None:
         self.desk, self.me, self.memory = desk, me, memory
+        self.world = desk.places[0].of
         self.draw = random.Random(seed)  # noqa: S311 - a schedule
         self.state: dict[tuple[str, int], int] = {}
         self.step, self.saved, self.life = 0, -1, RunId(1, 1)
         self.kept: list[tuple[CheckpointId, int, dict[tuple[str, int], int]]] = []
-        self.source = opened(desk, me, memory)
+        self.source = opened_as(desk, me, memory)
+
+    def skip(self) -> None:
+        """Take a batch, and use nothing of it."""
+        self.source.take(timeout=0)
 
     def train(self) -> None:
         batch = self.source.take(timeout=0)
@@ -354,20 +548,20 @@ class Trainer:
         self.saved = self.step
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (self.saved, 0)), raising=False)
         if self.draw.random() < 0.7:
-            _send(self.desk, ev.CheckpointCommitted("w/0", mark, self.kept[0][0] if self.kept else None))
+            _send(self.desk, ev.CheckpointCommitted(self.world, mark, self.kept[0][0] if self.kept else None))
             self.kept = [*self.kept[-1:], (mark, self.step, dict(self.state))]
 
     def die(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Die and restore one of the checkpoints that are left, perhaps not the newest."""
         number = self.life.number + 1
-        self.life = RunId(1, number)
+        self.life, self.saved = RunId(1, number), -1
         mark, self.step, state = self.draw.choice(self.kept) if self.kept else (None, 0, {})
         self.kept = [one for one in self.kept if mark is not None and one[0].step <= mark.step]
         self.state = dict(state)
         again(self.desk, number)
-        _send(self.desk, ev.CheckpointDecided("w/0", self.life, mark))
+        _send(self.desk, ev.CheckpointDecided(self.world, self.life, mark))
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
-        self.source = opened(self.desk, self.me, self.memory)
+        self.source = opened_as(self.desk, self.me, self.memory)
 
 
 def _send(desk: Desk, event: Any) -> None:
@@ -378,9 +572,10 @@ def _send(desk: Desk, event: Any) -> None:
 
 def again(desk: Desk, number: int) -> None:
     """The rank has the next incarnation and life."""
-    ranks = desk.state.ranks
-    desk.state = evolve(desk.state, ranks=ranks.set(("w", 0), evolve(ranks["w", 0], incarnation=number)))
+    ranks, key = desk.state.ranks, ("w", rank_of(desk))
+    desk.state = evolve(desk.state, ranks=ranks.set(key, evolve(ranks[key], incarnation=number)))
     later = type(desk.places[0])()
+    later.of = desk.places[0].of
     later.incarnation, later.life, later.number = number, RunId(1, number), number
     desk.places = [later]
 
@@ -428,6 +623,35 @@ def whole(state: Mapping[tuple[str, int], int]) -> None:
     for name in {name for name, _ in state}:
         found = sorted(offset for one, offset in state if one == name)
         assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("seed", range(30))
+def test_events_that_were_skipped_are_read_after_a_restart_and_no_others_again(
+    seed: int, ranks: int, me: Any, monkeypatch: pytest.MonkeyPatch
+):
+    desk, memory, me.world_size = Desk(), Memory(a=5, b=0), ranks
+    draw = random.Random(seed)  # noqa: S311 - a schedule
+    clients = [desk, OtherRank(desk)][:ranks]
+    trainers = [Trainer(client, me, memory, seed + rank) for rank, client in enumerate(clients)]
+
+    def turn(trainer: Trainer, what: str) -> None:
+        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (trainer.saved, 0)), raising=False)
+        me.stopping.now += draw.choice((0.0, 0.4, 1.5))
+        {"train": trainer.train, "skip": trainer.skip, "save": lambda: trainer.save(monkeypatch),
+         "die": lambda: trainer.die(monkeypatch)}[what]()  # fmt: skip
+        seen = [key for one in trainers for key in one.state]
+        assert len(seen) == len(set(seen)), "an event is in two states"
+        assert {count for one in trainers for count in one.state.values()} <= {1}
+
+    for _ in range(120):
+        turn(draw.choice(trainers), draw.choice(("train", "train", "train", "skip", "save", "save", "die")))
+        memory.logs[draw.choice("ab")] += [b"x"] * draw.randrange(3)
+    for trainer in trainers:
+        turn(trainer, "die")
+    for _ in range(400):
+        turn(draw.choice(trainers), "train")
+    assert sum(len(one.state) for one in trainers) == sum(len(log) for log in memory.logs.values())
 
 
 def test_shards_and_sources_are_saved_alike(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):

@@ -428,7 +428,7 @@ class ShardsTold:
     done: tuple[tuple[int, int, int | None], ...] = ()
     """(start, end, highest saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
     want: int = 0
-    """Number of shards that the process wants to hold, those it holds already included."""
+    """Number of shards, or of partitions of a source, that the process wants to hold, with those that it holds."""
     partitions: tuple[tuple[str, int], ...] = ()
     """(name, first offset to read) of partitions of a source that the process sees; empty for a data set."""
     lost: tuple[tuple[int, int], ...] = ()

@@ -107,7 +107,7 @@ def extended(feed: ShardTable, partitions: Iterable[tuple[str, int]]) -> ShardTa
 def open_partitions(feed: ShardTable) -> int:
     """Return the number of partitions of a source that are not gone for good."""
     runs = [*feed.todo, *(run for held in feed.held.values() for run in held.runs)]
-    return len({number for start, end in runs for number in range(start // SPAN, (end - 1) // SPAN + 1)})
+    return len(partitions_of(runs))
 
 
 def lost(feed: ShardTable, holder: Holder, incarnation: int, run: Run) -> ShardTable:
@@ -164,22 +164,65 @@ def covered(mark: CheckpointId, chosen: CheckpointId | None) -> bool:
 
 
 def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> ShardTable:
-    """Lease positions to a process until it holds `want` shards, the lowest ones first.
+    """Lease positions to a process until it holds `want` shards, of a source `want` partitions, the lowest ones first.
 
     When worlds take turns and none of them has a checkpoint, each shard would stay an interval of its own, and the
     table would grow without bound. From ROWS intervals on a world therefore gets shards that touch its own ones.
     """
+    if not wants(feed, holder, want):
+        return feed
+    if feed.unbounded:
+        left, runs = _whole_partitions(feed.todo, who.runs, want)
+        return evolve(feed, todo=left, held=feed.held.set(holder, evolve(who, runs=runs)))
     todo, runs = list(feed.todo), list(who.runs)
-    near = len(feed.acked) >= ROWS and not feed.unbounded  # a source is read in order
+    near = len(feed.acked) >= ROWS
     while todo and len(runs) < want:
         index, begin = _nearest(feed, todo, who.world, runs) if near else (0, todo[0][0])
         start, end = todo[index]
         stop = min(end, begin + feed.shard, (begin // feed.size + 1) * feed.size)  # not beyond the epoch
         runs.append((begin, stop))
         todo[index : index + 1] = [one for one in ((start, begin), (stop, end)) if one[0] < one[1]]
-    if len(runs) == len(who.runs) and holder in feed.held:
-        return feed
     return evolve(feed, todo=tuple(todo), held=feed.held.set(holder, evolve(who, runs=tuple(runs))))
+
+
+def wants(feed: ShardTable, holder: Holder, want: int) -> bool:
+    """Whether `take` changes the table for a process that wants so many shards, or partitions of a source."""
+    if (held := feed.held.get(holder)) is None:
+        return True
+    if not feed.unbounded:
+        return bool(feed.todo) and len(held.runs) < want
+    mine = partitions_of(held.runs)
+    return bool(feed.todo and want) and (len(mine) < want or not mine.isdisjoint(partitions_of(feed.todo)))
+
+
+def _whole_partitions(todo: Runs, runs: Runs, want: int) -> tuple[Runs, Runs]:
+    """Return what is left to do of a source, and the leases of a process that reads `want` partitions.
+
+    A restore may leave several intervals of a partition: one process gets all of them, or two would read it at once.
+    """
+    if not want:
+        return todo, runs
+    pieces, mine = _by_partition(todo), partitions_of(runs)
+    for start, _ in pieces:
+        if len(mine) < want:
+            mine.add(start // SPAN)
+    taken = [piece for piece in pieces if piece[0] // SPAN in mine]
+    left = [piece for piece in pieces if piece[0] // SPAN not in mine]
+    return merged(left), _by_partition((*runs, *taken))
+
+
+def _by_partition(runs: Iterable[Run]) -> Runs:
+    """Return the intervals of a source, sorted, joined within a partition, and cut where one ends."""
+    return tuple(
+        (max(start, number * SPAN), min(end, number * SPAN + SPAN))
+        for start, end in merged(runs)
+        for number in sorted(partitions_of([(start, end)]))
+    )
+
+
+def partitions_of(runs: Iterable[Run]) -> set[int]:
+    """Return the numbers of the partitions of a source in which intervals lie."""
+    return {number for start, end in runs for number in range(start // SPAN, (end - 1) // SPAN + 1)}
 
 
 def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.master.state.shard_table import SPAN
+from dljob.master.state.shard_table import SPAN, Runs, merged, without
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.data import source_cursor
@@ -94,18 +94,17 @@ class _Filling:
     def fits(self, event: SourceEvent) -> bool:
         return not self.events or self.size + len(event.value) <= self.limits.size
 
-    def add(self, number: int, before: int, events: Sequence[SourceEvent], now: float) -> None:
+    def add(self, run: Run, events: Sequence[SourceEvent], now: float) -> None:
         if not self.events:
             self.begun = now
         self.events += events
         self.size += sum(len(event.value) for event in events)
-        first, end = number * SPAN + before, number * SPAN + events[-1].next
         for index, (begin, last) in enumerate(self.runs):
-            if last == first:
-                self.runs[index] = begin, end
+            if last == run[0]:
+                self.runs[index] = begin, run[1]
                 return
-        # Also where offsets between were lost: an interval with a hole is in no lease.
-        self.runs.append((first, end))
+        # Also where offsets between were lost, or were done before: an interval with a hole is in no lease.
+        self.runs.append(run)
 
 
 class EventSource(LeaseClient):
@@ -134,6 +133,8 @@ class EventSource(LeaseClient):
         self._open = 0
         """Partitions of which PrimeMaster knows that they are not gone."""
         self._cursors: dict[int, Cursor] = {}
+        self._handed_out: Runs = ()
+        """Positions of events that are in batches, and not done."""
         self._seen: dict[str, Extent] = {}
         self._lost: list[Run] = []
         self._news: list[str] = []
@@ -172,6 +173,8 @@ class EventSource(LeaseClient):
             return None
         self._check_reads()
         session.continue_in(self._epoch)
+        with self._lock:
+            self._handed_out = merged((*self._handed_out, *filling.runs))
         return EventBatch(tuple(filling.events), tuple(filling.runs), self.watermark, self._finished)
 
     @property
@@ -197,17 +200,26 @@ class EventSource(LeaseClient):
         self._turn = (self._turn + 1) % max(1, len(order))
         for number in (*order[self._turn :], *order[: self._turn]):
             cursor, now = self._cursors[number], self._clock()
-            if filling.full(now) or cursor.fenced:
-                continue
-            start = cursor.position
-            try:
-                given = self._reader.read(cursor.name, start, filling.room())
-            except SourceError as error:
-                self._say(f"{cursor.name}: {error.message}; it is asked again")
-                continue
-            if events := self._fitting(filling, cursor, given, now):
-                filling.add(number, start, events, now)
+            if not filling.full(now) and not cursor.fenced and cursor.unread:
+                self._read_partition(filling, cursor, now)
         return len(filling.events) - before
+
+    def _read_partition(self, filling: _Filling, cursor: Cursor, now: float) -> None:
+        """Add events of a partition to a batch, up to the end of the interval that its cursor reads."""
+        start, base = cursor.position, cursor.number * SPAN
+        try:
+            given = self._reader.read(cursor.name, start, filling.room())
+        except SourceError as error:
+            self._say(f"{cursor.name}: {error.message}; it is asked again")
+            return
+        events, run = self._fitting(filling, cursor, given, now), (base + start, base + cursor.position)
+        if events:
+            filling.add(run, events, now)
+        elif run[0] < run[1]:  # the source has no event in the rest of the interval: there is nothing to train on
+            with self._lock:
+                self._note_done(run)
+        if cursor.position >= cursor.until:
+            source_cursor.read_next(cursor, cursor.rest)
 
     def _fitting(
         self, filling: _Filling, cursor: Cursor, given: Sequence[SourceEvent], now: float
@@ -216,6 +228,9 @@ class EventSource(LeaseClient):
         events, size = list[SourceEvent](), filling.size
         repeated, count = cursor.repeated, len(filling.events)
         for event in given:
+            if event.offset >= cursor.until:  # it is another interval's, or done: whether it fits does not matter
+                source_cursor.fresh(cursor, [event], now)
+                break
             if len(events) >= filling.room():
                 break
             large = len(event.value) > self._limits.size
@@ -244,15 +259,16 @@ class EventSource(LeaseClient):
         if (seen := self._partitions()) is not None:
             self._seen = seen
             for cursor in self._cursors.values():
+                unread, base = cursor.unread, cursor.number * SPAN
                 said = source_cursor.look(cursor, self._seen.get(cursor.name), SPAN)
-                if said.lost:
-                    base = cursor.number * SPAN
-                    self._lost.append((base + said.lost[0], base + said.lost[1]))
+                lost = source_cursor.common(unread, said.lost) if said.lost else ()
+                self._lost += [(base + start, base + end) for start, end in lost]
                 self._say(said.word)
         unknown = [name for name in self._seen if name not in self._names]
         want = max(1, source_cursor.share(self._open + len(unknown), current_worker().world_size))
         plain = checkpoint.saved is None and self._done
-        if unknown or self._lost or self._news or len(self._cursors) < want or plain or len(self._done) >= REPORT:
+        hungry = len(self._cursors) - self._held() < want
+        if unknown or self._lost or self._news or hungry or plain or len(self._done) >= REPORT:
             self._said(want)
         current_worker().note(f"{LAG}{self._name}", self.lag)
         return (self._epoch, self._place.life) != before
@@ -292,29 +308,43 @@ class EventSource(LeaseClient):
         self._news = self._news[len(question.get("news", ())) :]
         if int(said["epoch"]) != self._epoch:
             # The job went back to a cut: what this process read since is not done, and is read again.
-            self._epoch, self._cursors, self._done = int(said["epoch"]), {}, []
-        held = {start // SPAN for start, _ in said["runs"]}
+            self._drop_positions()
+            self._epoch, self._done = int(said["epoch"]), []
+        runs: list[Run] = [(start, end) for start, end in said["runs"]]
+        held = {start // SPAN for start, _ in runs}
         self._cursors = {number: one for number, one in self._cursors.items() if number in held}
-        for start, _ in sorted(said["runs"]):
+        # A lease that it has already may be read in part, or wholly: only new ones are to be read.
+        for start, end in source_cursor.added(runs, self._leased):
             number, offset = divmod(start, SPAN)
             if number not in self._cursors:
                 name = self._names[number]
-                end = self._seen[name].next if name in self._seen else offset
-                self._cursors[number] = Cursor(number, name, offset, end)
+                seen = self._seen[name].next if name in self._seen else offset
+                self._cursors[number] = Cursor(number, name, offset, seen, until=offset)
+            cursor = self._cursors[number]
+            source_cursor.read_next(cursor, merged((*cursor.unread, (offset, end - number * SPAN))))
+        self._leased = runs
+
+    def _held(self) -> int:
+        """Return the number of partitions of which all leases are read: they do not count as wanted."""
+        return sum(not cursor.unread for cursor in self._cursors.values())
 
     def _drop(self) -> None:
         super()._drop()
-        self._cursors, self._looked_at = {}, float("-inf")
+        self._drop_positions()
+        self._looked_at = float("-inf")
+
+    def _drop_positions(self) -> None:
+        self._cursors, self._leased, self._handed_out = {}, [], ()
 
     def _finished(self, runs: Sequence[Run], events: Sequence[SourceEvent]) -> None:
         event_times.used(event.time for event in events)
         with self._lock:
             self._check_reads()
             for run in runs:
-                # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
-                cursor = self._cursors.get(run[0] // SPAN)
-                known = any(run[:2] == one[:2] for one in self._done)
-                if cursor is not None and run[1] <= cursor.number * SPAN + cursor.position and not known:
+                # Otherwise it is done, or the lease was lost with an earlier incarnation, and the work does not count.
+                left = without(self._handed_out, run)
+                if left is not None and run[0] // SPAN in self._cursors:
+                    self._handed_out = left
                     self._note_done(run)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dljob.master.state.shard_table import SPAN, Run
 from dljob.runtime.data.source_reader import Extent, SourceEvent
 from dljob.telemetry.wording import counted
 
@@ -14,7 +15,10 @@ MISSING = 3
 
 @dataclass(slots=True)
 class Cursor:
-    """A partition that is leased to this process."""
+    """A partition that is leased to this process: the offsets [position, until), and those of `rest`.
+
+    A restore may leave several intervals of it to do. What lies between them is done, and is not read again.
+    """
 
     number: int
     name: str
@@ -32,11 +36,43 @@ class Cursor:
     """Looks in a row that did not show it."""
     fenced: str = ""
     """Why nothing is read of it."""
+    until: int = SPAN
+    """The end of the interval that is being read."""
+    rest: list[Run] = field(default_factory=list[Run])
+    """The intervals that are read after it, in order."""
+
+    @property
+    def unread(self) -> list[Run]:
+        """The intervals that were not read yet, in order."""
+        return [run for run in ((self.position, self.until), *self.rest) if run[0] < run[1]]
 
     @property
     def lag(self) -> int:
         """Offsets that were not read yet."""
-        return max(0, self.end - self.position)
+        return sum(max(0, min(end, self.end) - start) for start, end in self.unread)
+
+
+def read_next(cursor: Cursor, unread: Sequence[Run]) -> None:
+    """Make a cursor read these intervals, in order."""
+    if unread:
+        (cursor.position, cursor.until), cursor.rest = unread[0], list(unread[1:])
+    else:
+        cursor.until, cursor.rest = cursor.position, []
+
+
+def added(runs: Sequence[Run], known: Sequence[Run]) -> list[Run]:
+    """Return the parts of intervals that no known interval has. Those that touch stay apart: partitions do."""
+    found = list(runs)
+    for first, last in known:
+        parts = (part for start, end in found for part in ((start, min(end, first)), (max(start, last), end)))
+        found = [(start, end) for start, end in parts if start < end]
+    return found
+
+
+def common(runs: Sequence[Run], other: Run) -> list[Run]:
+    """Return the parts of intervals that another interval has."""
+    parts = ((max(start, other[0]), min(end, other[1])) for start, end in runs)
+    return [(start, end) for start, end in parts if start < end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +89,12 @@ def look(cursor: Cursor, extent: Extent | None, span: int) -> PartitionNews:
         return _absent(cursor, span)
     cursor.missing = 0
     cursor.end = extent.next
-    if extent.next < cursor.position:
+    # All before the last interval that is left was read, if not by this process.
+    read = cursor.unread[-1][0] if cursor.unread else cursor.position
+    if extent.next < read:
         # Not read again: offsets that were read would name other events, and count as the same.
         word = (
-            f"{cursor.name} went back: it ends at offset {extent.next}, and {cursor.position} was read. Nothing is read"
+            f"{cursor.name} went back: it ends at offset {extent.next}, and {read} was read. Nothing is read"
             " of it until it has passed that; if it was made anew, give the source another name"
         )
         said, cursor.fenced = cursor.fenced, word
@@ -64,7 +102,7 @@ def look(cursor: Cursor, extent: Extent | None, span: int) -> PartitionNews:
     cursor.fenced = ""
     if extent.first > cursor.position:
         lost = (cursor.position, extent.first)
-        cursor.position = extent.first
+        read_next(cursor, common(cursor.unread, (extent.first, span)))
         return PartitionNews(lost, extent.note)
     return PartitionNews(word=extent.note)
 
@@ -76,19 +114,27 @@ def _absent(cursor: Cursor, span: int) -> PartitionNews:
     unread = f"{counted(cursor.lag, 'offset')} of it were not read" if cursor.lag else "all of it was read"
     word = f"{cursor.name} is gone at offset {cursor.position}: {unread}"
     cursor.fenced = word
+    read_next(cursor, ())
     # The rest of the partition is given up, known or not: a successor would wait for it for ever.
     return PartitionNews((cursor.position, span), word)
 
 
 def fresh(cursor: Cursor, events: Sequence[SourceEvent], now: float) -> list[SourceEvent]:
-    """Return the events that are new, in order, and move the cursor past them. Those given again are counted."""
+    """Return the events that are new, in order, and move the cursor past them. Those given again are counted.
+
+    An event behind the interval that is being read shows that there is none left in it: the cursor moves to its end.
+    """
     found: list[SourceEvent] = []
     for event in events:
+        if event.offset >= cursor.until:
+            cursor.position = cursor.until
+            break
         if event.offset < cursor.position or event.next <= event.offset:
             cursor.repeated += 1
             continue
         found.append(event)
-        cursor.position = event.next
+        # An event that reaches beyond the interval counts as what is left of that: the offsets behind are done.
+        cursor.position = min(event.next, cursor.until)
         cursor.newest = event.time if cursor.newest is None else max(cursor.newest, event.time)
         cursor.active_at = now
     cursor.end = max(cursor.end, cursor.position)

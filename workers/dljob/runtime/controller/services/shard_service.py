@@ -87,7 +87,7 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
         return True
     held = feed.held.get((event.role, event.rank))
     old = held is not None and held.incarnation < event.incarnation
-    return old or (bool(feed.todo) and (held is None or len(held.runs) < event.want))
+    return old or (bool(feed.todo) and shard_table.wants(feed, (event.role, event.rank), event.want))
 
 
 def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
