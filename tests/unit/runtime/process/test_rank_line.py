@@ -20,7 +20,7 @@ from dljob import CallError, CallTimeoutError, NotFoundError, PeerLostError, Rem
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.errors import UsageError
 from dljob.runtime.process import rank_link, wire
-from dljob.runtime.process.context import install
+from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
@@ -108,7 +108,7 @@ def made_by(connection: Frames, number: int, call: RankCall) -> None:
 
 
 def test_rank_learns_who_it_is(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     assert (worker.name, worker.world_size, worker.config["a"], worker.peers["w"]) == ("w/3", 4, 1, 4)
     with pytest.raises(TypeError):
         worker.config["a"] = 2
@@ -123,7 +123,7 @@ def test_notices_to_all_ranks_may_come_before_the_answer(line, monkeypatch):
         return line.counters.fd, 1
 
     monkeypatch.setattr(line.socket, "_counter", counter)
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     assert (worker.name, worker.calls.sizes, worker.calls.numbers) == ("w/3", {"w": 6}, {"w": (0, 1, 2, 3, 5, 7)})
     assert worker.stopping.reason == "the role shrinks"
 
@@ -131,26 +131,26 @@ def test_notices_to_all_ranks_may_come_before_the_answer(line, monkeypatch):
 def test_rank_of_the_past_is_not_answered(line, monkeypatch):
     monkeypatch.setenv("DLJOB_INCARNATION", "1")
     with pytest.raises(UnreachableError, match="the host has no rank"):
-        connect(line.socket.path)
+        connect(line.socket.path, current_worker)
 
 
 def test_host_that_is_gone_is_named(line, monkeypatch):
     line.socket.close()
     with pytest.raises(UnreachableError, match="does not answer"):
-        connect(line.socket.path)
+        connect(line.socket.path, current_worker)
 
 
 def test_nothing_of_the_socket_is_in_a_folder(line):
     assert line.socket.path.startswith("@dljob-")
     line.socket.close()
     with pytest.raises(UnreachableError, match="does not answer at @dljob-"):
-        connect(line.socket.path)
+        connect(line.socket.path, current_worker)
 
 
 def test_process_of_another_user_is_not_heard(line, monkeypatch):
     monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
     with pytest.raises(UnreachableError, match="the host has no rank"):
-        connect(line.socket.path)
+        connect(line.socket.path, current_worker)
 
 
 class Exhausted:
@@ -171,11 +171,11 @@ class Exhausted:
 
 def test_host_without_a_descriptor_left_serves_ranks_again_once_it_has_one(line, monkeypatch, caplog):
     monkeypatch.setattr(host_socket, "RETRY_S", 0.01)
-    connect(line.socket.path)
+    connect(line.socket.path, current_worker)
     line.socket._server = Exhausted(line.socket._server)
     # The thread is inside the real one's `accept`: this connection lets it out.
-    assert connect(line.socket.path).rank == 3
-    assert connect(line.socket.path).rank == 3
+    assert connect(line.socket.path, current_worker).rank == 3
+    assert connect(line.socket.path, current_worker).rank == 3
     assert line.socket._server.failed.is_set()
     assert "no rank can connect: Too many open files" in caplog.text
 
@@ -191,9 +191,9 @@ def test_host_without_a_thread_left_refuses_a_rank_and_serves_the_next(line, mon
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(UnreachableError):
-            connect(line.socket.path)
+            connect(line.socket.path, current_worker)
     assert "a rank is refused: can't start new thread" in caplog.text
-    assert connect(line.socket.path).rank == 3
+    assert connect(line.socket.path, current_worker).rank == 3
 
 
 def test_host_that_does_not_answer_is_named(line, monkeypatch):
@@ -202,11 +202,11 @@ def test_host_that_does_not_answer_is_named(line, monkeypatch):
         silent.bind("\0silent-host-of-a-test")
         silent.listen()
         with pytest.raises(UnreachableError, match=r"@silent-host-of-a-test did not answer within 0\.1 s"):
-            connect("@silent-host-of-a-test")
+            connect("@silent-host-of-a-test", current_worker)
 
 
 def test_progress_is_a_write_to_memory_whatever_the_host_does(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     line.socket.close()
     worker.report(7, {"loss": 0.5})
     (count,) = line.counters.ranks()
@@ -214,17 +214,17 @@ def test_progress_is_a_write_to_memory_whatever_the_host_does(line):
 
 
 def test_stopping_arrives_also_when_it_was_said_before(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     line.socket.stopping([3], "enough")
     assert worker.stopping.wait(10)
     assert worker.stopping.reason == "enough"
     line.stopping = "earlier"
-    assert connect(line.socket.path).stopping.reason == "earlier"
+    assert connect(line.socket.path, current_worker).stopping.reason == "earlier"
 
 
 def test_rank_that_takes_nothing_holds_up_no_notice_to_another_one(line, monkeypatch):
     monkeypatch.setenv("DLJOB_RANK", "4")
-    other = connect(line.socket.path)
+    other = connect(line.socket.path, current_worker)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(abstract(line.socket.path))
         stopped = Frames(connection)
@@ -245,7 +245,7 @@ def test_rank_that_takes_nothing_holds_up_no_notice_to_another_one(line, monkeyp
 
 def test_process_that_reads_no_answer_holds_up_no_call_of_its_rank(line):
     """All answers of a rank come from one thread, to whichever of its processes has asked."""
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     whole, asked = 8 << 20, RankCall("w", 0, "a", b"", None, idempotent=False)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(abstract(line.socket.path))
@@ -269,7 +269,7 @@ def test_process_that_reads_no_answer_holds_up_no_call_of_its_rank(line):
 
 
 def test_calls_are_answered_out_of_order(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     group = RoleGroup("w").options(timeout=5, idempotent=True)
     first, second = group[0].call("a", 1), group[1].call("b", x=2)
     sent = [line.sent.get(timeout=10) for _ in range(2)]
@@ -288,7 +288,7 @@ def test_calls_are_answered_out_of_order(line):
 
 
 def test_refusals_and_errors_keep_their_class_and_words(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     refused, late = RoleGroup("w")[0].call("a"), RoleGroup("w")[0].call("b")
     line.sent.get(timeout=10)[1].set_result(
         Reply(error_type="CallError", message="w/0 has no such method", refused=NotRun.NO_METHOD)
@@ -306,7 +306,7 @@ def test_refusals_and_errors_keep_their_class_and_words(line):
 
 
 def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     with monkeypatch.context() as here:
 
         def no_room(call: RankCall) -> Future[Reply]:
@@ -322,7 +322,7 @@ def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):
 
 
 def test_calls_fail_when_the_host_goes(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     call = RoleGroup("w")[0].call("a")
     line.sent.get(timeout=10)
     for frames in line.socket._lines[3]:
@@ -332,7 +332,7 @@ def test_calls_fail_when_the_host_goes(line):
 
 
 def test_card_is_asked_for_once_and_arguments_are_those_of_the_call(line):
-    install(connect(line.socket.path))
+    install(connect(line.socket.path, current_worker))
     batch = [1, 2, 3]
     call = RoleGroup("w").call("batch", batch)
     batch.clear()
@@ -351,7 +351,7 @@ def test_card_is_asked_for_once_and_arguments_are_those_of_the_call(line):
 
 
 def test_a_large_argument_common_to_all_shards_travels_once(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     weights = b"w" * 200_000
     RoleGroup("w").call("batch", [1, 2, 3, 4], weights=weights)
     sent = [line.sent.get(timeout=10)[0] for _ in range(4)]
@@ -365,7 +365,10 @@ def test_a_large_argument_common_to_all_shards_travels_once(line):
 
 
 def test_a_call_that_was_sent_leaves_no_arguments_in_the_process_of_its_rank(line):
-    calls, call = connect(line.socket.path).calls, RankCall("w", 0, "f", b"a" * 200_000, None, idempotent=True)
+    calls, call = (
+        connect(line.socket.path, current_worker).calls,
+        RankCall("w", 0, "f", b"a" * 200_000, None, idempotent=True),
+    )
     future = calls.send(call)
     assert len(line.sent.get(timeout=10)[0].payload) == 200_000
     assert not future.done()
@@ -373,7 +376,7 @@ def test_a_call_that_was_sent_leaves_no_arguments_in_the_process_of_its_rank(lin
 
 
 def test_size_of_a_role_that_was_resized_is_heard_of(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     group = RoleGroup("w")
     call = group.call("batch", [1, 2])
     assert [line.sent.get(timeout=10)[0].ranks for _ in range(3)] == [4, 4, 4]
@@ -386,7 +389,7 @@ def test_size_of_a_role_that_was_resized_is_heard_of(line):
 
 
 def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
-    install(known(connect(line.socket.path)))
+    install(known(connect(line.socket.path, current_worker)))
     call = RoleGroup("w").call("batch", [1, 2])
     line.lives["w"] = 2
     for _ in range(4):
@@ -397,7 +400,7 @@ def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
 
 
 def test_job_is_asked_and_ordered_through_the_host(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     assert worker.job.status() == {"phase": "Running", "ranks": ["w/0"]}
     worker.job.restart(role="w", rank=1)
     worker.job.stop()
@@ -411,7 +414,7 @@ def test_job_is_asked_and_ordered_through_the_host(line):
 
 
 def test_a_role_is_scaled_through_the_host_and_a_refusal_is_raised(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     worker.job.scale("w", 6)
     assert [line.asked.get(timeout=10)[0] for _ in range(3)] == ["notes", "command", "notes"]
     line.notes.append({"seq": 1, "reason": "CommandRefused", "target": "w", "message": "an old one"})
@@ -432,7 +435,7 @@ def test_a_role_is_scaled_through_the_host_and_a_refusal_is_raised(line):
 
 
 def test_a_rank_that_calls_nobody_hears_of_other_sizes_too(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     line.socket.tell_sizes({"w": 6}, {"w": (0, 1, 2, 3, 4, 6)})
     deadline = time.monotonic() + 10
     while worker.calls.sizes.get("w") != 6:
@@ -444,7 +447,7 @@ def test_a_rank_that_calls_nobody_hears_of_other_sizes_too(line):
 
 
 def test_a_detector_accuses_its_own_rank_or_another_one_of_its_role(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     worker.suspect("a checksum differs")
     worker.suspect("y" * 900, rank=0)
     what, args = line.asked.get(timeout=10)
@@ -456,7 +459,7 @@ def test_a_detector_accuses_its_own_rank_or_another_one_of_its_role(line):
 
 
 def test_order_to_what_is_not_there_is_refused(line):
-    worker = connect(line.socket.path)
+    worker = connect(line.socket.path, current_worker)
     with pytest.raises(NotFoundError, match=r"no such role\n  roles: w \(4\)"):
         worker.job.restart(role="v")
     with pytest.raises(NotFoundError, match="no such rank"):
@@ -528,7 +531,7 @@ def answered(line: Line, count: int) -> list[str]:
 
 
 def test_answers_that_nobody_waits_for_are_dropped_and_the_next_ones_come(line, caplog):
-    worker = known(connect(line.socket.path))
+    worker = known(connect(line.socket.path, current_worker))
     install(worker)
     (frames,) = line.socket._lines[3]
     about = {"sizes": {}, "numbers": {}, "lives": {}}

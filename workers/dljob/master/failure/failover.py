@@ -79,7 +79,8 @@ def failed(
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
+        order = _order(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
+        _begin(d, order, failure)
 
 
 def _life(d: StateTransaction, failure: Failure) -> RankState | None:
@@ -104,7 +105,8 @@ def left(d: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDepa
     failure = attribution.on_left_node(d, order.failure, role, ranks[0])
     level = _lifted(d, role, own_level(d.facts(role)), host_lost=True, begun=begun)
     decision = Restart(level, order.counts, "its node is left")
-    _restart(d, failure, ranks, decision, order.culprit, joined=_joined(d, failure), culprit=order.failure)
+    restart = _order(d, failure, ranks, decision, order.culprit, joined=_joined(d, failure), culprit=order.failure)
+    _begin(d, restart, failure if failure is order.failure else None)
 
 
 def _leave_node(d: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
@@ -143,7 +145,7 @@ def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) ->
     ending.role_changed(d, role)
 
 
-def _restart(
+def _order(
     d: StateTransaction,
     failure: Failure,
     ranks: tuple[int, ...],
@@ -152,8 +154,8 @@ def _restart(
     *,
     joined: bool,
     culprit: Failure | None = None,
-) -> None:
-    """Charge a budget, escalate while none is left, and begin the restart.
+) -> RestartOrder | None:
+    """Charge a budget, escalate while none is left, and return the order; None if nothing restarts for this failure.
 
     `culprit`: the failure to blame, if it may be that of another role's rank: its fault may be recorded already.
     """
@@ -166,7 +168,7 @@ def _restart(
         _refund(d, failure)
     if by := coupling.covered(d, role, ranks, level):
         d.because(f"{cause}; {role} restarts with {by} already")
-        return
+        return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
     if joined or _moves_as_announced(d, failure):
         wait = _left_of_backoff(d, role, ranks)
@@ -178,18 +180,19 @@ def _restart(
         charged = charge(d, role, level, cause)
         if charged is None:
             attribution.ends(d, culprit, cause, root)
-            return
+            return None
         level = charged
     d.because(_why(d, role, level, decision, wait))
     # After an escalation even live hosts are replaced: keeping them was tried and did not help.
     fresh = level is not decision.level
     new = None if root else culprit
-    order = RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
-    _begin(d, order, failure if culprit is failure else None)
+    return RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
 
 
-def _begin(d: StateTransaction, order: RestartOrder, failure: Failure | None) -> None:
-    """Begin the restart after a failure of the role itself, or of another role's rank (None)."""
+def _begin(d: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
+    """Begin a restart, if one is ordered, after a failure of the role itself, or of another role's rank (None)."""
+    if order is None:
+        return
     role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).

@@ -53,7 +53,7 @@ def current_worker() -> WorkerContext:
         if _current is None:
             from dljob.runtime.process.rank_link import connect
 
-            install(_made_own(connect(path)))
+            install(_made_own(connect(path, current_worker)))
             os.register_at_fork(after_in_child=_reset_after_fork)
     return _current or current_worker()
 

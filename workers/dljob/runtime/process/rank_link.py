@@ -46,8 +46,9 @@ class RankLink(CallTransport):
     one, and parent and child would give different calls the same numbers.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, current: Callable[[], WorkerContext]) -> None:
         self._path = path
+        self._current = current
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[RankCall, Future[Reply]]] = {}
@@ -99,12 +100,7 @@ class RankLink(CallTransport):
     @property
     def _own(self) -> WorkerContext | None:
         """The context of a forked child, with its own connection; None in the process that made this link."""
-        if os.getpid() == self.pid:
-            return None
-        # Here, as it imports this module.
-        from dljob.runtime.process.context import current_worker
-
-        return current_worker()
+        return None if os.getpid() == self.pid else self._current()
 
     def _receive_answer(self) -> tuple[dict[str, Any], int] | None:
         """Return the host's answer and its descriptor, which alone the answer has; None when the host is gone.
@@ -259,9 +255,9 @@ def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
     return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"], **more)
 
 
-def connect(path: str) -> WorkerContext:
-    """Connect this process to its host as a rank; return its context for `current_worker()`."""
-    link = RankLink(path)
+def connect(path: str, current: Callable[[], WorkerContext]) -> WorkerContext:
+    """Connect this process to its host as a rank; return its context for `current`, which a forked child asks too."""
+    link = RankLink(path, current)
     said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
     # The order to stop may have come before this process connected.
     if said["stopping"]:
