@@ -26,7 +26,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     popen, made = subprocess.Popen, {"does": "pass"}
 
     def start(words: list[str], **more: Any) -> Any:
-        code = f"import os, socket, sys, time\nline = socket.socket(fileno={words[3]})\n{made['does']}"
+        code = f"import os, socket, sys, time\nline = socket.socket(fileno={words[-3]})\n{made['does']}"
         made["started"] = popen([sys.executable, "-I", "-S", "-c", code], **more)
         made["env"] = more["env"]
         return made["started"]

@@ -113,7 +113,12 @@ class LeaseClient:
 
     def _reads_for(self, other: LeaseClient) -> bool:
         """Whether this object reads what another one is going to read."""
-        return self is not other and self._begun and (self._name, self._sizes) == (other._name, other._sizes)
+        return self is not other and self._begun and self._reads == other._reads
+
+    @property
+    def _reads(self) -> tuple[str, str, Mapping[str, int]]:
+        """The world that reads, and what of which data."""
+        return self._place.of, self._name, self._sizes
 
     def _take_over(self, other: LeaseClient) -> None:
         """Take what an earlier object of the name has done: it was not handed out for nothing."""
