@@ -240,10 +240,10 @@ LEAVE = [{"name": "leave", "onReasons": ["DeviceError"], "action": "ReplaceNode"
 XID = Clue("kernel", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
 
 
-def shared_node(**b):
+def shared_node(*, t=None, **b):
     """Return a job whose two roles have two ranks each on one node, after the second rank of one failed there."""
     both = [{"name": "both", "roles": ["b", "t"], "level": "Host"}]
-    of_t, of_b = {"name": "t", "replicas": 2}, {"name": "b", "replicas": 2, **b}
+    of_t, of_b = {"name": "t", "replicas": 2, **(t or {})}, {"name": "b", "replicas": 2, **b}
     made = job(of_b, of_t, collocations=both, faultTolerance={"rules": LEAVE, "maxRestarts": 0})
     world = World(made, views=nodes(3, cpus=4)).boot()
     world.end("t", 1, error("RuntimeError", frame="t.py:3 in step", message="CUDA error: uncorrectable ECC error"))
@@ -272,6 +272,13 @@ def test_a_replaced_node_whose_other_role_has_no_restarts_left_names_the_rank_th
     assert (first.rank, last.level, last.target, last.rank, last.root) == ("t/1", "Fail", "t/1", "", first.id)
     assert world.state.verdict.message.startswith("t/1: DeviceError")
     assert "no restarts are left: 0 of b" in world.state.verdict.message
+
+
+def test_a_replaced_node_of_a_role_without_restarts_left_ends_the_job_and_restarts_no_other_role():
+    world = shared_node(t={"restartPolicy": {"maxRestarts": 0}})
+    (fault,) = world.state.faults
+    assert (fault.rank, fault.level, fault.target) == ("t/1", "Fail", "t/1")
+    assert "no restarts are left: 0 of t" in world.state.verdict.message
 
 
 def test_a_lost_store_is_named_also_where_a_rule_replaces_the_node_of_its_world():
