@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from master_shell_kit import FIRST as RANK
 from master_shell_kit import HANG_S, UID, World, end_all, until
 from memory_backend import MemoryHost
 from paired_masters import PairedMaster, commanding, following
 
 from dljob.logs import archive
 from dljob.master.state import events as ev
-from dljob.master.state.state import RankPhase
+from dljob.master.state.state import Phase, RankPhase
 from dljob.master.state.views import NodeView, Outcome
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend.interface import ON_HEAD, ActorCallError, ActorLostError, ActorRef, ActorSpec
@@ -99,6 +100,25 @@ async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(
     await until(lambda: second.shell.recovered)
     assert not folded, "all events were folded while it followed"
     assert second.shell.timeline.seq >= first.shell.timeline.seq > 0
+    second.close()
+
+
+async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+    second = await following(world)
+    await until(lambda: second.pair._folded == first.shell.journal.position and not second.pair._tasks.tasks)
+    monkeypatch.setattr(second.pair, "_fold", lambda at: None)
+    await world.backend.kill(await world.backend.lookup(RANK))
+    await until(lambda: first.shell.state.restarts.get("Process") == 1 and first.shell.state.phase is Phase.RUNNING)
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert second.shell.state.restarts.get("Process") == 1
+    lives = [{key: own.incarnation for key, own in one.shell.state.ranks.items()} for one in (first, second)]
+    assert lives[0] == lives[1]
     second.close()
 
 
