@@ -22,6 +22,7 @@ from dljob.master.failure import (
     memory,
     moving,
     restart,
+    stalling,
     tf_cluster,
 )
 from dljob.master.ledger import rules
@@ -73,6 +74,7 @@ from dljob.master.state.events import (
     ShardsTold,
     SpareLost,
     SpareReady,
+    StallsFound,
     Stepped,
     Tick,
     UnitRefused,
@@ -162,6 +164,9 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     weights.follow(d)
     # A cut ends with its ranks, or is committed when the last of it is on disk.
     cuts.follow(d)
+    # Ranks that ended or restarted above stand still no longer.
+    if d.stalls:
+        stalling.follow_stalls(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -443,6 +448,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     CutDamaged: cuts.damaged,
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
+    StallsFound: stalling.report_stalls,
     CauseLearned: departures.learned,
     Commanded: commands.commanded,
     LoadSeen: autoscale.follow_load,

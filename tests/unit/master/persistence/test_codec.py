@@ -18,8 +18,9 @@ from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
 from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.evolve import evolve
+from dljob.master.state.stalls import Stall
 from dljob.master.state.state import BudgetMark as Failure
-from dljob.master.state.state import JobState
+from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
 from dljob.master.transition import _HANDLERS, initial
 
@@ -66,6 +67,8 @@ made_cuts = st.builds(
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 publishers = st.lists(st.tuples(text, small), max_size=2).map(tuple)
+members = st.lists(st.tuples(st.sampled_from(["w", "t", "x"]), st.integers(0, 2)), max_size=3).map(tuple)
+stalls = st.builds(Stall, text, st.floats(0, 2e9), text, text, members, st.booleans())
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text, text, st.booleans(), pairs),
     st.builds(
@@ -116,6 +119,7 @@ EVENTS = st.one_of(
     st.builds(ev.RelaunchTold, text, text),
     st.builds(ev.GroupAsked, text, text, text, st.booleans()),
     st.builds(ev.JournalReported, text, text),
+    st.builds(ev.StallsFound, st.lists(stalls, max_size=2).map(tuple)),
     st.builds(
         ev.NodesSeen,
         st.lists(views, max_size=3).map(tuple),
@@ -186,6 +190,8 @@ def a_busy_job():
     world.send(ev.GroupAsked("abc", "w/0", "it needs more than there is"))
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()
+    ready = tuple(key for key, rank in sorted(world.state.ranks.items()) if rank.phase is RankPhase.READY)
+    world.send(ev.StallsFound((Stall("t/0@1", world.now - 60, "w/0 has waited {} for t/0", "t/0", ready),)))
     return world
 
 

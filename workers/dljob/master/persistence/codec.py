@@ -20,6 +20,7 @@ from immutables import Map
 from dljob.errors import JournalError
 from dljob.master.state.events import Event
 from dljob.master.state.job import Job
+from dljob.master.state.stalls import stalled_ranks
 from dljob.master.state.state import JobState, homeless_units, housed_units
 from dljob.master.transition import initial, transition
 from dljob.plan.model import JobPlan
@@ -103,7 +104,13 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
     gone = {role: own.gone for role, own in read.get("sizes", {}).items()}
     units = read["units"]
-    return JobState(job=job.sized(sizes, gone), homeless=homeless_units(units), housed=housed_units(units), **read)
+    return JobState(
+        job=job.sized(sizes, gone),
+        homeless=homeless_units(units),
+        housed=housed_units(units),
+        stalled=stalled_ranks(read.get("stalls", ())),
+        **read,
+    )
 
 
 Convert: TypeAlias = Callable[[Any], Any]

@@ -13,6 +13,7 @@ from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
 from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.shard_table import ShardTable
+from dljob.master.state.stalls import Stall
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome
 from dljob.plan.model import Amount
 
@@ -314,6 +315,17 @@ class HangFound:
 
 
 @dataclass(frozen=True, slots=True)
+class StallsFound:
+    """All stalls that stand now, the oldest first. It is sent at each change of them only, and empty with the last end.
+
+    A stall that is missing went on by itself, unless its ranks were restarted. `failure.stalling.standing_stalls` says
+    whether a list is news.
+    """
+
+    stalls: tuple[Stall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """All parts of a world's checkpoint are on disk. A world: an Elastic role (`trainer`) or an Actor rank (`w/3`)."""
 
@@ -531,6 +543,7 @@ Event = (
     | CutDamaged
     | ShardsTold
     | HangFound
+    | StallsFound
     | CauseLearned
     | Commanded
     | LoadSeen

@@ -22,6 +22,7 @@ from dljob.master.state.memory_overrides import Grants
 from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.sizing import Sizing
+from dljob.master.state.stalls import Stall
 from dljob.master.state.views import HostId, Level, NodeView
 from dljob.master.state.weight_versions import PublishedWeights, RankWeights
 from dljob.telemetry import reasons
@@ -466,9 +467,11 @@ class JobState:
     grants: Grants = field(default_factory=Grants)  # memory raised above the spec's
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role
     groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # by pending group: owner, why
+    stalls: tuple[Stall, ...] = ()  # those that stand now, the oldest first
     homeless: Map[str, bool] = field(default_factory=Map[str, bool], metadata=DERIVED)  # index, see homeless_units
     # Index, see housed_units.
     housed: Map[str, tuple[str, ...]] = field(default_factory=Map[str, tuple[str, ...]], metadata=DERIVED)
+    stalled: Map[RankKey, float] = field(default_factory=Map[RankKey, float], metadata=DERIVED)  # see stalled_ranks
 
 
 @dataclass(frozen=True, slots=True)

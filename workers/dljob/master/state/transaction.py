@@ -23,6 +23,7 @@ from dljob.master.state.memory_overrides import Grants
 from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.sizing import Sizing
+from dljob.master.state.stalls import Stall
 from dljob.master.state.state import (
     BudgetMark,
     ErrorMemory,
@@ -63,8 +64,8 @@ _values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
 # The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
 _PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
 _put_version: Callable[[JobState, int], None] = _PUTS[_FIELDS.index("version")]
-# Fields whose change is no new version: a timer alone is none, and the last two follow from the units.
-_SILENT = frozenset(("job", "started_at", "version", "wake", "homeless", "housed"))
+# Fields whose change is no new version: a timer alone is none, and the last three follow from other fields.
+_SILENT = frozenset(("job", "started_at", "version", "wake", "homeless", "housed", "stalled"))
 _PLAIN = (str, int, float, NoneType)
 
 
@@ -91,6 +92,8 @@ class Touched:
     ranks: set[RankKey] = field(default_factory=set[RankKey])
     roles: set[str] = field(default_factory=set[str])
     spares: set[SpareKey] = field(default_factory=set[SpareKey])
+    resumed: set[RankKey] = field(default_factory=set[RankKey])
+    """Ranks of a stall that ended by itself: what it took goes back to the account that they had before it."""
 
 
 class StateTransaction:
@@ -138,8 +141,10 @@ class StateTransaction:
     grants: Grants
     sizes: Map[str, Sizing]
     groups: Map[str, tuple[str, str]]
+    stalls: tuple[Stall, ...]
     homeless: Map[str, bool]
     housed: Map[str, tuple[str, ...]]
+    stalled: Map[RankKey, float]
     version: int
 
     def __init__(self, state: JobState, now: float) -> None:

@@ -1,0 +1,149 @@
+"""Stalls: each is reported once, ends by itself or with its ranks, and never with a rank that is not there."""
+
+from __future__ import annotations
+
+import pytest
+from master_kit import KILLED, World, error, job, nodes
+
+from dljob.master.failure.stalling import standing_stalls
+from dljob.master.persistence.codec import decode_state, encode_state
+from dljob.master.state import events as ev
+from dljob.master.state.evolve import evolve
+from dljob.master.state.stalls import Stall, describe
+from dljob.master.state.views import Outcome
+from dljob.telemetry import reasons
+
+TRAINER, REWARD = ("trainer", 0), ("reward", 0)
+
+
+def a_world(**options):
+    roles = [{"name": "trainer", "replicas": 2}, {"name": "reward", "driver": False}]
+    return World(job(*roles, **options), views=nodes(1)).boot()
+
+
+def a_stall(world, waited=60.0, ranks=(TRAINER, REWARD), root="reward/0", **own):
+    sentence = "trainer/0 has waited {} for reward/0.score, which runs at h.py:9 in {x}"
+    return Stall("reward/0.score@5", world.now - waited, sentence, root, ranks, **own)
+
+
+def notes(world):
+    wanted = reasons.STALL_FOUND, reasons.STALL_ENDED
+    return [(note.reason, note.target, note.message) for reason in wanted for note in world.notes(reason)]
+
+
+def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
+    world = a_world()
+    stall = a_stall(world)
+    for _ in range(2):
+        world.send(ev.StallsFound((stall,)))
+    assert world.state.stalls == (stall,)
+    assert dict(world.state.stalled) == {TRAINER: stall.since, REWARD: stall.since}
+    said = "trainer/0 has waited 1m00s for reward/0.score, which runs at h.py:9 in {x}"
+    assert notes(world) == [(reasons.STALL_FOUND, "reward/0", said)]
+    world.now += 15
+    world.send(ev.StallsFound())
+    assert notes(world)[1:] == [(reasons.STALL_ENDED, "reward/0", "reward/0 goes on after 1m15s")]
+    assert not world.state.stalls
+    assert not world.state.stalled
+
+
+def test_a_known_stall_keeps_its_age_and_only_what_changed_is_news():
+    world = a_world()
+    stall = a_stall(world)
+    world.send(ev.StallsFound((stall,)))
+    version = world.state.version
+    later = evolve(stall, since=stall.since + 3)  # a clock that was set, or another estimate
+    assert standing_stalls(world.state, (later,)) == world.state.stalls
+    world.send(ev.StallsFound((later,)))
+    assert world.state.version == version
+    world.send(ev.StallsFound((evolve(later, ranks=(TRAINER, REWARD, ("trainer", 1))),)))
+    assert world.state.stalls[0].since == stall.since
+    assert world.state.stalled["trainer", 1] == stall.since
+    assert len(notes(world)) == 1
+    assert decode_state(encode_state(world.state), world.state.job) == world.state
+
+
+def test_ranks_that_are_not_there_or_have_ended_are_in_no_stall():
+    world = a_world()
+    world.end("trainer", 1)
+    world.settle()
+    lies = (("trainer", 1), ("trainer", 9), ("nobody", 0))
+    world.send(ev.StallsFound((a_stall(world, ranks=lies),)))
+    assert not world.state.stalls
+    # An ended rank may well be the one that the others wait for.
+    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, *lies), root="trainer/1"),)))
+    assert world.state.stalls[0].ranks == (TRAINER,)
+    world.send(ev.Tick())
+    assert world.state.stalls
+
+
+def test_a_root_that_turns_out_to_wait_is_the_same_stall_under_another_name():
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world),)))
+    deeper = evolve(a_stall(world, 61, ranks=(TRAINER, REWARD, ("trainer", 1)), root="trainer/1"), name="trainer/1@4")
+    world.send(ev.StallsFound((deeper,)))
+    assert [reason for reason, _, _ in notes(world)] == [reasons.STALL_FOUND, reasons.STALL_FOUND]
+
+
+@pytest.mark.parametrize("outcome", [KILLED, error()], ids=["killed", "failed"])
+def test_the_end_of_its_root_ends_a_stall_and_the_restart_says_so(outcome):
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world),)))
+    world.end("reward", 0, outcome)
+    world.settle()
+    assert not world.state.stalls
+    assert [reason for reason, _, _ in notes(world)] == [reasons.STALL_FOUND]
+
+
+def test_a_root_that_ends_well_has_gone_on():
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world),)))
+    world.end("reward", 0, Outcome(ok=True))
+    world.settle()
+    assert notes(world)[1][:2] == (reasons.STALL_ENDED, "reward/0")
+
+
+def test_a_waiting_rank_that_ends_leaves_the_stall_to_the_others():
+    world = a_world()
+    other = ("trainer", 1)
+    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, other), root=""),)))
+    world.end("reward", 0, error())
+    world.settle()
+    assert world.state.stalls[0].ranks == (TRAINER, other)
+    world.end("trainer", 0, error())
+    world.settle()
+    (stall,) = world.state.stalls
+    assert (stall.ranks, dict(world.state.stalled)) == ((other,), {other: stall.since})
+    world.end("trainer", 1)
+    world.settle()
+    assert not world.state.stalls
+
+
+def test_a_circle_ends_with_any_of_its_ranks():
+    world = a_world()
+    circle = evolve(a_stall(world, root="", circle=True), sentence="trainer/0 -> reward/0 -> trainer/0 for {}")
+    world.send(ev.StallsFound((circle,)))
+    assert notes(world)[0][1:] == ("trainer/0 and reward/0", "trainer/0 -> reward/0 -> trainer/0 for 1m00s")
+    world.end("trainer", 0, error())
+    world.settle()
+    assert not world.state.stalls
+    assert len(notes(world)) == 1
+
+
+def test_the_end_of_the_job_ends_all_stalls():
+    world = a_world()
+    stall = a_stall(world)
+    world.send(ev.StallsFound((stall,)))
+    world.send(ev.Commanded("c", "stop"))
+    assert not world.state.stalls
+    world.send(ev.StallsFound((stall,)))
+    assert not world.state.stalls
+
+
+def test_whom_a_stall_is_about():
+    stall = Stall("x", 0.0, "{}")
+    assert (stall.whom, describe(stall, -1.0)) == ("job", "0.00 s")
+    ranks = tuple(("w", rank) for rank in range(4))
+    assert evolve(stall, ranks=ranks).whom == "w/0"
+    assert evolve(stall, ranks=ranks, circle=True).whom == "w/0"
+    assert evolve(stall, ranks=ranks[:3], circle=True).whom == "w/0 and w/1 and w/2"

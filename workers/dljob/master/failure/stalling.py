@@ -1,0 +1,107 @@
+"""Stalls: which of them stand, and whether one that stands no more went on by itself or was ended by a restart.
+
+PrimeMaster's shell finds stalls by asking ranks what they wait for. Its word is a list of all that stand, so a late,
+repeated or lost report is put right by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dljob.master.state.events import StallsFound
+from dljob.master.state.evolve import evolve
+from dljob.master.state.stalls import Stall, describe, stalled_ranks
+from dljob.master.state.state import JobState, RankKey, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import seconds
+
+_ALIVE = (RankPhase.STARTING, RankPhase.READY)
+"""Phases of ranks that can wait for something: a rank that was asked to end is no longer in a stall."""
+
+
+def standing_stalls(state: JobState | StateTransaction, stalls: Iterable[Stall]) -> tuple[Stall, ...]:
+    """Return the stalls of a report as the state records them; equal to `state.stalls` where the report is no news.
+
+    Ranks that are not there, have ended or are being restarted are left out, and so is a stall without any other. A
+    stall that is already known keeps the `since` of its first report, so that its age never jumps.
+    """
+    known = {stall.name: stall.since for stall in state.stalls}
+    rows = (evolve(stall, ranks=_alive(state, stall), since=known.get(stall.name, stall.since)) for stall in stalls)
+    return tuple(sorted((row for row in rows if row.ranks), key=lambda row: (row.since, row.name)))
+
+
+def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
+    """Record the stalls that stand now; note each new one, and each that ended without a restart."""
+    if not tx.phase.active:
+        return
+    present, before = standing_stalls(tx, event.stalls), tx.stalls
+    if present == before:
+        return
+    names, known = {stall.name for stall in present}, {stall.name for stall in before}
+    _set_stalls(tx, present)
+    new_stalls = [stall for stall in present if stall.name not in known]
+    # A stall whose root turns out to wait for another rank is reported under a new name: it did not end.
+    renamed = stalled_ranks(new_stalls)
+    for stall in before:
+        if stall.name not in names:
+            tx.touched.resumed.update(stall.ranks)
+            if not any(renamed.get(key, tx.now) <= stall.since for key in stall.ranks):
+                _note_end(tx, stall)
+    for stall in new_stalls:
+        tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)
+
+
+def follow_stalls(tx: StateTransaction) -> None:
+    """Take ranks that ended or restart in this transition out of the stalls, and end the stalls that hung on them."""
+    if tx.verdict is not None:
+        _set_stalls(tx, ())
+        return
+    touched = [key for key in tx.touched.ranks if _ended_now(tx, key)]
+    if not touched:
+        return
+    ended, present = set(touched), list[Stall]()
+    succeeded = {key for key in touched if tx.ranks[key].phase is RankPhase.SUCCEEDED}
+    for stall in tx.stalls:
+        decisive = set(stall.ranks) if stall.circle else {key for key in touched if _name(key) == stall.root}
+        if decisive & succeeded:
+            # The activity that the others waited for has come to its end, and the rank with it.
+            tx.touched.resumed.update(stall.ranks)
+            _note_end(tx, stall)
+        elif not decisive & ended:
+            tx.touched.resumed.update(succeeded.intersection(stall.ranks))
+            rest = stall if ended.isdisjoint(stall.ranks) else evolve(stall, ranks=_alive(tx, stall))
+            present += [rest] if rest.ranks else []
+    _set_stalls(tx, tuple(present))
+
+
+def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
+    """Replace the stalls; the ledger looks again at the ranks that came into one, left one, or are in an older one."""
+    if stalls == tx.stalls:
+        return
+    before, after = tx.stalled, stalled_ranks(stalls)
+    tx.stalls, tx.stalled = stalls, after
+    tx.touched.ranks.update(key for key in {*before, *after} if before.get(key) != after.get(key))
+
+
+def _note_end(tx: StateTransaction, stall: Stall) -> None:
+    waited = tx.now - stall.since
+    verb = "go on" if stall.circle else "goes on"
+    tx.note(reasons.STALL_ENDED, stall.whom, f"{stall.whom} {verb} after {seconds(waited)}", seconds=waited)
+
+
+def _alive(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
+    """Return the ranks of a stall that exist and can wait, in the order of the report and each once."""
+    rows = ((key, state.ranks.get(key)) for key in dict.fromkeys(stall.ranks))
+    return tuple(key for key, rank in rows if rank is not None and rank.phase in _ALIVE)
+
+
+def _ended_now(tx: StateTransaction, key: RankKey) -> bool:
+    """Whether the process that a rank had before this transition has ended in it, or is being ended."""
+    old, new = tx.base.ranks.get(key), tx.ranks[key]
+    was_alive = old is not None and old.phase in _ALIVE
+    return was_alive and (new.phase not in _ALIVE or new.incarnation != old.incarnation)
+
+
+def _name(key: RankKey) -> str:
+    return f"{key[0]}/{key[1]}"
