@@ -19,7 +19,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test check verify house docs fmt cov bench bench-peers kafka recipes bench-guard soak sweep dist kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify house docs fmt cov bench exam bench-peers kafka recipes bench-guard soak sweep dist kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ cov: setup ## branch coverage of the pure rooms, which must be whole
 
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+exam: setup ## plant causes in jobs for real, and grade what `dljob why` says of each: hours (ARGS="--group disks", "--only NAME", --keep)
+	$(BIN)/python tests/exam/run.py $(ARGS)
 
 kafka: setup ## sources by Kafka's protocol, against Kafka's own broker (Java; its jars come from Maven Central, locked): minutes
 	$(BIN)/python -m pytest -q -n 0 -W ignore::ResourceWarning tests/kafka $(ARGS)

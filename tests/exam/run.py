@@ -1,0 +1,154 @@
+"""Plant causes one after another, ask dljob for them, and print how often it was right.
+
+    python tests/exam/run.py [--only NAME ...] [--group GROUP] [--jobs N] [--again] [--peers] [--kube] [--keep]
+
+Each cause runs in a DLJOB_HOME, a network and mounts of its own. Its row is appended to the file of results as soon as
+it is graded, so that a run that was ended goes on: what was graded at the same commit is not run again without
+`--again`. With `--keep` the newest rows replace those of grades.json, of which docs/benchmarks.md is made. Exits 1
+where an innocent was blamed, or less than 95 % are right in kind and whom.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import page  # noqa: E402 - found by the path above
+from cause import GROUPS, Cause  # noqa: E402
+from grading import BROKEN, answer_of, grade  # noqa: E402
+from rows import CAUSES  # noqa: E402
+from running_job import RunningJob  # noqa: E402
+
+from tiers import isolated  # noqa: E402
+
+RESULTS = ROOT / ".exam" / "results.jsonl"
+LONGER_S = 300.0
+"""What a cause may take beside its own time limit: start, questions, end."""
+
+
+def version() -> str:
+    """Return the commit, with a mark where the product differs from it."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    changes = ["git", "diff", "--quiet", "HEAD", "--", "workers", "operator"]
+    differs = subprocess.run(changes, cwd=ROOT, check=False).returncode
+    return commit.stdout.strip() + ("+" if differs else "")
+
+
+def graded(cause: Cause) -> dict[str, Any]:
+    """Run a cause in this process's namespaces, and return its row."""
+    row: dict[str, Any] = {"name": cause.name, "group": cause.group}
+    if missing := cause.missing():
+        return {**row, "grade": "skipped", "missing": missing}
+    job = RunningJob(cause)
+    try:
+        result = job.run()
+    finally:
+        job.end()
+        job.remove()
+    row |= grade(cause, job.marked_line(), result)
+    answer = answer_of(result)
+    expected = {"kind": cause.kind, "whom": cause.whom, "line": job.marked_line(), "code": list(cause.code)}
+    told = {"first": answer.first, "blamed": answer.blamed, "code": answer.code, "advice": answer.advice}
+    phase = {"phase": result["status"].get("phase"), "exit_code": result["exit_code"], "seconds": result["seconds"]}
+    return {**row, "expected": expected, **told, **phase, "broken": result["broken"], "said": result}
+
+
+def in_namespaces(cause: Cause) -> dict[str, Any]:
+    """Run a cause in namespaces of its own, and return its row."""
+    with tempfile.TemporaryDirectory(prefix="exam-row-", dir="/tmp") as folder:
+        file = Path(folder) / "row.json"
+        command = [*isolated(), sys.executable, str(HERE / "run.py"), "--inside", cause.name, "--row", str(file)]
+        row: dict[str, Any] = {"name": cause.name, "group": cause.group, "grade": BROKEN}
+        try:
+            ran = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=cause.limit_s + LONGER_S
+            )
+        except subprocess.TimeoutExpired:
+            return {**row, "broken": "the run of this cause itself did not end"}
+        if not file.exists():
+            return {**row, "broken": ran.stderr[-2000:]}
+        return json.loads(file.read_text())
+
+
+def known(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest row of each cause."""
+    if not file.exists():
+        return {}
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return {row["name"]: row for row in rows}
+
+
+def chosen(only: Sequence[str], group: str, kube: bool) -> list[Cause]:
+    """Return the causes to run."""
+    wanted = [cause for cause in CAUSES if (not only or cause.name in only) and group in ("", cause.group)]
+    return [cause for cause in wanted if kube or cause.group != "Kubernetes" or only]
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--group", default="", choices=("", *GROUPS))
+    parser.add_argument("--jobs", type=int, default=2, help="causes that run at once")
+    parser.add_argument("--again", action="store_true", help="also what was graded at this commit")
+    parser.add_argument(
+        "--peers", action="store_true", help="the same programs under torchrun, Ray Train and plain Ray"
+    )
+    parser.add_argument("--kube", action="store_true", help="also those that need a Kubernetes")
+    parser.add_argument("--keep", action="store_true", help="write grades.json and docs/benchmarks.md")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    by_name = {cause.name: cause for cause in CAUSES}
+    if asked.inside:
+        asked.row.write_text(json.dumps(graded(by_name[asked.inside])))
+        return 0
+    if unknown := [name for name in asked.only if name not in by_name]:
+        parser.error(f"no such cause: {', '.join(unknown)}")
+    causes = chosen(asked.only, asked.group, asked.kube)
+    if asked.list:
+        print("\n".join(f"{cause.group:14} {cause.name}" for cause in causes))
+        return 0
+    return run_all(causes, asked.jobs, asked.results, again=asked.again, keep=asked.keep)
+
+
+def run_all(causes: Sequence[Cause], jobs: int, file: Path, *, again: bool, keep: bool) -> int:
+    """Run causes side by side, print each row as it comes, and the table."""
+    at = version()
+    file.parent.mkdir(exist_ok=True)
+    rows = {name: row for name, row in known(file).items() if row.get("commit") == at and not again}
+    todo = [cause for cause in causes if cause.name not in rows]
+    with ThreadPoolExecutor(jobs) as pool:
+        for future in as_completed([pool.submit(in_namespaces, cause) for cause in todo]):
+            row = future.result() | {"commit": at, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+            with file.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+            print(page.line(row), flush=True)
+    newest = known(file)
+    shown = {cause.name: newest[cause.name] for cause in causes if cause.name in newest}
+    print("\n".join(["", *page.table(shown)]))
+    if keep:
+        page.keep(shown)
+    return 0 if page.passes(shown) else 1
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.exit(main())
