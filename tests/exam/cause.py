@@ -54,6 +54,8 @@ class Cause:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other files of the user's folder."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    before: str = ""
+    """A command of the shell in the user's folder, before the job starts."""
     acts: tuple[Act, ...] = ()
     ends: bool = True
     """The job ends by itself: `why` is asked behind its end; otherwise while it runs, until it tells something."""

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import disks
 import fresh
+import libraries
+import machine
+import network
+import nothing_wrong
+import ray_parts
 import user_code
 
-CAUSES = (*user_code.CAUSES, *fresh.CAUSES)
+MODULES = (user_code, libraries, machine, disks, network, ray_parts, nothing_wrong, fresh)
+CAUSES = tuple(cause for module in MODULES for cause in module.CAUSES)

@@ -93,6 +93,8 @@ class RunningJob:
             roles = textwrap.indent(tidy(cause.roles), "  ")
             spec = textwrap.indent(tidy(cause.spec), "  ") if cause.spec else ""
             (self.folder / "dljob.yaml").write_text(RUN_YAML.format(name=NAME, spec=spec, roles=roles))
+        if cause.before:
+            subprocess.run(["bash", "-c", cause.before], cwd=self.folder, env=self.env, check=True)
         for setting, limit in cause.cgroup.items():
             self._group(setting).mkdir(exist_ok=True)
             (self._group(setting) / Path(setting).name).write_text(limit)
@@ -229,6 +231,8 @@ class RunningJob:
         """
         if target == "command" and self.process is not None:
             return [self.process.pid]
+        if target == "everything":
+            return [pid for pid, _line in self.processes() if pid != os.getpid()]
         if words := PARTS.get(target):
             found = [pid for pid, line in self.processes() if all(word in line for word in words)]
         else:
