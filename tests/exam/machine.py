@@ -23,6 +23,17 @@ CAUSES = (
         peers=True,
     ),
     Cause(
+        name="host-of-a-rank-killed",
+        group="machine",
+        program=at_step("pass", rank=0),
+        acts=(kill("host", after="step 5"),),
+        kind="Killed",
+        whom="default/0",
+        says=("SIGKILL",),
+        advice="outside|kernel",
+        exit_code=1,
+    ),
+    Cause(
         name="killed-in-a-group",
         group="machine",
         program=in_group("pass", pause=0.2),

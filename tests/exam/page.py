@@ -20,13 +20,18 @@ from grading import GRADES, INNOCENT, RIGHT  # noqa: E402
 KEPT = HERE / "grades.json"
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- exam -->", "<!-- end of exam -->"
+LAST = 20
+"""Lines of a peer's output that are graded."""
 LEAST = 0.95
 """Of all causes, how many must be right in kind and whom."""
-FIELDS = ("group", "grade", "parts", "expected", "blamed", "first", "code", "commit", "when", "peers")
+FIELDS = ("group", "grade", "parts", "expected", "blamed", "first", "code", "commit", "when")
 """What is kept of a row."""
+PEER_FIELDS = ("grade", "kind", "whom", "when")
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Cause -> its newest row."""
+PeerRows = Mapping[str, Rows]
+"""Cause -> peer -> its newest row."""
 
 
 def known() -> dict[str, dict[str, Any]]:
@@ -34,9 +39,13 @@ def known() -> dict[str, dict[str, Any]]:
     return json.loads(KEPT.read_text())
 
 
-def keep(rows: Rows) -> None:
+def keep(rows: Rows, peers: PeerRows) -> None:
     """Replace the kept rows of these causes, and write the page."""
-    kept = known() | {name: {key: row[key] for key in FIELDS if key in row} for name, row in rows.items()}
+    kept = known()
+    for name, row in rows.items():
+        old = kept.get(name, {}).get("peers", {})
+        new = {peer: {key: of[key] for key in PEER_FIELDS} for peer, of in peers[name].items() if "kind" in of}
+        kept[name] = {key: row[key] for key in FIELDS if key in row} | ({"peers": old | new} if old | new else {})
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(rendered(PAGE.read_text(), kept))
 
@@ -59,7 +68,8 @@ def line(row: Mapping[str, Any]) -> str:
     parts = row.get("parts") or {}
     lacks = ", ".join(name for name, fine in parts.items() if not fine)
     more = row.get("broken") or row.get("missing") or str(row.get("first", "")).replace("\n", " | ")[:200]
-    return f"{row['grade']:9} {row['name']:32} {f'({lacks}) ' if lacks and row['grade'] != RIGHT else ''}{more}"
+    under = f" under {row['peer']}" if row.get("peer") else ""
+    return f"{row['grade']:9} {row['name'] + under:32} {f'({lacks}) ' if lacks and row['grade'] != RIGHT else ''}{more}"
 
 
 def table(rows: Rows) -> list[str]:
@@ -73,6 +83,22 @@ def table(rows: Rows) -> list[str]:
             counts = [sum(row["grade"] == grade for row in part) for grade in GRADES]
             share = f"{sum(map(is_right, part))} ({100 * sum(map(is_right, part)) / len(part):.0f} %)"
             lines.append(f"| {' | '.join(map(str, [group, len(part), *counts, share]))} |")
+    return lines
+
+
+def peers_table(rows: Rows, peers: PeerRows) -> list[str]:
+    """Return the table of the causes that ran under peers, too; empty where none did."""
+    both = [name for name in rows if peers.get(name)]
+    if not both:
+        return []
+    lines = [f"| of {len(both)} causes | {' | '.join(GRADES)} | kind | whom |", f"|{' --- |' * (len(GRADES) + 3)}"]
+    for peer in ("dljob", *dict.fromkeys(peer for name in both for peer in peers[name])):
+        of = [rows[name] if peer == "dljob" else peers[name].get(peer, {}) for name in both]
+        marked = [row for row in of if row.get("grade") in GRADES]
+        parts = [row.get("parts", row) for row in marked]
+        counts = [sum(row["grade"] == grade for row in marked) for grade in GRADES]
+        counts += [sum(bool(part.get(key)) for part in parts) for key in ("kind", "whom")]
+        lines.append(f"| {peer} | {' | '.join(map(str, counts))} |")
     return lines
 
 
@@ -95,7 +121,9 @@ def section(kept: Rows) -> str:
         if short
         else []
     )
-    return "\n".join([*table(kept), *rest])
+    beside = peers_table(kept, {name: row.get("peers", {}) for name, row in kept.items()})
+    words = f"The same programs under peers, graded by the last {LAST} lines that each prints:"
+    return "\n".join([*table(kept), *(["", words, "", *beside] if beside else []), *rest])
 
 
 def cell(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import disks
 import fresh
+import kubernetes_faults
 import libraries
 import machine
 import network
@@ -11,5 +12,5 @@ import nothing_wrong
 import ray_parts
 import user_code
 
-MODULES = (user_code, libraries, machine, disks, network, ray_parts, nothing_wrong, fresh)
+MODULES = (user_code, libraries, machine, disks, network, ray_parts, kubernetes_faults, nothing_wrong, fresh)
 CAUSES = tuple(cause for module in MODULES for cause in module.CAUSES)

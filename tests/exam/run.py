@@ -29,9 +29,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import page  # noqa: E402 - found by the path above
 from cause import GROUPS, Cause  # noqa: E402
 from grading import BROKEN, answer_of, grade  # noqa: E402
+from peers import PEERS, run_peer  # noqa: E402
 from rows import CAUSES  # noqa: E402
 from running_job import RunningJob  # noqa: E402
 
+import dljob  # noqa: E402
 from tiers import isolated  # noqa: E402
 
 RESULTS = ROOT / ".exam" / "results.jsonl"
@@ -40,18 +42,19 @@ LONGER_S = 300.0
 
 
 def version() -> str:
-    """Return the commit, with a mark where the product differs from it."""
+    """Return the commit of the dljob that is examined, with a mark where its files differ from it."""
+    root = Path(dljob.__file__).parents[2]
     commit = subprocess.run(
-        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=root, capture_output=True, text=True, check=True
     )
     changes = ["git", "diff", "--quiet", "HEAD", "--", "workers", "operator"]
-    differs = subprocess.run(changes, cwd=ROOT, check=False).returncode
+    differs = subprocess.run(changes, cwd=root, check=False).returncode
     return commit.stdout.strip() + ("+" if differs else "")
 
 
 def graded(cause: Cause) -> dict[str, Any]:
     """Run a cause in this process's namespaces, and return its row."""
-    row: dict[str, Any] = {"name": cause.name, "group": cause.group}
+    row: dict[str, Any] = {"name": cause.name, "group": cause.group, "peer": ""}
     if missing := cause.missing():
         return {**row, "grade": "skipped", "missing": missing}
     job = RunningJob(cause)
@@ -68,12 +71,25 @@ def graded(cause: Cause) -> dict[str, Any]:
     return {**row, "expected": expected, **told, **phase, "broken": result["broken"], "said": result}
 
 
-def in_namespaces(cause: Cause) -> dict[str, Any]:
-    """Run a cause in namespaces of its own, and return its row."""
+def graded_peer(cause: Cause, peer: str) -> dict[str, Any]:
+    """Run a cause under a peer in this process's namespaces, and return its row."""
+    return {"name": cause.name, "group": cause.group, "peer": peer, **run_peer(cause, peer)}
+
+
+def in_namespaces(cause: Cause, peer: str = "") -> dict[str, Any]:
+    """Run a cause in namespaces of its own, and return its row.
+
+    Args:
+        cause: What is planted.
+        peer: Under which peer; empty: under dljob.
+    """
     with tempfile.TemporaryDirectory(prefix="exam-row-", dir="/tmp") as folder:
         file = Path(folder) / "row.json"
-        command = [*isolated(), sys.executable, str(HERE / "run.py"), "--inside", cause.name, "--row", str(file)]
-        row: dict[str, Any] = {"name": cause.name, "group": cause.group, "grade": BROKEN}
+        # The API server and the pods are in the machine's own network.
+        prefix = [] if cause.group == "Kubernetes" else isolated()
+        command = [*prefix, sys.executable, str(HERE / "run.py"), "--inside", cause.name, "--row", str(file)]
+        command += ["--peer", peer]
+        row: dict[str, Any] = {"name": cause.name, "group": cause.group, "grade": BROKEN, "peer": peer}
         try:
             ran = subprocess.run(
                 command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=cause.limit_s + LONGER_S
@@ -85,12 +101,12 @@ def in_namespaces(cause: Cause) -> dict[str, Any]:
         return json.loads(file.read_text())
 
 
-def known(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the newest row of each cause."""
+def known(file: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the newest row of each cause and peer; under dljob the peer is empty."""
     if not file.exists():
         return {}
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return {row["name"]: row for row in rows}
+    return {(row["name"], row.get("peer", "")): row for row in rows}
 
 
 def chosen(only: Sequence[str], group: str, kube: bool) -> list[Cause]:
@@ -115,10 +131,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     by_name = {cause.name: cause for cause in CAUSES}
     if asked.inside:
-        asked.row.write_text(json.dumps(graded(by_name[asked.inside])))
+        cause = by_name[asked.inside]
+        asked.row.write_text(json.dumps(graded_peer(cause, asked.peer) if asked.peer else graded(cause)))
         return 0
     if unknown := [name for name in asked.only if name not in by_name]:
         parser.error(f"no such cause: {', '.join(unknown)}")
@@ -126,26 +144,32 @@ def main() -> int:
     if asked.list:
         print("\n".join(f"{cause.group:14} {cause.name}" for cause in causes))
         return 0
-    return run_all(causes, asked.jobs, asked.results, again=asked.again, keep=asked.keep)
+    runs = [(cause, "") for cause in causes]
+    if asked.peers:
+        runs = [(cause, peer) for cause in causes if cause.peers for peer in PEERS]
+    return run_all(runs, asked.jobs, asked.results, again=asked.again, keep=asked.keep)
 
 
-def run_all(causes: Sequence[Cause], jobs: int, file: Path, *, again: bool, keep: bool) -> int:
+def run_all(runs: Sequence[tuple[Cause, str]], jobs: int, file: Path, *, again: bool, keep: bool) -> int:
     """Run causes side by side, print each row as it comes, and the table."""
     at = version()
     file.parent.mkdir(exist_ok=True)
-    rows = {name: row for name, row in known(file).items() if row.get("commit") == at and not again}
-    todo = [cause for cause in causes if cause.name not in rows]
+    # What a peer says does not change with the product.
+    rows = {key for key, row in known(file).items() if (row.get("commit") == at or row["peer"]) and not again}
+    todo = [(cause, peer) for cause, peer in runs if (cause.name, peer) not in rows]
     with ThreadPoolExecutor(jobs) as pool:
-        for future in as_completed([pool.submit(in_namespaces, cause) for cause in todo]):
+        for future in as_completed([pool.submit(in_namespaces, cause, peer) for cause, peer in todo]):
             row = future.result() | {"commit": at, "when": datetime.now(UTC).isoformat(timespec="seconds")}
             with file.open("a") as out:
                 out.write(json.dumps(row) + "\n")
             print(page.line(row), flush=True)
     newest = known(file)
-    shown = {cause.name: newest[cause.name] for cause in causes if cause.name in newest}
-    print("\n".join(["", *page.table(shown)]))
+    names = dict.fromkeys(cause.name for cause, _peer in runs)
+    shown = {name: newest[name, ""] for name in names if (name, "") in newest}
+    beside = {name: {peer: newest[name, peer] for peer in PEERS if (name, peer) in newest} for name in names}
+    print("\n".join(["", *page.table(shown), "", *page.peers_table(shown, beside)]))
     if keep:
-        page.keep(shown)
+        page.keep(shown, beside)
     return 0 if page.passes(shown) else 1
 
 

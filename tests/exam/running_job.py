@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -43,6 +43,7 @@ PARTS = {
     "head raylet": ("raylet/raylet", "/raylet-0 "),
     "raylet": ("raylet/raylet", "/raylet-1 "),
     "gcs": ("gcs/gcs_server",),
+    "host": ("ray::ThreadHost",),
     "node agent": ("ray::NodeAgent",),
     "light agent": ("light_agent.py", "/n1/"),
     "fork server": ("forked_workers/server.py",),
@@ -60,7 +61,10 @@ class RunningJob:
 
     def __init__(self, cause: Cause) -> None:
         self.cause = cause
-        self.root = Path(tempfile.mkdtemp(prefix="exam-", dir="/tmp"))
+        self.root = Path("/tmp") / f"exam-{secrets.token_hex(4)}"
+        self.root.mkdir(mode=0o700)
+        self.kubernetes = ("-k", "-n", self.root.name) if cause.group == "Kubernetes" else ()
+        """Flags of each command of a job on Kubernetes, which has a namespace of its own."""
         self.folder = self.root / "code"
         self.output = self.root / "output"
         self.home = self.folder / cause.home if cause.home else self.root / "home"
@@ -69,7 +73,7 @@ class RunningJob:
         path = os.pathsep.join([str(BIN), os.environ["PATH"]])
         self.groups = {setting.split("/")[0]: self._group(setting) for setting in cause.cgroup}
         limits = {f"EXAM_{name.upper()}": str(folder) for name, folder in self.groups.items()}
-        marks = {TOKEN: self.root.name, "DLJOB_HOME": str(self.home), "PATH": path}
+        marks = {TOKEN: self.root.name, "EXAM_NAMESPACE": self.root.name, "DLJOB_HOME": str(self.home), "PATH": path}
         self.env = kept | quiet | dict(cause.env) | limits | marks
         self.process: subprocess.Popen[bytes] | None = None
         self.broken = ""
@@ -93,6 +97,8 @@ class RunningJob:
             roles = textwrap.indent(tidy(cause.roles), "  ")
             spec = textwrap.indent(tidy(cause.spec), "  ") if cause.spec else ""
             (self.folder / "dljob.yaml").write_text(RUN_YAML.format(name=NAME, spec=spec, roles=roles))
+        if self.kubernetes:
+            subprocess.run(["kubectl", "create", "namespace", self.root.name], env=self.env, check=True)
         if cause.before:
             subprocess.run(["bash", "-c", cause.before], cwd=self.folder, env=self.env, check=True)
         for setting, limit in cause.cgroup.items():
@@ -108,7 +114,8 @@ class RunningJob:
     def command(self) -> list[str]:
         """The user's command."""
         if self.cause.roles:
-            return ["dljob", "run", "dljob.yaml", *self.cause.flags]
+            stop = ("--stop-on-interrupt",) if self.kubernetes else ()
+            return ["dljob", "run", "dljob.yaml", *self.kubernetes, *stop, *self.cause.flags]
         return [
             "dljob",
             "torchrun",
@@ -211,7 +218,7 @@ class RunningJob:
 
     def ask(self, command: str) -> dict[str, Any]:
         """Return the answer of `dljob why` or `dljob status`, with its exit code; of a failed one its words."""
-        words = ["dljob", command, NAME, "-o", "json"]
+        words = ["dljob", command, NAME, "-o", "json", *self.kubernetes]
         try:
             ran = subprocess.run(
                 words, cwd=self.root, env=self.env, capture_output=True, text=True, check=False, timeout=ASK_S
@@ -270,6 +277,9 @@ class RunningJob:
 
     def remove(self) -> None:
         """Remove folders, mounts and control groups."""
+        if self.kubernetes:
+            words = ["kubectl", "delete", "namespace", self.root.name, "--wait=false"]
+            subprocess.run(words, env=self.env, check=False)
         if self.cause.disk:
             subprocess.run(["umount", "-l", str(self.folder / "disk")], check=False)
         for folder in self.groups.values():

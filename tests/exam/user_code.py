@@ -79,13 +79,16 @@ ENDS = (
     Cause(
         name="old-line-of-device-memory",
         group="user code",
-        program=at_step(
-            """
-        print("CUDA out of memory. Tried to allocate 2.00 GiB; retrying with a batch of 4", flush=True)
-    if rank == 1 and step == 60:
-        os._exit(5)
+        program="""
+    import os, time
+    for step in range(100):
+        if os.environ["RANK"] == "1" and step == 5:
+            print("CUDA out of memory. Tried to allocate 2.00 GiB; retrying with a batch of 4", flush=True)
+        if os.environ["RANK"] == "1" and step == 60:
+            os._exit(5)
+        print("step", step, flush=True)
+        time.sleep(0.1)
     """,
-        ),
         ranks=2,
         kind="UserError",
         code=(10,),
@@ -99,13 +102,16 @@ ENDS = (
     Cause(
         name="old-line-of-a-retried-request",
         group="user code",
-        program=at_step(
-            """
-        print("WARNING urllib3: Connection reset by peer: /v1/score, retrying", file=sys.stderr, flush=True)
-    if rank == 1 and step == 40:
-        sys.exit(3)
+        program="""
+    import os, sys, time
+    for step in range(100):
+        if os.environ["RANK"] == "1" and step == 5:
+            print("WARNING urllib3: Connection reset by peer: /v1/score, retrying", file=sys.stderr, flush=True)
+        if os.environ["RANK"] == "1" and step == 40:
+            sys.exit(3)
+        print("step", step, flush=True)
+        time.sleep(0.1)
     """,
-        ),
         ranks=2,
         kind="UserError",
         code=(10,),
