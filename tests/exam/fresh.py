@@ -67,4 +67,479 @@ from __future__ import annotations
 from cause import Cause
 from planting import kill, pause, shell  # noqa: F401 - for rows to come
 
-CAUSES: tuple[Cause, ...] = ()
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        name="peer-reports-the-reset-first",  # rank 1 fails, and ends long after the rank that its closed socket broke
+        group="user code",
+        program="""
+import os, socket, struct, time, traceback
+rank = int(os.environ["RANK"])
+
+def scale(loss, tokens):
+    return loss / tokens  # CAUSE
+
+if rank == 0:
+    peer, _ = socket.create_server(("127.0.0.1", 29611)).accept()
+    for step in range(100):
+        loss, = struct.unpack("d", peer.recv(8))
+        print("step", step, "loss", loss, flush=True)
+else:
+    while True:
+        try:
+            peer = socket.create_connection(("127.0.0.1", 29611))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.2)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    try:
+        for tokens in [512, 512, 480, 512, 512, 0, 512]:
+            peer.sendall(struct.pack("d", scale(900.0, tokens)))
+            time.sleep(0.3)
+    except Exception:
+        traceback.print_exc()
+        peer.close()
+        print("uploading the last profile ...", flush=True)
+        time.sleep(8)
+        raise
+""",
+        ranks=2,
+        kind="UserError",
+        code=(10,),
+        whom="default/1",
+        says=("ZeroDivisionError",),
+        advice="correct the code",
+        never="Network|default/0",
+        peers=True,
+    ),
+    Cause(
+        name="prefetch-thread-died",  # the main thread sees an empty queue a quarter of a minute later
+        group="user code",
+        program="""
+import os, queue, threading, time
+rank = int(os.environ["RANK"])
+rows = [{"text": "a b c"}] * 12
+if rank == 1:
+    rows[5] = {"txt": "d e f"}
+batches = queue.Queue(maxsize=2)
+
+def prefetch():
+    for row in rows * 10:
+        batches.put(row["text"].split())  # CAUSE
+
+threading.Thread(target=prefetch, name="prefetch", daemon=True).start()
+for step in range(100):
+    tokens = batches.get(timeout=15)
+    time.sleep(0.3)
+    print("step", step, len(tokens), flush=True)
+""",
+        ranks=2,
+        kind="UserError",
+        code=(10,),
+        whom="default/1",
+        says=("KeyError.*text",),
+        peers=True,
+    ),
+    Cause(
+        name="loader-worker-segfaults",  # the rank raises, its peer says that a connection closed
+        group="libraries",
+        program="""
+import ctypes, os, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        if index == 41 and dist_rank == 0:
+            ctypes.string_at(0)
+        return torch.ones(4)
+
+dist_rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+for step, batch in enumerate(DataLoader(Images(), batch_size=4, num_workers=1)):
+    total = batch.sum()
+    dist.all_reduce(total)
+    time.sleep(0.2)
+    print("step", step, float(total), flush=True)
+""",
+        ranks=2,
+        kind="UserError|Unknown",
+        code=(10, 19),
+        whom="default/0",
+        says=("DataLoader worker", "Segmentation fault|SIGSEGV|signal 11"),
+        never="Network|default/1|OOMKilled",
+        peers=True,
+    ),
+    Cause(
+        name="ends-with-0-before-its-peer",  # a shorter shard, and sys.exit(0): the longer one sees a closed connection
+        group="user code",
+        program="""
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+batches = iter(range(9 if rank == 0 else 6))
+step = 0
+while True:
+    batch = next(batches, None)
+    if batch is None:
+        print("end of data", flush=True)
+        sys.exit(0)
+    loss = torch.tensor([float(batch)])
+    dist.all_reduce(loss)
+    time.sleep(0.2)
+    step += 1
+    print("step", step, float(loss), flush=True)
+""",
+        ranks=2,
+        kind="ended|exited|finished|left|completed",
+        whom="default/1",
+        peers=True,
+    ),
+    Cause(
+        name="uneven-shards-wait-for-each-other",  # one in a collective, the other for a file that is written after it
+        group="user code",
+        program="""
+import os, time
+import torch
+import torch.distributed as dist
+from dljob import progress
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range(16 if rank == 0 else 14):
+    loss = torch.tensor([1.0])
+    dist.all_reduce(loss)
+    time.sleep(0.2)
+    progress(step)
+    print("step", step, flush=True)
+if rank == 0:
+    open("eval.json", "w").write("{}")
+while not os.path.exists("eval.json"): time.sleep(0.5)  # CAUSE
+""",
+        ranks=2,
+        kind="hang|wait|stall|no step",
+        whom="default/1",
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="queues-in-a-circle",  # the trainer wants samples first, the rollout weights
+        group="user code",
+        program="""
+from dljob import DataQueue, Worker, progress
+
+class Trainer(Worker):
+    def run(self):
+        samples, weights = DataQueue("samples", max_items=8), DataQueue("policy", max_items=8)
+        for step in range(20):
+            batch = samples.get()
+            progress(step)
+            weights.put({"version": step, "of": len(batch)})
+
+class Rollout(Worker):
+    def run(self):
+        samples, weights = DataQueue("samples", max_items=8), DataQueue("policy", max_items=8)
+        while True:
+            policy = weights.get()
+            samples.put([policy["version"]] * 4)
+""",
+        roles="""
+- {name: trainer, entrypoint: {class: work.Trainer}, resources: {cpu: 200m}}
+- {name: rollout, driver: false, entrypoint: {class: work.Rollout}, resources: {cpu: 200m}}
+""",
+        kind="wait|hang|stall|circle|deadlock",
+        whom="trainer|rollout",
+        says=("samples", "policy"),
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="queue-that-nobody-fills-any-more",  # its producer ended with success, and has not closed it
+        group="user code",
+        program="""
+import time
+from dljob import DataQueue, progress
+
+def produce():
+    queue = DataQueue("prompts", max_items=16)
+    for number in range(12):
+        queue.put({"prompt": number})
+        time.sleep(0.1)
+    print("all prompts are in the queue", flush=True)
+
+def consume():
+    queue = DataQueue("prompts", max_items=16)
+    for step in range(20):
+        item = queue.get()  # CAUSE
+        time.sleep(0.2)
+        progress(step)
+        print("step", step, item, flush=True)
+""",
+        roles="""
+- {name: producer, entrypoint: {class: work.produce}, resources: {cpu: 200m}}
+- {name: consumer, entrypoint: {class: work.consume}, resources: {cpu: 200m}}
+""",
+        kind="wait|hang|stall|empty",
+        whom="producer|consumer|prompts",
+        says=("prompts",),
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="rank-in-a-throttled-group",  # its control group has 3 % of a CPU
+        group="machine",
+        program="""
+import os, time
+from dljob import progress
+rank = int(os.environ["RANK"])
+if rank == 2:
+    open(os.environ["EXAM_CPU"] + "/cgroup.procs", "w").write("0")
+for step in range(2000):
+    end = time.thread_time() + 0.04
+    while time.thread_time() < end:
+        pass
+    time.sleep(0.1)
+    progress(step)
+    if step % 10 == 0:
+        print("step", step, flush=True)
+""",
+        ranks=3,
+        cgroup={"cpu/cpu.cfs_quota_us": "3000"},
+        kind="Straggler",
+        whom="default/2",
+        never="UserError|Network|default/[01]",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="all-are-as-slow-as-one",  # a collective in each step hides whose input became slow
+        group="user code",
+        program="""
+import time
+import torch
+import torch.distributed as dist
+from dljob import progress
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+def read(step):
+    if rank == 1 and step > 25: time.sleep(2.5)  # CAUSE
+    return torch.tensor([float(step)])
+
+for step in range(1000):
+    loss = read(step)
+    dist.all_reduce(loss)
+    time.sleep(0.1)
+    progress(step)
+    print("step", step, flush=True)
+""",
+        ranks=3,
+        kind="slow|straggler|wait",
+        whom="default/1",
+        never="Network|default/[02]",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="out-of-memory-was-handled",  # a caught CUDA error in the log; what ended the rank is a label
+        group="user code",
+        program='''
+import os, sys, time
+rank = int(os.environ["RANK"])
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names it."""
+
+def forward(batch):
+    if batch > 8:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a capacity of 79.15 GiB "
+                               "of which 1.21 GiB is free.")
+    return 0.5
+
+batch = 16
+for step in range(30):
+    try:
+        forward(batch)
+    except OutOfMemoryError:
+        import traceback
+        traceback.print_exc()
+        batch //= 2
+        print("WARNING: out of memory; the batch is", batch, "from now on", file=sys.stderr, flush=True)
+    labels = ["0", "1", "1", "n/a" if step == 8 and rank == 0 else "0"]
+    numbers = [int(label) for label in labels]  # CAUSE
+    time.sleep(0.2)
+    print("step", step, sum(numbers), flush=True)
+''',
+        ranks=2,
+        kind="UserError",
+        code=(10,),
+        whom="default/0",
+        says=("ValueError: invalid literal for int",),
+        advice="correct the code",
+        never="OOMKilled|out of memory|DeviceError|default/1",
+        peers=True,
+    ),
+    Cause(
+        name="leaves-by-exit-3-amid-telemetry",  # the reason is one line above tracebacks that mean nothing
+        group="user code",
+        program="""
+import logging, os, socket, threading, time
+rank = int(os.environ["RANK"])
+
+def telemetry():
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", 9), timeout=1)
+        except OSError:
+            logging.exception("telemetry: cannot send, will try again")
+        time.sleep(0.4)
+
+threading.Thread(target=telemetry, daemon=True).start()
+for step in range(30):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+    if rank == 1 and step == 9:
+        print("fatal: vocabulary of 50257 is not divisible by 8, giving up", flush=True)
+        time.sleep(1.5)
+        os._exit(3)  # CAUSE
+""",
+        ranks=2,
+        kind="UserError|Unknown",
+        code=(10, 19),
+        whom="default/1",
+        says=("code 3", "not divisible by 8"),
+        never="Network|default/0",
+        peers=True,
+    ),
+    Cause(
+        name="kernel-kills-the-loader-not-the-rank",  # the rank only sees that its child is gone
+        group="machine",
+        program="""
+import multiprocessing, os, time
+rank = int(os.environ["RANK"])
+
+def load(queue):
+    open(os.environ["EXAM_MEMORY"] + "/cgroup.procs", "w").write("0")
+    cache = []
+    for number in range(1000):
+        cache.append(os.urandom(1 << 20) * 4)
+        queue.put(number)
+        time.sleep(0.1)
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue(2)
+    loader = fork.Process(target=load, args=(queue,), daemon=True)
+    if rank == 1:
+        loader.start()
+    for step in range(150):
+        while rank == 1:
+            try:
+                queue.get(timeout=1)
+                break
+            except Exception:
+                if not loader.is_alive():
+                    raise RuntimeError(f"loader is gone: exit code {loader.exitcode}") from None
+        time.sleep(0.1)
+        print("step", step, flush=True)
+""",
+        ranks=2,
+        cgroup={"memory/memory.limit_in_bytes": "60m"},
+        kind="OOMKilled",
+        code=(11,),
+        whom="default/1",
+        advice="memory",
+        never="Network|default/0",
+    ),
+    Cause(
+        name="disk-full-in-the-saver-thread",  # what fails is the reader of a checkpoint that was cut off
+        group="disks",
+        program="""
+import os, pickle, threading, time
+rank = int(os.environ["RANK"])
+
+def save(step):
+    try:
+        with open(f"disk/step-{step}.ckpt", "wb") as file:
+            pickle.dump(os.urandom(6 << 20), file)
+    except OSError as error:
+        print("saver: warning:", error, flush=True)
+
+for step in range(40):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+    if rank == 0 and step % 4 == 3:
+        threading.Thread(target=save, args=(step,)).start()
+    if rank == 0 and step % 8 == 7 and step > 8:
+        time.sleep(1)
+        with open(f"disk/step-{step}.ckpt", "rb") as file:
+            state = pickle.load(file)
+""",
+        ranks=2,
+        disk="20m",
+        kind="no space left|disk",
+        code=(13,),
+        whom="default/0|disk|node",
+        says=("No space left on device",),
+        never="Network|default/1",
+    ),
+    Cause(
+        name="bad-line-in-a-pool-of-parsers",  # the rank's traceback is of multiprocessing, the line is in the worker
+        group="user code",
+        program="""
+import json, multiprocessing, os, time
+rank = int(os.environ["RANK"])
+
+def parse(line):
+    return json.loads(line)["text"]  # CAUSE
+
+if __name__ == "__main__":
+    lines = open("data.jsonl").read().splitlines()[rank::2] * 3
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        for step, text in enumerate(pool.imap(parse, lines)):
+            time.sleep(0.2)
+            print("step", step, text, flush=True)
+""",
+        ranks=2,
+        files={"data.jsonl": '{"text": "a"}\n' * 13 + '{"text": "cut of\n' + '{"text": "b"}\n' * 20},
+        kind="UserError",
+        code=(10,),
+        whom="default/1",
+        says=("JSONDecodeError",),
+        advice="correct the code",
+        peers=True,
+    ),
+    Cause(
+        name="waits-for-a-file-of-another-name",  # before the first step, and rank 0 waits for the one that waits
+        group="user code",
+        program="""
+import os, time
+rank = int(os.environ["RANK"])
+if rank == 0:
+    os.makedirs("cache", exist_ok=True)
+    open("cache/vocabulary.txt", "w").write("a b c")
+    print("vocabulary is written", flush=True)
+    while not os.path.exists("cache/ready-1"): time.sleep(0.5)
+else:
+    while not os.path.exists("cache/vocab.txt"): time.sleep(0.5)  # CAUSE
+    open("cache/ready-1", "w").write("")
+for step in range(10):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+""",
+        ranks=2,
+        kind="wait|hang|stall|no step|progress",
+        whom="default/1",
+        never="Network",
+        ends=False,
+        limit_s=120,
+        peers=True,
+    ),
+)
