@@ -29,6 +29,8 @@ START_S, ASK_S, POLL_S, SETTLE_S, STOP_S = 120.0, 60.0, 4.0, 8.0, 30.0
 running job to the one that is graded; for the command to end once it is told to."""
 FIRST_LINE = re.compile(r"^\[[\w.-]+/\d+\]", re.MULTILINE)
 """How the command begins a line of a rank."""
+BUSY = "a node of Ray did not start"
+"""What the command prints where Ray does not come up: of most causes that is not what was planted."""
 TAIL = 40
 RUN_YAML = """\
 apiVersion: dljob.io/v1alpha1
@@ -160,13 +162,13 @@ class RunningJob:
     def act(self) -> None:
         """Do what is done from outside, each as soon as its line is there; runs in a thread."""
         for act in self.cause.acts:
-            while not re.search(act.after, self.printed()):
-                if self.ended():
-                    self.broken = f"the command ended before {act.after!r} was printed"
-                    return
-                time.sleep(0.1)
-            time.sleep(act.delay_s)
             try:
+                while not re.search(act.after, self.printed()):
+                    if self.ended():
+                        self.broken = f"the command ended before {act.after!r} was printed"
+                        return
+                    time.sleep(0.1)
+                time.sleep(act.delay_s)
                 act.do(self)
             except Exception as error:  # noqa: BLE001 - whatever it is, the cause was not planted
                 self.broken = f"behind {act.after!r}: {type(error).__name__}: {error}"
@@ -189,6 +191,8 @@ class RunningJob:
         told = {"why": why, "status": self.ask("status")}
         self.end()
         lines = self.printed().replace("\r", "\n").splitlines()
+        if BUSY in self.printed() and not self.cause.before:
+            self.broken = "the machine is too busy for a Ray"
         return {
             **told,
             "running": running,
