@@ -158,9 +158,9 @@ ENDS = (
         group="user code",
         program="""
     import subprocess
-    words = "echo 'tokenize: vocabulary is of version 3' >&2; exit 7"
-    subprocess.run(["bash", "-c", words], check=True, capture_output=True)  # CAUSE
+    subprocess.run(["bash", "tokenize.sh"], check=True, capture_output=True)  # CAUSE
     """,
+        files={"tokenize.sh": "echo 'tokenize: vocabulary is of version 3' >&2\nexit 7\n"},
         kind="UserError",
         code=(10,),
         whom="default/0",
