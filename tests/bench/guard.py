@@ -33,6 +33,7 @@ from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.prime_actor import COLLECT
+from dljob.runtime.process.activities import Waiting
 from dljob.runtime.process.messages import Heartbeat, NodeHeartbeat
 from dljob.spec.model import DLJobManifest
 
@@ -47,6 +48,7 @@ SMALL, LARGE = 16, 2_000
 DEATHS = 8
 FEW, GANG = 100, 500
 """Ranks of one torch world, small and large."""
+WAITS = 20_000
 HOSTS, BEATS = 64, 8
 """Hosts in one node's heartbeat, and how many heartbeats are timed as one."""
 ROOTS = {
@@ -151,6 +153,21 @@ def heartbeats(state: JobState) -> Callable[[], NodeHeartbeat]:
     return work
 
 
+def waits() -> None:
+    """Begin and end waits for another role's answer, as a rank does it."""
+    for _ in range(WAITS):
+        with Waiting("call", "reward", "score", tuple):
+            pass
+
+
+def open_waits() -> list[Waiting]:
+    """Return waits that have begun; the caller ends them by dropping this process."""
+    begun = [Waiting("call", "reward", "score", tuple) for _ in range(WAITS)]
+    for wait in begun:
+        wait.__enter__()
+    return begun
+
+
 def incidents(world: JobState, times: int = 1) -> Callable[[], None]:
     """Return work that folds a death in a world, with PrimeMaster's own thresholds of garbage collection.
 
@@ -189,6 +206,8 @@ def measured(wanted: Sequence[str] = ()) -> dict[str, float]:
         "growth of a rank's share of it from 100 to 500": lambda: growth(incidents(few, GANG // FEW), incidents(gang)),
         "CPU of the loss of one of 2,000 nodes": lambda: cpu(lost_node(LARGE)),
         "CPU of 8 heartbeats of 64 hosts": lambda: cpu(lambda: [heard() for _ in range(BEATS)]),
+        "CPU of 20,000 waits": lambda: cpu(waits),
+        "bytes of a wait": lambda: allocated(open_waits) / WAITS,
         "bytes of 8 deaths at 2,000 ranks": lambda: float(allocated(deaths(large))),
         "bytes of a heartbeat of 64 hosts": lambda: float(allocated(heard)),
         "bytes of a rank at 2,000 ranks": lambda: allocated(lambda: bench.admitted(LARGE)) / LARGE,

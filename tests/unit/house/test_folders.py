@@ -1,4 +1,4 @@
-"""A folder holds at most 25 modules: what a reader can take in when looking for the right one."""
+"""A folder holds at most 40 modules: what a reader can take in when looking for the right one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 TOPS = ("workers", "operator", "observability", "release", "tests")
-LIMIT = 25
+LIMIT = 40
 
 
 def crowded(modules: list[str]) -> list[str]:
@@ -16,7 +16,7 @@ def crowded(modules: list[str]) -> list[str]:
     return [f"{name}: {count} modules, {LIMIT} at most" for name, count in sorted(folders.items()) if count > LIMIT]
 
 
-def test_no_folder_holds_more_than_twenty_five_modules():
+def test_no_folder_holds_more_modules_than_the_limit():
     modules = [str(path.relative_to(ROOT)) for top in TOPS for path in (ROOT / top).rglob("*.py")]
     assert len(modules) > 1000, "the product and its tests have many modules"
     assert crowded(modules) == []
@@ -25,4 +25,4 @@ def test_no_folder_holds_more_than_twenty_five_modules():
 def test_a_crowded_folder_is_found_and_its_init_is_not_counted():
     full = [f"a/m{number}.py" for number in range(LIMIT)]
     assert crowded([*full, "a/__init__.py", "b/one.py"]) == []
-    assert crowded([*full, "a/more.py"]) == ["a: 26 modules, 25 at most"]
+    assert crowded([*full, "a/more.py"]) == ["a: 41 modules, 40 at most"]

@@ -22,6 +22,7 @@ from dljob import ray_private, tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome
+from dljob.master.state.waits import WaitFinding
 from dljob.plan.witnesses import DumpPlan, WitnessPlan
 from dljob.runtime.controller import prime, worker_hosts
 from dljob.runtime.controller.executor import Executor
@@ -30,6 +31,7 @@ from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
+from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
 from dljob.runtime.journal.job_record import MasterOrder
 from dljob.runtime.journal.stores import FileStore
@@ -203,6 +205,13 @@ async def inquire_after_a_hang(_: World, shell: MasterLoop) -> None:
     watch._inquire("worker", watch._look_at("worker"))
 
 
+async def inquire_after_a_stall(_: World, shell: MasterLoop) -> None:
+    where = (shell.setup, shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
+    watch = StallWatch(*where, owner=shell.tasks, now=shell.now)
+    finding = WaitFinding("r/0 1 c", "", 0.0, (("worker", 0),), ("worker", 0), 1, can_hang=True, silence=1e9)
+    watch._look_at(shell.state, finding)
+
+
 async def ask_a_clue(_: World, shell: MasterLoop) -> None:
     shell.executor.hosts._inquiry.begin(HostId("worker", 0), "n1", 4711, None)
 
@@ -300,6 +309,8 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "renewal of the admission lock": go_on,
     "samples": go_on,
     "sizes": tell_sizes,
+    "stall inquiry": inquire_after_a_stall,
+    "stall watch": go_on,
     "status file": go_on,
 }
 OF_ACTORS = {

@@ -73,6 +73,8 @@ class HeartbeatLog:
         self._room = ROOM
         self.usage: dict[str, tuple[str, Mapping[str, Any]]] = {}
         """Actor -> its role, and the last usage of its ranks."""
+        self.activities: dict[tuple[str, int], tuple[int, float, str]] = {}
+        """Rank -> (incarnation, seconds to add to the report's times, report): what it does and waits for."""
         self._paces: dict[tuple[str, int], tuple[int, float, float | None]] = {}
         """Rank -> its last step, when it was first reported, and the seconds of a step before it."""
         self.rate = StepRate()
@@ -89,6 +91,8 @@ class HeartbeatLog:
             self._last_heartbeats[heartbeat.actor] = now
         if heartbeat.usage:
             self.usage[heartbeat.actor] = heartbeat.role, heartbeat.usage
+        for rank, (incarnation, clock, report) in heartbeat.activities.items():
+            self.activities[heartbeat.role, rank] = incarnation, now - clock, report
         if len(self._last_heartbeats) > self._room:
             self._forget(state)
         for rank, (incarnation, step, metrics) in heartbeat.steps.items():
@@ -151,6 +155,10 @@ class HeartbeatLog:
         if pace is not None and pace[2] is not None:
             found["secondsPerStep"] = round(pace[2], 3)
         return found
+
+    def heard(self, actor: str) -> float | None:
+        """Return when a host was last heard (unix seconds); None: never."""
+        return self._last_heartbeats.get(actor)
 
     def _used(self) -> dict[tuple[str, int], dict[str, int]]:
         """Return rank -> its memory, and that of its device, as last told."""

@@ -42,6 +42,8 @@ ENDED = 64
 """Ended processes whose wait status can still be asked for; each costs a file descriptor."""
 USAGE = -1
 """Stands among the slots of ranks for the host's usage."""
+ACTIVITIES = 1 << 20
+"""Added to a slot, it stands for what the rank does and waits for."""
 
 
 @dataclass(slots=True)
@@ -365,4 +367,9 @@ def _heartbeat_of(host: NodeHost, epoch: int) -> tuple[Heartbeat, Mapping[int, i
     # With the next heartbeat, whenever that is: samples are in no hurry.
     if (number := host.counters.usage_number()) != host.reported.get(USAGE, 0) and (text := host.counters.usage()):
         numbers[USAGE], usage = number, json.loads(text)
-    return Heartbeat(host.role, host.actor, epoch, steps, host.silent_s, usage), numbers
+    activities: dict[int, tuple[int, float, str]] = {}
+    for index, slot in enumerate(host.counters.slots, ACTIVITIES):
+        if slot.activities_number() != host.reported.get(index, 0) and (report := slot.activities()) is not None:
+            numbers[index] = report.number
+            activities[report.rank] = (report.incarnation, now(), report.text)
+    return Heartbeat(host.role, host.actor, epoch, steps, host.silent_s, usage, activities), numbers

@@ -9,6 +9,7 @@ import os
 import threading
 
 from dljob.errors import UsageError
+from dljob.runtime.process import activities
 from dljob.runtime.process.worker_context import WorkerContext, renew
 
 SOCKET_ENV = "DLJOB_HOST_SOCKET"
@@ -92,3 +93,4 @@ def progress(step: int, **metrics: float) -> None:
         except (TypeError, ValueError):
             raise TypeError(f"progress({name}=...): a metric must be a number, got {type(value).__name__}") from None
     current_worker().report(step.__index__(), numbers)
+    activities.progressed()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from dljob.runtime.process import activities
+
 LOOK_S = 1.0
 """Seconds between checks that the coroutine's loop still exists, by a thread that offers a value."""
 
@@ -52,7 +54,9 @@ class Handover(Generic[T]):
             except BaseException as error:  # noqa: BLE001 - raised where it is awaited
                 self._post(self._answer.set_exception, error)
 
-        threading.Thread(target=body, name="dljob-aio", daemon=True).start()
+        # With the context of the coroutine: what the thread waits for, the coroutine's activity waits for.
+        context = activities.context()
+        threading.Thread(target=context.run, args=(body,), name="dljob-aio", daemon=True).start()
         try:
             value = await self._answer
             # Set in the coroutine: only here is it certain that the value arrived, and was not dropped by a cancel.

@@ -234,6 +234,9 @@ class Heartbeat:
     """Seconds that the host's own thread has not run, if unusually many; set by the node's agent."""
     usage: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What its ranks use, for the job's samples (`worker.usage`); empty in most heartbeats."""
+    activities: Mapping[int, tuple[int, float, str]] = field(default_factory=dict)
+    """Rank -> (incarnation, the node's clock, report): what it does and waits for (`process.activities`), if that has
+    changed. Times in the report are by the same clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import dljob.errors
 from dljob.errors import CallError, CheckpointError, UnreachableError
+from dljob.runtime.process import activities
 from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
@@ -93,6 +94,8 @@ class RankLink(CallTransport):
         # The mapping keeps the memory alive.
         os.close(fd)
         self.note = functools.partial(slot.note, rank, incarnation)
+        activities.report_to(slot, rank, incarnation)
+        activities.begin_main(threading.main_thread().ident)
         self.report = with_device(functools.partial(slot.put, rank, incarnation), self.note)
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
         return facts

@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 _HEAD = struct.Struct("=QII")
 """The head of one copy of a value: number, length and checksum."""
@@ -43,6 +44,8 @@ _USAGE_AT, ROOM = 4096, 8192
 """Where the host's usage stands, and the length of one copy of it or of a rank's counter, in bytes."""
 _RANKS_AT = _USAGE_AT + 2 * ROOM
 """Where the rank counters begin."""
+_RANK_ROOM = 4 * ROOM
+"""Bytes of a rank: its counter, and what it does and waits for, two copies of each."""
 TRIES = 4
 """Number of attempts at a read while both copies are being overwritten."""
 
@@ -115,11 +118,23 @@ class Count:
     """Values that the process noted beside its steps, for the job's samples: name -> the last one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActivityReport:
+    """What a rank's process does and waits for, as JSON (`activities.report`); times are by `now`."""
+
+    rank: int
+    incarnation: int
+    text: str
+    number: int
+    """Grows with every report."""
+
+
 class StepCounter:
     """The counter of one rank; the rank's next process uses the same one."""
 
-    def __init__(self, cell: SharedValue) -> None:
+    def __init__(self, cell: SharedValue, activities: SharedValue) -> None:
         self._cell = cell
+        self._activities = activities
         self._lock = threading.Lock()
         self._said = False
         self._beside: dict[str, int] = {}
@@ -145,6 +160,27 @@ class StepCounter:
             # A process that is being replaced may still run for a while.
             if last is None or _RANK_RECORD.unpack_from(last[1])[1] <= incarnation:
                 self._write(rank, incarnation, step, metrics)
+
+    def put_activities(self, rank: int, incarnation: int, report: Mapping[str, Any]) -> bool:
+        """Record what the rank's process does and waits for (`activities.report`); False where it is too long."""
+        head = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        text = json.dumps(report, separators=(",", ":")).encode()
+        if len(head) + len(text) > ROOM - _HEAD.size:
+            return False
+        self._activities.write(head + text)
+        return True
+
+    def activities(self) -> ActivityReport | None:
+        """Return the last report; None before the first."""
+        last = self._activities.read()
+        if last is None:
+            return None
+        rank, incarnation, _ = _RANK_RECORD.unpack_from(last[1])
+        return ActivityReport(rank, incarnation, last[1][_RANK_RECORD.size :].decode(), last[0])
+
+    def activities_number(self) -> int:
+        """Return a number that grows with every report."""
+        return self._activities.number()
 
     def number(self) -> int:
         """Return a number that grows with every write."""
@@ -211,7 +247,8 @@ class StepCounters:
         self._lease = SharedValue(self._memory, _LEASE_AT, _SMALL)
         self._usage = SharedValue(self._memory, _USAGE_AT, ROOM)
         self.slots = [
-            StepCounter(SharedValue(self._memory, at, ROOM)) for at in range(_RANKS_AT, size - ROOM, 2 * ROOM)
+            StepCounter(SharedValue(self._memory, at, ROOM), SharedValue(self._memory, at + 2 * ROOM, ROOM))
+            for at in range(_RANKS_AT, size - ROOM, _RANK_ROOM)
         ]
         """The counters of the host's ranks, one for each that it may hold."""
 
@@ -219,7 +256,7 @@ class StepCounters:
     def made(cls, ranks: int) -> StepCounters:
         """Create a segment for so many ranks."""
         fd = os.memfd_create("dljob-steps", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _RANKS_AT + ranks * 2 * ROOM)
+        os.ftruncate(fd, _RANKS_AT + ranks * _RANK_ROOM)
         return cls(fd)
 
     @classmethod
@@ -227,7 +264,7 @@ class StepCounters:
         """Open a segment of another process and take over the descriptor. Raises ValueError when it is none."""
         # The descriptor came from another process: a file of another length is no segment, and must not be mapped.
         rest = os.fstat(fd).st_size - _RANKS_AT
-        if rest < 0 or rest % (2 * ROOM):
+        if rest < 0 or rest % _RANK_ROOM:
             raise ValueError(f"{rest + _RANKS_AT} bytes are no segment of step counters")
         return cls(fd)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from dljob.calls.backlog import PutRefusal, Who
 from dljob.errors import CallError, CallTimeoutError, QueueClosedError, UsageError
-from dljob.runtime.process import wire
+from dljob.runtime.process import activities, wire
+from dljob.runtime.process.activities import Waiting
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.queues import session
@@ -81,7 +82,9 @@ class DataQueue:
         # Before the lock and the number: an item that cannot be pickled is no put.
         body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
         deadline = Deadline(timeout)
-        with _Lock(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
+        activities.use("queue", self.name, "put")
+        lock = _Lock(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put")
+        with Waiting("queue", self.name, "put", lambda: ()), lock:
             # The number of the put: one that is sent again must not add its item twice.
             line.puts += 1
             while not unless():
@@ -139,7 +142,9 @@ class DataQueue:
     ) -> list[Any]:
         """Do a `get_batch` by a session. Items that `keep` refuses go back to the front, as when `unless` ends it."""
         deadline = Deadline(timeout)
-        with _Lock(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
+        activities.use("queue", self.name, "get")
+        lock = _Lock(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get")
+        with Waiting("queue", self.name, "get", lambda: ()), lock:
             while not unless():
                 line.turn += 1
                 turn, turns = line.turn, (line.turn, line.seen, line.bad)

@@ -22,6 +22,7 @@ from dljob.calls.dispatch import Dispatched
 from dljob.calls.mark import RpcMark, seconds
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import wire
+from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.arrivals import Arrivals
@@ -49,6 +50,8 @@ class Invocation:
     """Streams that resume only: items, still pickled, that the caller had before the call."""
     note: Note = lambda _name, _value: None
     """Notes a value of the caller's rank."""
+    ids: tuple[str, ...] = ()
+    """Ids of the requests, as their callees know them; empty where the rank's host has sent them."""
 
     @property
     def name(self) -> str:
@@ -58,6 +61,21 @@ class Invocation:
     def standing_still(self) -> WaitClock:
         """Return the clock for the time in which a thread waits for its answers."""
         return standing_still(self.role, self.note)
+
+    def unanswered(self) -> list[Target]:
+        """Return the ranks that have not answered."""
+        sends, ids = self.sent.sends, self.ids or ("",) * len(self.futures)
+        # Not `done()`: of a call by Ray it would ask Ray, in a thread that only looks.
+        pairs = zip(sends, ids, self.futures, strict=True)
+        return [(self.role, send.rank, name) for send, name, future in pairs if not Future.done(future)]
+
+    def waiting(self) -> Waiting:
+        """Return the wait of a thread for its answers."""
+        return Waiting("call", self.role, self.method, self.unanswered)
+
+    def awaiting(self) -> AwaitedTask:
+        """Return the wait of a coroutine for its answers."""
+        return AwaitedTask("call", self.role, self.method, self.unanswered)
 
     @property
     def received(self) -> list[int]:
@@ -147,7 +165,7 @@ class AsCompleted:
         while True:
             self._begin(StopIteration())
             try:
-                with self._started.standing_still():
+                with self._started.standing_still(), self._started.waiting():
                     number = self._coming.wait()
             except BaseException:
                 self._left += 1
@@ -162,7 +180,8 @@ class AsCompleted:
         while True:
             self._begin(StopAsyncIteration())
             try:
-                number = await self._coming.coming()
+                with self._started.awaiting():
+                    number = await self._coming.coming()
             except BaseException:
                 self._left += 1
                 raise
@@ -199,7 +218,7 @@ class CallFuture(Generic[T]):
         """Wait as `result` does, and return the call with its answers unread."""
         left = _Countdown(timeout)
         try:
-            started = self._started.result(left())
+            started = begun(self._started, self._what, left())
             if not started.comes_at_once:
                 fetch(started, left)
         except FutureTimeout:
@@ -212,7 +231,7 @@ class CallFuture(Generic[T]):
         """Wait for the call's end, good or bad; False when `timeout` seconds passed before."""
         left = _Countdown(timeout)
         try:
-            started = self._started.result(left())
+            started = begun(self._started, self._what, left())
             if not started.comes_at_once:
                 fetch(started, left)
         except FutureTimeout:
@@ -228,9 +247,10 @@ class CallFuture(Generic[T]):
         return self._started.exception() is not None or self._started.result().has_value()
 
     def __await__(self) -> Generator[Any, None, T]:
-        started = yield from asyncio.wrap_future(self._started).__await__()
+        started = yield from _begun(self._started, self._what).__await__()
         if not started.comes_at_once:
-            yield from _all(started).__await__()
+            with started.awaiting():
+                yield from _all(started).__await__()
         return started.value()
 
 
@@ -259,7 +279,7 @@ class FutureSequence(Sequence[T]):
             raise IndexError(f"{self._what} has items 0 to {self._size - 1}, not {index}")
         # Not all answers are needed for one item: only the rank that has it is waited for.
         at = index % self._size
-        started = self._started.result()
+        started = begun(self._started, self._what)
         for number, chunk in zip(started.received, started.shares, strict=True):
             if at < chunk:
                 return self._chunk(started, number, chunk)[at]
@@ -268,12 +288,12 @@ class FutureSequence(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Yield the items in order, each rank's once it has answered; raises the first error of any rank at once."""
-        started = self._started.result()
+        started = begun(self._started, self._what)
         coming = Arrivals(started.futures)
         for number, chunk in zip(started.received, started.shares, strict=True):
             # Any answer may be an error, also one of a rank whose items come later.
             while not started.futures[number].done():
-                with started.standing_still():
+                with started.standing_still(), started.waiting():
                     coming.wait()
                 started.check()
             yield from self._chunk(started, number, chunk)
@@ -295,15 +315,16 @@ class FutureSequence(Sequence[T]):
         return self._call.done()
 
     def __await__(self) -> Generator[Any, None, list[T]]:
-        started = yield from asyncio.wrap_future(self._started).__await__()
-        yield from _all(started).__await__()
+        started = yield from _begun(self._started, self._what).__await__()
+        with started.awaiting():
+            yield from _all(started).__await__()
         return self.result()
 
     def _chunk(self, started: Invocation, number: int, size: int) -> Sequence[T]:
         """Return the items of one rank; raises UsageError when it answered another number than it was given rows."""
         if number in self._chunks:
             return self._chunks[number]
-        with started.standing_still():
+        with started.standing_still(), started.waiting():
             answer = started.answer(number)
         if not hasattr(answer, "__len__") or len(answer) != size:
             got = counted(len(answer), "item") if hasattr(answer, "__len__") else type(answer).__name__
@@ -328,8 +349,33 @@ class _Countdown:
 
 def fetch(started: Invocation, left: _Countdown) -> None:
     """Wait for all answers; raises the first error as soon as it arrives, FutureTimeout when the time is over."""
-    with started.standing_still():
+    with started.standing_still(), started.waiting():
         _fetch(started, left)
+
+
+def begun(started: Future[Invocation], what: str, timeout: float | None = None) -> Invocation:
+    """Wait until a call's requests are sent: its callee is asked for its methods first, once it is up.
+
+    Raises:
+        FutureTimeout: they were not sent within `timeout` seconds.
+    """
+    if started.done():
+        return started.result()
+    with Waiting("call", *_callee(what), lambda: ()):
+        return started.result(timeout)
+
+
+async def _begun(started: Future[Invocation], what: str) -> Invocation:
+    if started.done():
+        return started.result()
+    with AwaitedTask("call", *_callee(what), lambda: ()):
+        return await asyncio.wrap_future(started)
+
+
+def _callee(what: str) -> tuple[str, str]:
+    """Return (role or rank, method) of a call's name."""
+    name, _, method = what.rpartition(".")
+    return name, method
 
 
 def _fetch(started: Invocation, left: _Countdown) -> None:

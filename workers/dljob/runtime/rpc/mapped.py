@@ -42,7 +42,7 @@ class CallBatch:
         """Wait for the answer; raises CallError where it is lost, and TimeoutError after `timeout` seconds."""
         if self._replies is not None:
             return self._replies
-        with self.started.standing_still():
+        with self.started.standing_still(), self.started.waiting():
             try:
                 self.future.exception(timeout)
             except TimeoutError:
@@ -83,7 +83,8 @@ class MappedFuture(Generic[T]):
         return self._batch.future.done()
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from asyncio.wrap_future(self._batch.ended()).__await__()
+        with self._batch.started.awaiting():
+            yield from asyncio.wrap_future(self._batch.ended()).__await__()
         return self.result()
 
 

@@ -147,7 +147,8 @@ def begin(
         left = _count(target, method, mark, futures, sent)
         note = target.context.note
         sent, resumed = replace(sent, arguments=()), tuple(requests) if mark.resume else ()
-        made = Invocation(target.role, method, mark, sent, futures, left, resumed, prefix.packed, note)
+        ids = tuple(call.id for call in requests)
+        made = Invocation(target.role, method, mark, sent, futures, left, resumed, prefix.packed, note, ids)
         begun.set_result(made)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
@@ -178,7 +179,8 @@ def mapped(
         payloads = [_pickled(what, args, {}) for args in some]
         whole = packed_calls(method, payloads)
         call = RankCall(target.role, rank, BATCH, whole, mark.timeout_s, mark.idempotent, label=method)
-        started = Invocation(target.role, method, mark, sent, (target.context.calls.send(call),), note=note)
+        futures = (target.context.calls.send(call),)
+        started = Invocation(target.role, method, mark, sent, futures, note=note, ids=(call.id,))
         batch = CallBatch(started, len(payloads), what)
         made += [MappedFuture(batch, number) for number in range(len(payloads))]
     return made

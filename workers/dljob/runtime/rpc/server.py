@@ -15,6 +15,7 @@ from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.calls.pending import PendingCalls
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
+from dljob.runtime.process.activities import CallActivity
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
@@ -159,15 +160,20 @@ class RpcServer:
                 return _refuse(NotRun.ENDED, f"{name} is about to leave: its role goes on without it")
             if not self._pending.arrive(call.id):
                 return _cancelled(name)
+        running: CallActivity | None = None
         try:
             what: bytes | list[bytes] = payload
             if call.method == BATCH:
                 method, what = unpacked_calls(payload)
                 call = replace(call, method=method)
+            running = CallActivity(call.id, call.method, call.caller)
+            running.queue("" if self._open else "setup")
             refused = self._not_up(call, name)
             found = refused or self._find(call.method, name)
-            return found if isinstance(found, Reply) else self._run(found, call, what, common, end=end)
+            return found if isinstance(found, Reply) else self._run(running, found, call, what, common, end=end)
         finally:
+            if running is not None and call.id not in self._streams:
+                running.end()
             with self._changed:
                 self._pending.end(call.id)
                 self._changed.notify_all()
@@ -266,7 +272,14 @@ class RpcServer:
         return _refuse(NotRun.NO_METHOD, f"{name}: {kind} has no @rpc method {method!r}; {hint}")
 
     def _run(
-        self, mark: RpcMark, call: Call, payload: bytes | list[bytes], common: bytes, *, end: float | None
+        self,
+        running: CallActivity,
+        mark: RpcMark,
+        call: Call,
+        payload: bytes | list[bytes],
+        common: bytes,
+        *,
+        end: float | None,
     ) -> Reply:
         """Run a call, or those of a batch one after another: its answer has a reply for each."""
         name = f"{self._role}/{call.rank}"
@@ -282,21 +295,23 @@ class RpcServer:
             return _refuse(NotRun.ENDED, f"{name} is about to end")
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
         slot = self._slot(call.method, mark)
+        running.queue(call.method if slot is not None else "")
         if slot is not None and not slot.acquire(timeout=None if end is None else max(0.0, end - time.monotonic())):
             return _cancelled(name)
         if refused := self._begin(call, name):
             if slot is not None:
                 slot.release()
             return refused
-        ended = functools.partial(self._ended, slot)
-        if mark.stream and isinstance(payload, bytes) and not isinstance(given[0], Reply):
-            return self._open_stream(mark, call, given[0], ended)
-        try:
-            if isinstance(payload, bytes):
-                return self._value(mark, call, given[0], what)
-            return self._values(mark, call, given, what, end=end)
-        finally:
-            ended()
+        running.queue("")
+        with running:
+            if mark.stream and isinstance(payload, bytes) and not isinstance(given[0], Reply):
+                return self._open_stream(mark, call, given[0], functools.partial(self._stream_ended, slot, running))
+            try:
+                if isinstance(payload, bytes):
+                    return self._value(mark, call, given[0], what)
+                return self._values(mark, call, given, what, end=end)
+            finally:
+                self._ended(slot)
 
     def _values(
         self, mark: RpcMark, call: Call, given: Sequence[Arguments | Reply], what: str, *, end: float | None
@@ -333,6 +348,10 @@ class RpcServer:
             self._changed.notify_all()
         if slot is not None:
             slot.release()
+
+    def _stream_ended(self, slot: threading.Semaphore | None, running: CallActivity) -> None:
+        self._ended(slot)
+        running.end()
 
     def _failed(self, error: BaseException, name: str, *, idempotent: bool) -> Reply:
         said, trace = _text(error), user_traceback(error)

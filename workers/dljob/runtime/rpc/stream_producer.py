@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from dljob.runtime.process import activities
 from dljob.runtime.process.loop import settle
 
 UNHEARD_S = 600.0
@@ -66,7 +67,9 @@ class StreamProducer:
         self._moved = time.monotonic()
         """When an item was last produced, taken or asked for (monotonic seconds)."""
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="dljob-stream", daemon=True).start()
+        # In the context of the call: what the generator waits for belongs to it.
+        context = activities.context()
+        threading.Thread(target=context.run, args=(self._run,), name="dljob-stream", daemon=True).start()
 
     def take(self, timeout_s: float | None) -> tuple[list[Any], bool] | None:
         """Take the items that are ready, at least one: `(items, whether the stream is over)`; None after the timeout.
@@ -125,6 +128,7 @@ class StreamProducer:
 
     def _run(self) -> None:
         patient = True
+        activities.moved_here()
         try:
             for item in _iterate(self._items):
                 # Outside the lock: pickling an item may take long, and takes of earlier items go on.
@@ -133,7 +137,9 @@ class StreamProducer:
                     self._buffer.append(packed)
                     self._moved = time.monotonic()
                     self._changed.notify_all()
-                    patient = self._await(self._room)
+                    activities.progressed()
+                    with activities.paused("its caller"):
+                        patient = self._await(self._room)
                 if not patient or self._closed:
                     break
                 if self._draining and self._state_of is not None:

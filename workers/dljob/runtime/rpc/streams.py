@@ -16,11 +16,12 @@ from typing import Any
 from dljob.calls.resumption import StreamSegment
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import wire
+from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
 from dljob.runtime.process.messages import CLOSE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import sending
 from dljob.runtime.rpc.arrivals import Arrivals
-from dljob.runtime.rpc.futures import Invocation
+from dljob.runtime.rpc.futures import Invocation, begun
 from dljob.runtime.rpc.resuming import ResumingRequest, StreamItem
 
 
@@ -64,9 +65,10 @@ class Stream:
         if self._closed:
             raise StopIteration
         if self._started is None:
-            self._begin(self._opened.result())
+            self._begin(begun(self._opened, f"{self._target.name}.{self._method}"))
         while not self._ready():
-            with self._opened.result().standing_still():
+            wait = Waiting("call", self._of.role, self._method, self._unanswered)
+            with self._opened.result().standing_still(), wait:
                 number = self._arrivals.wait()
             self._arrived(number)
         return self._item(StopIteration())
@@ -83,8 +85,15 @@ class Stream:
         if self._started is None:
             self._begin(await asyncio.wrap_future(self._opened))
         while not self._ready():
-            self._arrived(await self._arrivals.coming())
+            with AwaitedTask("call", self._of.role, self._method, self._unanswered):
+                number = await self._arrivals.coming()
+            self._arrived(number)
         return self._item(StopAsyncIteration())
+
+    def _unanswered(self) -> list[Target]:
+        """Return the ranks whose next item has not come."""
+        sends = self._of.sent.sends
+        return [(self._of.role, sends[number].rank, self._ids.get(number, "")) for number in list(self._pulls)]
 
     def __enter__(self) -> Stream:
         return self

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dljob.errors import CallTimeoutError, UsageError
+from dljob.runtime.process import activities
+from dljob.runtime.process.activities import Waiting
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
@@ -115,6 +117,7 @@ class WeightChannel:
             event_times.used([since] if since else ())  # their events are in the next version
             raise
         current_worker().note(f"{PUBLISHED}{self.name}", version.__index__())
+        activities.use("weights", self.name, "put")
 
     def _publish(self, made: Version, flat_state: StateBuckets) -> None:
         buckets: Buckets = flat_state
@@ -152,7 +155,11 @@ class WeightChannel:
 
     def _newest(self, timeout: float | None, unless: Callable[[], bool] = lambda: False) -> tuple[Mark, int, Any]:
         """Return `receive`'s result with the mark of that version; gives up once `unless` returns true."""
-        deadline = Deadline(timeout)
+        activities.use("weights", self.name, "get")
+        with Waiting("weights", self.name, "receive", lambda: ()):
+            return self._awaited(Deadline(timeout), timeout, unless)
+
+    def _awaited(self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool]) -> tuple[Mark, int, Any]:
         while True:
             # A reader whose group is lost for good must not wait for versions any more.
             if self._way is not None:

@@ -72,6 +72,8 @@ class HeartbeatThread:
         self._line = line
         self._master: Any = None
         self._next = 0.0
+        self._activities: dict[int, int] = {}
+        """Slot -> number of the last report of a rank's activities that PrimeMaster has acknowledged."""
         threading.Thread(target=self._run, name="dljob-beacon", daemon=True).start()
 
     def _run(self) -> None:
@@ -112,8 +114,11 @@ class HeartbeatThread:
 
     def _take(self, epoch: int, *, known: bool) -> bool:
         """Take an answer; False for that of a master that was replaced, which knows nothing of this host any more."""
+        before = self._host.reports.epoch
         if not self._host.reports.accept_epoch(epoch):
             return False
+        if epoch != before:  # a new master has heard nothing yet
+            self._activities.clear()
         if not known:
             end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {epoch}) does not know {self._host.actor_name} any more")
         return True
@@ -127,7 +132,14 @@ class HeartbeatThread:
         if self._master is None:
             self._master = find_master(job)
         number, usage = host.usage.unsent
-        heartbeat = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps, usage=usage)
+        changed = [
+            (index, report)
+            for index, slot in enumerate(host.counters.slots)
+            if slot.activities_number() != self._activities.get(index, 0) and (report := slot.activities()) is not None
+        ]
+        activities = {report.rank: (report.incarnation, boottime(), report.text) for _, report in changed}
+        who = host.spec.role.name, host.actor_name, host.reports.epoch
+        heartbeat = Heartbeat(*who, steps, usage=usage, activities=activities)
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(heartbeat), timeout=ANSWER_S)
@@ -137,4 +149,5 @@ class HeartbeatThread:
             return
         self._lease.renew(sent)
         host.usage.mark_sent(number)
+        self._activities |= {index: report.number for index, report in changed}
         self._next = sent + (IDLE - 0.5) * job.beacon_s

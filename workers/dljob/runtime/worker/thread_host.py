@@ -23,7 +23,7 @@ from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.runtime.checkpoint import saving
 from dljob.runtime.forked_workers.raylet_command import is_forked
-from dljob.runtime.process import environment, preload
+from dljob.runtime.process import activities, environment, preload
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log, redirect_output
@@ -138,6 +138,7 @@ class ThreadHost(Host):
                 self._renew()
             self._start, self._order = start, order
             self._callee.trace = self._traces.of(start.rank)
+            activities.report_to(self.counters.slots[0], start.rank, start.incarnation)
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
     def stop_ranks(self, order: StopOrder) -> None:
@@ -246,6 +247,7 @@ class ThreadHost(Host):
     def _live(self, order: StartOrder, start: RankStart) -> None:
         pid = os.getpid()
         recall = self._recall
+        activities.begin_main()
         try:
             outcome = recall.run(lambda: self._live_on(order, start))
         except numa.BindingError as error:

@@ -1,0 +1,387 @@
+"""The wait graph: who keeps whom waiting, by what ranks report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, busy_after, idle_after, parse
+from dljob.spec.policy import HangPolicy
+
+NOW = 1000.0
+POLICY = HangPolicy()
+Rows = list[list[Any]]
+
+
+def wait(
+    name: str, method: str, since: float, *targets: tuple[str, int, str], kind: str = "call", usual: Any = None
+) -> Any:
+    """A wait as a rank reports it; `usual`: (count, median, longest) of earlier ones."""
+    return [kind, name, method, since, list(usual or (9, 0.1, 0.5)), [list(target) for target in targets]]
+
+
+def main(line: str, *waits: Any, touched: float = 900.0) -> list[Any]:
+    return ["main", "main", "", "", 0.0, touched, line, list(waits)]
+
+
+def call(id_: str, method: str, line: str, *waits: Any, queued_for: str = "", touched: float = 900.0) -> list[Any]:
+    return [id_, "call", method, queued_for, touched, touched, line, list(waits)]
+
+
+IDLE = ["idle", "idle", "", "", 800.0, 800.0, "", []]
+
+
+def found(
+    reports: Mapping[str, Rows],
+    uses: Mapping[str, Mapping[str, list[str]]] | None = None,
+    *,
+    facts: Mapping[str, RankFacts] | None = None,
+    seen_s: float = 60.0,
+    now: float = NOW,
+) -> tuple[WaitFinding, ...]:
+    """The findings of a job; `reports`: rank -> its activities, `facts`: what differs from a ready rank."""
+    keys = {name: (name.partition("/")[0], int(name.partition("/")[2])) for name in (*reports, *(facts or {}))}
+    texts = {
+        keys[name]: parse(1, json.dumps({"rows": rows, "uses": (uses or {}).get(name, {}), "finished": 7}), 0.0)
+        for name, rows in reports.items()
+    }
+    known = {key: RankFacts(1, "Ready", ready=True) for key in keys.values()}
+    known |= {keys[name]: one for name, one in (facts or {}).items()}
+    graph = WaitGraph(texts, known, now)
+    return graph.findings(POLICY, {identity: now - seen_s for identity, _ in graph.waits()})
+
+
+def one(*args: Any, **kwargs: Any) -> WaitFinding:
+    findings = found(*args, **kwargs)
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+# -- calls
+
+
+def test_a_call_that_loops_is_told_with_the_line_of_the_callee() -> None:
+    stall = one(
+        {
+            "trainer/0": [main("t.py:5 in run", wait("reward", "score", 930.0, ("reward", 0, "trainer/0:p:7")))],
+            "reward/0": [call("trainer/0:p:7", "score", "h.py:9 in score", touched=930.0)],
+        }
+    )
+    assert stall.sentence == "trainer/0 has waited {} for reward/0.score, which runs at h.py:9 in score"
+    assert (stall.root, stall.since, stall.can_hang) == (("reward", 0), 930.0, True)
+    assert stall.ranks == (("trainer", 0), ("reward", 0))
+
+
+def test_a_young_wait_and_one_whose_root_goes_on_are_not_told() -> None:
+    young = wait("reward", "score", 950.0, ("reward", 0, "c:p:7"))
+    assert not found({"trainer/0": [main("", young)], "reward/0": [call("c:p:7", "score", "")]})
+    long = wait("reward", "score", 900.0, ("reward", 0, "c:p:7"))
+    assert not found({"trainer/0": [main("", long)], "reward/0": [call("c:p:7", "score", "", touched=990.0)]})
+
+
+@pytest.mark.parametrize(("usual", "told"), [((9, 12.0, 20.0), False), ((9, 5.0, 40.0), False), ((9, 6.0, 20.0), True)])
+def test_the_limit_follows_what_earlier_waits_took(usual: tuple[int, float, float], told: bool) -> None:
+    slow = wait("reward", "score", 900.0, ("reward", 0, "c:p:7"), usual=usual)
+    reports = {"trainer/0": [main("", slow)], "reward/0": [call("c:p:7", "score", "")]}
+    assert bool(found(reports)) == told
+
+
+def test_before_six_waits_the_job_s_own_bound_holds() -> None:
+    first = wait("reward", "score", 830.0, ("reward", 0, "c:p:7"), usual=(2, 0.1, 0.1))
+    reports = {"trainer/0": [main("", first, touched=800.0)], "reward/0": [call("c:p:7", "score", "", touched=800.0)]}
+    assert not found(reports)
+    assert found(reports, now=1012.0)
+
+
+def test_a_group_call_names_the_rank_that_is_late() -> None:
+    targets = [("reward", rank, f"c:p:{rank}") for rank in range(2)]
+    stall = one(
+        {
+            "trainer/0": [main("", wait("reward", "score", 900.0, *targets))],
+            "reward/0": [call("c:p:0", "score", "fast.py:1 in f", touched=995.0)],
+            "reward/1": [call("c:p:1", "score", "slow.py:2 in g")],
+        }
+    )
+    assert stall.root == ("reward", 1)
+    assert "reward/0, reward/1" in stall.sentence
+    assert "reward/1 runs score at slow.py:2 in g" in stall.sentence
+
+
+def test_a_chain_leads_to_its_end() -> None:
+    stall = one(
+        {
+            "a/0": [main("", wait("b", "f", 900.0, ("b", 0, "a/0:p:1")))],
+            "b/0": [call("a/0:p:1", "f", "b.py:1 in f", wait("c", "g", 901.0, ("c", 0, "b/0:p:1")))],
+            "c/0": [call("b/0:p:1", "g", "c.py:3 in g")],
+        }
+    )
+    assert stall.root == ("c", 0)
+    assert "b/0 waits for c/0.g; c/0 runs g at c.py:3 in g" in stall.sentence
+    assert set(stall.ranks) == {("a", 0), ("b", 0), ("c", 0)}
+
+
+def test_one_call_that_returns_hides_no_other_that_does_not() -> None:
+    waits = [wait("reward", "score", at, ("reward", 0, f"c:p:{n}")) for n, at in enumerate((900.0, 999.0))]
+    stall = one(
+        {
+            "trainer/0": [main("", *waits, touched=999.0)],
+            "reward/0": [call("c:p:0", "score", "h.py:9 in score"), call("c:p:1", "score", "", touched=999.0)],
+        }
+    )
+    assert stall.since == 900.0
+
+
+def test_two_stalls_at_once_are_two() -> None:
+    reports = {}
+    for name in ("a", "b"):
+        reports[f"{name}/0"] = [main("", wait("r" + name, "f", 900.0, ("r" + name, 0, f"{name}/0:p:1")))]
+        reports[f"r{name}/0"] = [call(f"{name}/0:p:1", "f", "")]
+    assert {stall.root for stall in found(reports)} == {("ra", 0), ("rb", 0)}
+
+
+def test_all_who_wait_for_one_root_are_one_stall() -> None:
+    reports = {f"a/{rank}": [main("", wait("r", "f", 900.0 + rank, ("r", 0, f"a/{rank}:p:1")))] for rank in range(3)}
+    stall = one({**reports, "r/0": [*(call(f"a/{rank}:p:1", "f", "x.py:1 in f") for rank in range(1)), *()]})
+    assert stall.since == 900.0
+    assert set(stall.ranks) == {("a", 0), ("a", 1), ("a", 2), ("r", 0)}
+
+
+def test_the_call_of_a_script_is_found_by_its_caller() -> None:
+    stall = one(
+        {
+            "script/3": [main("", wait("r", "f", 900.0, ("r", 0, "")))],
+            "r/0": [call("other/0:p:1", "f", "", touched=999.0), call("script/3:q:1", "f", "x.py:1 in f")],
+        }
+    )
+    assert stall.line == "x.py:1 in f"
+
+
+# -- circles
+
+
+def circle(calls: int = 1) -> Mapping[str, Rows]:
+    a = [call(f"b/0:p:{n}", "f", "a.py:1 in f", wait("b", "g", 985.0, ("b", 0, f"a/0:p:{n}"))) for n in range(calls)]
+    b = [
+        call(f"a/0:p:{n}", "g", "b.py:2 in g", wait("a", "f", 986.0, ("a", 0, f"b/0:p:{n + 1}"))) for n in range(calls)
+    ]
+    return {"a/0": a, "b/0": b}
+
+
+def test_a_circle_is_told_after_ten_seconds() -> None:
+    reports = {name: [[*row[:4], 980.0, 980.0, *row[6:]] for row in rows] for name, rows in circle(3).items()}
+    stall = one(reports)
+    assert stall.circle
+    assert stall.can_hang
+    assert "a circle" in stall.sentence
+    assert {"a/0.f", "b/0.g"} <= set(stall.sentence.replace(":", "").split())
+    assert not found(reports, now=990.0)
+
+
+def test_a_method_that_calls_itself_with_one_place_is_a_circle() -> None:
+    outer = call("t/0:p:1", "f", "a.py:1 in f", wait("a", "f", 980.0, ("a", 0, "a/0:p:1")), touched=980.0)
+    inner = call("a/0:p:1", "f", "", queued_for="f", touched=980.0)
+    stall = one({"t/0": [main("", wait("a", "f", 979.0, ("a", 0, "t/0:p:1")))], "a/0": [outer, inner]})
+    assert stall.circle
+    assert stall.root == ("a", 0)
+
+
+def test_a_queued_call_whose_holder_works_is_no_circle() -> None:
+    outer = call("x/0:p:9", "f", "a.py:1 in f", touched=995.0)
+    inner = call("t/0:p:1", "f", "", queued_for="f")
+    assert not found({"t/0": [main("", wait("a", "f", 900.0, ("a", 0, "t/0:p:1")))], "a/0": [outer, inner]})
+
+
+def test_a_call_that_has_not_reached_a_full_callee_waits_for_its_holders() -> None:
+    holders = [
+        call(f"b/0:p:{n}", "f", "a.py:1 in f", wait("b", "g", 980.0, ("b", 0, f"x:{n}")), touched=980.0)
+        for n in range(3)
+    ]
+    b = [
+        call(f"x:{n}", "g", "b.py:2 in g", wait("a", "f", 981.0, ("a", 0, f"lost:{n}")), touched=980.0)
+        for n in range(3)
+    ]
+    assert one({"a/0": holders, "b/0": b}).circle
+
+
+def test_who_waits_for_a_circle_is_told_of_it() -> None:
+    reports = dict(circle(1))
+    reports = {name: [[*row[:4], 980.0, 980.0, *row[6:]] for row in rows] for name, rows in reports.items()}
+    reports["t/0"] = [main("", wait("a", "f", 970.0, ("a", 0, "b/0:p:0")), touched=970.0)]
+    assert ("t", 0) in one(reports).ranks
+
+
+def test_a_circle_of_five_roles() -> None:
+    roles = "abcde"
+    reports = {
+        f"{name}/0": [
+            call(f"{before}/0:p:1", "f", "", wait(after, "f", 980.0, (after, 0, f"{name}/0:p:1")), touched=980.0)
+        ]
+        for before, name, after in zip(roles[-1] + roles, roles, roles[1:] + roles[0], strict=False)
+    }
+    stall = one(reports)
+    assert stall.circle
+    assert len(stall.ranks) == 5
+
+
+# -- queues and weights
+
+
+def test_an_item_that_nobody_puts_is_put_down_to_its_producer() -> None:
+    stall = one(
+        {
+            "feeder/0": [main("", wait("done", "get", 900.0, kind="queue"))],
+            "engine/0": [main("rl6.py:22 in run", touched=901.0)],
+        },
+        {"feeder/0": {"queue:done": ["get"]}, "engine/0": {"queue:done": ["put"]}},
+    )
+    assert stall.sentence == "feeder/0 has waited {} for an item of queue done; engine/0 is at rl6.py:22 in run"
+
+
+def test_a_queue_waits_for_any_of_its_producers() -> None:
+    rows = {
+        "feeder/0": [main("", wait("done", "get", 900.0, kind="queue"))],
+        "engine/0": [main("x.py:1 in run")],
+        "engine/1": [main("x.py:2 in run", touched=998.0)],
+    }
+    uses = {name: {"queue:done": ["put"]} for name in ("engine/0", "engine/1")}
+    assert not found(rows, uses)
+    assert not found({**rows, "engine/1": []}, uses), "nothing of it is old: it goes on"
+    assert one({**rows, "engine/1": [IDLE]}, uses).root == ("engine", 0)
+
+
+def test_room_comes_from_consumers_and_versions_from_their_publisher() -> None:
+    full = one(
+        {"e/0": [main("", wait("done", "put", 900.0, kind="queue"))], "t/0": [main("t.py:8 in run")]},
+        {"t/0": {"queue:done": ["get"]}, "e/0": {"queue:done": ["put"]}},
+    )
+    assert full.sentence == "e/0 has waited {} for room in queue done; t/0 is at t.py:8 in run"
+    stale = one(
+        {"e/0": [main("", wait("policy", "receive", 900.0, kind="weights"))], "t/0": [main("t.py:8 in run")]},
+        {"t/0": {"weights:policy": ["put"]}},
+    )
+    assert "a version of weights policy" in stale.sentence
+    assert stale.root == ("t", 0)
+
+
+def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
+    stall = one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, {"e/0": {"queue:done": ["get"]}})
+    assert "nobody has put anything into it" in stall.sentence
+    assert (stall.root, stall.can_hang) == (None, False)
+    own = {"e/0": {"queue:done": ["get", "put"]}}
+    assert "nobody has put" in one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, own).sentence
+    other = one({"e/0": [main("", wait("PrimeMaster", "muster", 900.0, kind="master"))]})
+    assert not other.can_hang
+
+
+# -- ranks that say nothing
+
+
+def test_a_callee_that_is_not_ready_is_told_by_its_phase_and_never_hung() -> None:
+    rows = {"t/0": [main("", wait("r/0", "f", 900.0))]}
+    stall = one(rows, facts={"r/0": RankFacts(2, "Starting", ready=False, since=905.0)})
+    assert "r/0 is Starting" in stall.sentence
+    assert not stall.can_hang
+    assert "not there any more" in one({"t/0": [main("", wait("gone", "f", 900.0))]}).sentence
+
+
+def test_a_callee_that_is_not_heard_is_the_root() -> None:
+    rows = {"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))]}
+    stall = one(rows, facts={"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0)})
+    assert "r/0 does not answer" in stall.sentence
+    assert stall.can_hang
+
+
+def test_an_idle_callee_that_does_not_have_the_call_is_told() -> None:
+    rows = {"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))], "r/0": [IDLE]}
+    assert "does not have the call" in one(rows).sentence
+    assert not found({**rows, "r/0": []}), "it may have begun a moment ago"
+
+
+def test_a_call_before_setup_waits_for_the_main_thread() -> None:
+    stall = one(
+        {
+            "t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))],
+            "r/0": [main("r.py:3 in setup"), call("t/0:p:1", "f", "", queued_for="setup")],
+        }
+    )
+    assert stall.sentence.endswith("r/0 is at r.py:3 in setup")
+
+
+def test_reports_of_an_earlier_process_count_for_nothing() -> None:
+    rows = {
+        "t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))],
+        "r/0": [call("t/0:p:1", "f", "old.py:1 in f")],
+    }
+    stall = one(rows, facts={"r/0": RankFacts(2, "Starting", ready=False, since=900.0)})
+    assert "old.py" not in stall.sentence
+
+
+def test_what_was_seen_only_once_does_not_count() -> None:
+    rows = {
+        "t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))],
+        "r/0": [call("t/0:p:1", "f", "x.py:1 in f")],
+    }
+    assert not found(rows, seen_s=2.0)
+
+
+def test_a_thread_of_the_user_s_is_named_and_never_to_blame() -> None:
+    thread = [
+        "thread-5",
+        "thread",
+        "loader",
+        "",
+        800.0,
+        800.0,
+        "l.py:1 in g",
+        [wait("r", "f", 900.0, ("r", 0, "t/0:p:1"))],
+    ]
+    stall = one({"t/0": [thread], "r/0": [call("t/0:p:1", "f", "x.py:1 in f")]})
+    assert not stall.can_hang
+
+
+def test_a_stream_that_is_ahead_of_its_caller_is_not_to_blame() -> None:
+    rows = {
+        "t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))],
+        "r/0": [call("t/0:p:1", "f", "", queued_for="its caller")],
+    }
+    assert not found(rows)
+
+
+# -- bounds, and nonsense
+
+
+def test_bounds_of_a_hang_are_never_below_those_of_the_job() -> None:
+    rows = parse(1, json.dumps({"rows": [main("", wait("r", "f", 1.0, usual=(9, 10.0, 20.0)))]}), 0.0)
+    slow = rows.activities[0].waits[0]
+    assert (idle_after(slow, POLICY), busy_after(slow, POLICY)) == (300.0, 3000.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        '{"rows": 3}',
+        '{"rows": [[1]]}',
+        '{"uses": 4}',
+        '{"rows": [["a","b","c","d","x",1,"",[]]]}',
+        "[" * 100_000,
+    ],
+)
+def test_nonsense_is_no_report(text: str) -> None:
+    with pytest.raises(ValueError, match="no report"):
+        parse(1, text, 0.0)
+
+
+def test_ten_thousand_ranks_in_a_second() -> None:
+    reports = {f"t/{n}": [main("", wait("r", "f", 900.0, ("r", 0, f"t/{n}:p:1")))] for n in range(10_000)}
+    reports["r/0"] = [call("t/0:p:1", "f", "x.py:1 in f")]
+    begun = time.process_time()
+    stall = one(reports)
+    assert len(stall.ranks) == 10_001
+    assert time.process_time() - begun < 5.0

@@ -1,0 +1,163 @@
+"""PrimeMaster's watch over waits: reads reports, tells the core what has changed, looks at roots that stand still."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob.master.state import events as ev
+from dljob.master.state.hang import ProcessSample
+from dljob.master.state.state import RankPhase
+from dljob.master.state.views import HostId
+from dljob.runtime.controller import stall_watch
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.stall_watch import StallWatch
+from dljob.runtime.node.stacks import ProcessStack
+from dljob.runtime.process.messages import Heartbeat
+from dljob.spec.policy import FaultTolerance
+from dljob.tasks import TaskOwner
+
+
+class Scene:
+    """A trainer that waits for a reward role's call, and the watch over both."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **policy: Any) -> None:
+        self.clock = 1000.0
+        self.offered: list[Any] = []
+        self.heartbeats = HeartbeatLog()
+        roles = {name: SimpleNamespace(host_of=lambda rank, name=name: HostId(name, rank)) for name in ("t", "r")}
+        keys = [(name, 0) for name in roles]
+        self.state: Any = SimpleNamespace(
+            verdict=None,
+            running_at=1.0,
+            stalls=(),
+            ranks={key: SimpleNamespace(phase=RankPhase.READY, incarnation=1, since=0.0) for key in keys},
+            hosts={HostId(*key): SimpleNamespace(actor=f"actor {key[0]}") for key in keys},
+            job=SimpleNamespace(
+                roles=roles, drivers=("t",), fault_tolerance=FaultTolerance.model_validate({"hang": policy})
+            ),
+        )
+        self.cpu_s = [0.0, 0.0]
+        monkeypatch.setattr(stall_watch, "PAUSE_S", 0.001)
+        monkeypatch.setattr(stall_watch, "sample_ranks", self._sample)
+        self.owner = TaskOwner(lambda _: None)
+        setup: Any = SimpleNamespace(folder=folder)
+        backend: Any = None
+        self.watch = StallWatch(
+            *(setup, backend, self._offer, lambda: self.state, self.heartbeats),
+            owner=self.owner,
+            now=lambda: self.clock,
+        )
+
+    async def _offer(self, event: Any) -> None:
+        self.offered.append(event)
+        if isinstance(event, ev.StallsFound):
+            self.state.stalls = event.stalls
+
+    async def _sample(self, _backend: Any, _state: Any, _role: str, ranks: Any, *, stacks: bool, agents: Any) -> Any:
+        used = self.cpu_s.pop(0) if not stacks and self.cpu_s else 0.0
+        return {rank: ProcessStack(ProcessSample("", used), "stack of it\n") for rank in ranks}
+
+    def hear(self, role: str, *rows: Any, clock: float = 500.0) -> None:
+        """Have a rank report, by its node's clock."""
+        report = json.dumps({"rows": rows, "uses": {}, "finished": 3})
+        for name in ("t", "r"):
+            told = {0: (1, clock, report)} if name == role else {}
+            beat = Heartbeat(name, f"actor {name}", 1, activities=told)
+            assert not list(self.heartbeats.record(self.state, beat, self.clock))
+
+    def wait(self, age: float) -> list[Any]:
+        return ["call", "r", "f", 500.0 - age, [9, 0.1, 0.2], [["r", 0, "t/0:p:1"]]]
+
+    def stand(self, age: float) -> None:
+        """Have both ranks report a call that lasts for so many seconds."""
+        self.hear("t", ["main", "main", "", "", 0.0, 500.0 - age, "t.py:1 in run", [self.wait(age)]])
+        self.hear("r", ["t/0:p:1", "call", "f", "", 500.0 - age, 500.0 - age, "r.py:2 in f", []])
+
+    async def turn(self, seconds: float = 0.0) -> None:
+        self.clock += seconds
+        for name in ("t", "r"):
+            list(self.heartbeats.record(self.state, Heartbeat(name, f"actor {name}", 1), self.clock))
+        await self.watch.turn()
+
+
+async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.stand(50.0)
+    await scene.turn()
+    await scene.turn(5.0)
+    assert not scene.offered
+    await scene.turn(6.0)
+    await scene.turn(1.0)
+    (told,) = scene.offered
+    assert told.stalls[0].sentence == "t/0 has waited {} for r/0.f, which runs at r.py:2 in f"
+    assert told.stalls[0].since == pytest.approx(950.0)
+    assert told.stalls[0].root == "r/0"
+    scene.hear("t")
+    scene.hear("r", ["idle", "idle", "", "", 499.0, 499.0, "", []])
+    await scene.turn(2.0)
+    assert scene.offered[1:] == [ev.StallsFound(())]
+
+
+async def test_reports_of_another_clock_and_nonsense_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.stand(10.0)
+    await scene.turn()
+    scene.clock += 3600.0  # PrimeMaster's clock is set, reports come as before
+    scene.stand(12.0)
+    await scene.turn()
+    assert not scene.offered
+    scene.heartbeats.activities["t", 0] = (1, 0.0, "{nonsense")
+    await scene.turn(2.0)
+    assert not scene.offered
+
+
+async def until_idle(scene: Scene) -> None:
+    while scene.watch._looking:
+        await stall_watch.asyncio.sleep(0.001)
+
+
+async def test_an_idle_root_is_reported_as_hung_after_the_idle_bound_with_the_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.stand(170.0)
+    await scene.turn()
+    await scene.turn(6.0)
+    assert [type(event).__name__ for event in scene.offered] == ["StallsFound"]
+    await scene.turn(5.0)
+    await until_idle(scene)
+    hang = scene.offered[-1]
+    assert isinstance(hang, ev.HangFound)
+    assert (hang.role, hang.rank, hang.incarnation, hang.whole) == ("r", 0, 1, False)
+    assert hang.why == "t/0 has waited 181 s for r/0.f, which runs at r.py:2 in f"
+    text = await stall_watch.asyncio.to_thread(Path(hang.stacks).read_text)
+    assert text.index("== r/0") < text.index("== t/0")
+
+
+async def test_a_root_that_works_is_left_until_the_busy_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.cpu_s = [0.0, 50.0]
+    scene.stand(200.0)
+    await scene.turn()
+    await scene.turn(6.0)
+    await until_idle(scene)
+    assert [type(event).__name__ for event in scene.offered] == ["StallsFound"]
+    await scene.turn(900.0)
+    await until_idle(scene)
+    assert isinstance(scene.offered[-1], ev.HangFound)
+
+
+async def test_ignore_only_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch, action="Ignore")
+    scene.stand(2000.0)
+    await scene.turn()
+    await scene.turn(6.0)
+    await until_idle(scene)
+    assert [type(event).__name__ for event in scene.offered] == ["StallsFound"]

@@ -1,0 +1,178 @@
+"""What a rank says of what it does and waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dljob.master.state.waits import parse
+from dljob.runtime.process import activities
+from dljob.runtime.process.activities import AwaitedTask, CallActivity, Waiting
+from dljob.runtime.process.step_counters import StepCounters
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    activities._forget()
+    monkeypatch.setattr(activities, "OLD_S", 0.0)
+    yield
+    activities._forget()
+
+
+def rows() -> dict[str, list[Any]]:
+    return {row[0]: row for row in activities.report(0.0)["rows"]}
+
+
+def waiting_for(name: str, *targets: tuple[str, int, str]) -> Waiting:
+    return Waiting("call", name, "score", lambda: targets)
+
+
+def test_a_wait_is_reported_with_its_targets_and_line_while_it_lasts() -> None:
+    activities.begin_main()
+    with waiting_for("reward", ("reward", 0, "c:1")):
+        row = rows()["main"]
+    assert row[6].startswith("test_activities.py:")
+    kind, name, method, since, usual, targets = row[7][0]
+    assert (kind, name, method, usual, targets) == ("call", "reward", "score", [0, 0.0, 0.0], [["reward", 0, "c:1"]])
+    assert since > 0
+    assert rows()["main"][7] == []
+
+
+def test_earlier_waits_of_a_kind_are_counted_and_measured() -> None:
+    activities.begin_main()
+    for _ in range(3):
+        with waiting_for("reward"):
+            pass
+    with waiting_for("reward"):
+        assert rows()["main"][7][0][4][0] == 3
+    with waiting_for("other"):
+        assert rows()["main"][7][0][4][0] == 0
+
+
+def test_what_a_call_waits_for_is_put_down_to_the_call_also_from_its_tasks_and_threads() -> None:
+    running = CallActivity("t/0:p:1", "score", "t/0")
+    done = threading.Event()
+
+    async def inner() -> None:
+        with AwaitedTask("call", "other", "f", lambda: ()):
+            await asyncio.sleep(0)
+            report.append(rows())
+            done.set()
+
+    report: list[Any] = []
+    with running:
+        asyncio.run(inner())
+        own = activities.context()
+    assert done.is_set()
+    assert report[0]["t/0:p:1"][7][0][1] == "other"
+    assert "test_activities.py" in report[0]["t/0:p:1"][6]
+    threading.Thread(target=own.run, args=(activities.moved_here,)).start()
+    with contextlib.ExitStack() as stack:
+        own.run(stack.enter_context, waiting_for("third"))
+        assert rows()["t/0:p:1"][7][0][1] == "third"
+    running.end()
+    assert "t/0:p:1" not in rows()
+
+
+def test_a_bare_thread_of_the_user_s_is_an_activity_of_its_own() -> None:
+    seen: list[Any] = []
+
+    def work() -> None:
+        with waiting_for("reward"):
+            seen.append(rows())
+
+    thread = threading.Thread(target=work, name="loader")
+    thread.start()
+    thread.join()
+    (row,) = (row for row in seen[0].values() if row[1] == "thread")
+    assert row[2] == "loader"
+
+
+def test_a_call_that_has_not_begun_says_what_it_waits_for() -> None:
+    queued = CallActivity("t/0:p:1", "score", "t/0")
+    queued.queue("score")
+    assert rows()["t/0:p:1"][3] == "score"
+    queued.queue("")
+    assert rows()["t/0:p:1"][3] == ""
+
+
+def test_a_rank_that_nobody_calls_is_idle() -> None:
+    assert [row[1] for row in activities.report(0.0)["rows"]] == ["idle"]
+    call = CallActivity("t/0:p:1", "score", "t/0")
+    assert "idle" not in rows()
+    call.end()
+    assert "idle" in rows()
+
+
+def test_a_step_and_an_item_are_progress() -> None:
+    activities.begin_main()
+    before = rows()["main"][5], activities.report(0.0)["finished"]
+    threading.Event().wait(0.11)
+    activities.progressed()
+    assert rows()["main"][5] > before[0]
+    assert activities.report(0.0)["finished"] == before[1] + 1
+
+
+def test_a_stream_that_is_ahead_of_its_caller_rests() -> None:
+    running = CallActivity("t/0:p:1", "tokens", "t/0")
+    with running, activities.paused("its caller"):
+        assert rows()["t/0:p:1"][3] == "its caller"
+    assert rows()["t/0:p:1"][3] == ""
+
+
+def test_queues_that_are_used_are_named_with_their_ways() -> None:
+    activities.use("queue", "samples", "put")
+    activities.use("queue", "samples", "get")
+    assert activities.report(0.0)["uses"] == {"queue:samples": ["get", "put"]}
+    for number in range(100):
+        activities.use("queue", str(number), "put")
+    assert len(activities.report(0.0)["uses"]) == activities.USES
+
+
+def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed() -> None:
+    counters = StepCounters.made(2)
+    slot = counters.slots[1]
+    reporter = activities.Reporter(slot, 5, 2)
+    activities.begin_main()
+    with waiting_for("reward", ("reward", 0, "c:1")):
+        reporter.look()
+        number = slot.activities_number()
+        reporter.look()
+        assert slot.activities_number() == number
+        report = slot.activities()
+    assert report is not None
+    assert (report.rank, report.incarnation) == (5, 2)
+    read = parse(report.incarnation, report.text, 100.0)
+    assert read.activities[0].waits[0].targets == (("reward", 0, "c:1"),)
+    reporter.look()
+    assert slot.activities_number() > number
+    assert counters.slots[0].activities() is None
+    counters.close()
+
+
+def test_a_report_that_is_too_long_loses_its_youngest_activities() -> None:
+    counters = StepCounters.made(1)
+    calls = [CallActivity(f"{'t' * 100}/0:p:{number}", "m" * 200, "t/0") for number in range(40)]
+    activities.Reporter(counters.slots[0], 0, 1).look()
+    report = counters.slots[0].activities()
+    assert report is not None
+    kept = [row[0] for row in json.loads(report.text)["rows"]]
+    assert kept[0] == calls[0].activity.id
+    assert 0 < len(kept) < 32
+    counters.close()
+
+
+def test_a_forked_child_reports_nothing_of_its_parent() -> None:
+    activities.begin_main()
+    with waiting_for("reward"):
+        child = os.fork()
+        if not child:
+            os._exit(0 if [row[1] for row in activities.report(0.0)["rows"]] == ["idle"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

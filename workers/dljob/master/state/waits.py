@@ -1,0 +1,571 @@
+"""The wait graph as pure functions: what ranks say that they wait for -> who keeps whom waiting, and since when.
+
+Nodes are activities (a main thread, a call), edges their waits. A wait for all of some answers ends when the last of
+them is there; a wait for an item, or for a free place, ends when any of those who can bring it does. From each wait the
+graph leads to a *root*: the activity that waits for nobody, or a circle, which no edge leaves.
+
+A wait is told when its root has finished nothing for longer than a limit that the wait's own history sets. Each wait is
+judged by itself: that another one of the same role goes on says nothing about this one. Times are seconds of one clock
+of the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dljob.master.state.state import RankKey
+
+if TYPE_CHECKING:
+    from dljob.spec.policy import HangPolicy
+
+MEASURED = 5
+"""Earlier waits of a kind from which on their durations set the limit."""
+TOLD_S, TOLD_FACTOR = 60.0, 10.0
+IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
+"""A wait is told, or its root is taken for hung, after so many medians of the earlier waits, and after LONGEST_FACTOR
+times the longest: tails are long, and an evaluation once in a thousand steps is no stall."""
+CIRCLE_S = 10.0
+"""Seconds after which a circle is told: it cannot end by itself, and what is reported of its members is some seconds
+old."""
+STANDS_S = 5.0
+"""Seconds for which a wait must have been seen before it counts: reports of two ranks are not of the same moment."""
+SILENT_S = 6.0
+"""Seconds without a heartbeat after which a rank's own reports are not believed any more."""
+LONGEST_CHAIN = 6
+"""Most waits that a sentence tells one after the other."""
+
+Node: TypeAlias = "tuple[str, int, str]"
+"""(role, rank, id of the activity)."""
+WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
+"""Activity, kind, name and method of a wait, and the first of its targets."""
+NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait of an activity, as its rank reports it."""
+
+    kind: str
+    """call, queue, weights, group, cut, master."""
+    name: str
+    """The callee (`reward`, `reward/0`), the queue, the weight channel."""
+    method: str
+    since: float
+    count: int = 0
+    """Number of earlier waits of this kind that have ended in the process."""
+    median: float = 0.0
+    longest: float = 0.0
+    targets: tuple[Node, ...] = ()
+    """Who has not answered yet, with the id of the call there; empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Something of the user's that runs in a rank, as the rank reports it."""
+
+    id: str
+    kind: str
+    """main, call, thread, idle."""
+    label: str
+    """Of a call its method."""
+    queued_for: str
+    """What a call waits for that has not begun: `setup`, or the method whose places are all taken."""
+    began: float
+    touched: float
+    """When it last finished something."""
+    line: str
+    """Where it is in the user's code, "file.py:12 in f"."""
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankWaits:
+    """What the present process of a rank does and waits for, without what is young."""
+
+    incarnation: int
+    activities: tuple[Activity, ...] = ()
+    uses: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """`queue:samples` -> put, get: what the process has done with a queue or a weight channel."""
+    finished: int = 0
+    """Number of waits, calls and steps that have ended in the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What PrimeMaster itself knows of a rank."""
+
+    incarnation: int
+    phase: str
+    ready: bool
+    since: float = 0.0
+    """When its present process was ordered."""
+    silent_s: float = 0.0
+    """Seconds since its host was last heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFinding:
+    """A stall: a root, and the waits that it holds up."""
+
+    name: str
+    """Names the root, and so the stall; the same for a PrimeMaster that comes later."""
+    sentence: str
+    """In words, with `{}` where the length of the oldest wait goes."""
+    since: float
+    ranks: tuple[RankKey, ...]
+    root: RankKey | None = None
+    incarnation: int = 0
+    line: str = ""
+    circle: bool = False
+    can_hang: bool = False
+    """Whether the root is a process of the job that may be restarted for it."""
+    silence: float = 0.0
+    """Seconds for which nothing has been finished on the way to the root."""
+    idle_after: float = 0.0
+    busy_after: float = 0.0
+    """Seconds of silence after which a root that uses no CPU, or one that does, is taken for hung."""
+    finished: int = 0
+    """Number of things that the root's process had finished."""
+
+
+def parse(incarnation: int, text: str, offset: float) -> RankWaits:
+    """Read the report of a rank (`runtime.process.activities.report`).
+
+    Args:
+        incarnation: The process that wrote it.
+        text: The report, as JSON.
+        offset: Seconds to add to its times, so that they are on the caller's clock.
+
+    Raises:
+        ValueError: It is no report.
+    """
+    try:
+        data: dict[str, Any] = json.loads(text)
+        rows = data.get("rows", [])
+        activities = tuple(_activity(row, offset) for row in rows)
+        uses = {str(name): tuple(map(str, ways)) for name, ways in data.get("uses", {}).items()}
+        return RankWaits(incarnation, activities, uses, int(data.get("finished", 0)))
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(f"no report of activities: {error}") from None
+
+
+def _activity(row: Sequence[Any], offset: float) -> Activity:
+    id_, kind, label, queued_for, began, touched, line, waits = row
+    return Activity(
+        *(str(id_), str(kind), str(label), str(queued_for)),
+        began=float(began) + offset,
+        touched=float(touched) + offset,
+        line=str(line),
+        waits=tuple(_wait(wait, offset) for wait in waits),
+    )
+
+
+def _wait(row: Sequence[Any], offset: float) -> Wait:
+    kind, name, method, since, (count, median, longest), targets = row
+    nodes = tuple((str(role), int(rank), str(call)) for role, rank, call in targets)
+    return Wait(
+        str(kind), str(name), str(method), float(since) + offset, int(count), float(median), float(longest), nodes
+    )
+
+
+# -- limits
+
+
+def told_after(wait: Wait, policy: HangPolicy) -> float:
+    """Return the seconds after which a wait is told whose root finishes nothing."""
+    if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts
+        return float(policy.idle_seconds)
+    return max(TOLD_S, TOLD_FACTOR * wait.median, LONGEST_FACTOR * wait.longest)
+
+
+def idle_after(wait: Wait, policy: HangPolicy) -> float:
+    """Return the seconds after which a root that uses no CPU is taken for hung."""
+    return max(float(policy.idle_seconds), IDLE_FACTOR * wait.median, LONGEST_FACTOR * wait.longest)
+
+
+def busy_after(wait: Wait, policy: HangPolicy) -> float:
+    """Return the seconds after which a root that uses a CPU is taken for hung."""
+    return max(float(policy.busy_seconds), idle_after(wait, policy), BUSY_FACTOR * wait.median)
+
+
+# -- the graph
+
+
+@dataclass(slots=True)
+class _Vertex:
+    """A node, or an end of the graph that is no activity."""
+
+    key: Node
+    touched: float
+    words: str
+    """What it does, after the rank's name: `runs score at h.py:9`."""
+    line: str = ""
+    incarnation: int = 0
+    edges: list[_Edge] = field(default_factory=list["_Edge"])
+    can_hang: bool = True
+    can_go_on: bool = False
+    """Whether it goes on by itself, and so cannot be to blame."""
+    finished: int = 0
+    at: float = 0.0
+    """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
+    stuck: bool = False
+    """Whether it is in a circle, or waits for one."""
+
+    @property
+    def rank(self) -> RankKey:
+        """The rank that it belongs to."""
+        return self.key[:2]
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A wait: it ends when, of each group, any vertex brings what is waited for."""
+
+    wait: Wait | None
+    """None: the call waits for a free place."""
+    groups: list[list[_Vertex]]
+
+    def slowest(self) -> _Vertex | None:
+        """Return the vertex to which the wait leads: of each group the liveliest, of all groups the one that is not."""
+        best = [max(group, key=lambda one: (not one.stuck, one.at)) for group in self.groups if group]
+        return min(best, key=lambda one: (not one.stuck, one.at)) if best else None
+
+
+class WaitGraph:
+    """The graph of one moment.
+
+    Args:
+        reports: Rank -> what its present process says.
+        facts: Rank -> what PrimeMaster knows of it, for all ranks.
+        now: The present moment.
+    """
+
+    def __init__(self, reports: Mapping[RankKey, RankWaits], facts: Mapping[RankKey, RankFacts], now: float) -> None:
+        self._facts = facts
+        self._now = now
+        self._reports = {
+            key: report
+            for key, report in reports.items()
+            if key in facts and facts[key].ready and facts[key].incarnation == report.incarnation
+        }
+        self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
+        for key, report in self._reports.items():
+            for name, ways in report.uses.items():
+                self._users.setdefault(name, []).append((key, ways))
+        self._vertices: dict[Node, _Vertex] = {}
+        self._by_rank: dict[RankKey, list[tuple[Activity, _Vertex]]] = {}
+        for key, report in self._reports.items():
+            self._add_rank(key, report)
+        for key, rows in self._by_rank.items():
+            for activity, vertex in rows:
+                vertex.edges += self._edges(key, activity)
+        self._settle()
+
+    def _add_rank(self, key: RankKey, report: RankWaits) -> None:
+        silent = self._facts[key].silent_s > SILENT_S
+        rows = self._by_rank[key] = []
+        for activity in report.activities:
+            node = (*key, activity.id)
+            vertex = _Vertex(node, activity.touched, _words(activity), activity.line, report.incarnation)
+            vertex.finished = report.finished
+            vertex.can_go_on = activity.queued_for == "its caller"
+            vertex.can_hang = activity.kind != "idle" and not silent
+            self._vertices[node] = vertex
+            rows.append((activity, vertex))
+
+    def _edges(self, key: RankKey, activity: Activity) -> list[_Edge]:
+        edges = [_Edge(wait, self._groups(key, activity, wait)) for wait in activity.waits]
+        if activity.kind == "call" and activity.queued_for and activity.queued_for != "its caller":
+            edges.append(_Edge(None, [self._holders(key, activity)]))
+        return edges
+
+    def _holders(self, key: RankKey, queued: Activity) -> list[_Vertex]:
+        """Return who keeps a call from beginning."""
+        rows = self._by_rank[key]
+        if queued.queued_for == "setup":
+            holders = [vertex for activity, vertex in rows if activity.kind == "main"]
+        else:
+            running = (pair for pair in rows if pair[0].kind == "call" and not pair[0].queued_for)
+            holders = [vertex for activity, vertex in running if activity.label == queued.queued_for]
+        return holders or [self._going_on(key)]
+
+    def _groups(self, key: RankKey, activity: Activity, wait: Wait) -> list[list[_Vertex]]:
+        if wait.kind == "call":
+            targets = wait.targets or (_named(wait.name),)
+            return [self._callee(key, wait, target) for target in targets]
+        if wait.kind in ("queue", "weights"):
+            return [self._bringers(key, activity, wait)]
+        return [[self._end((NOBODY, 0, wait.kind), wait.since, f"{wait.name} {wait.method}".strip(), can_hang=False)]]
+
+    def _callee(self, caller: RankKey, wait: Wait, target: Node) -> list[_Vertex]:
+        """Return what runs a call; where that is not known, whatever holds a place that it may need."""
+        role, rank, call = target
+        key = (role, rank)
+        facts = self._facts.get(key)
+        if facts is None or not facts.ready:
+            phase = "not there any more" if facts is None else f"{facts.phase} (it is not ready)"
+            since = wait.since if facts is None else facts.since
+            return [self._end(target, since, f"is {phase}", can_hang=False)]
+        if facts.silent_s > SILENT_S:
+            words = "does not answer: it is stopped, or C code of it holds the GIL"
+            return [self._end((role, rank, "silent"), self._now - facts.silent_s, words, can_hang=True)]
+        rows = self._by_rank.get(key, [])
+        for activity, vertex in rows:
+            if call and activity.id == call:
+                return [vertex]
+        calls = [(activity, vertex) for activity, vertex in rows if activity.kind == "call"]
+        if not call:  # the host of the calling rank has sent it, under an id of its own
+            name = f"{caller[0]}/{caller[1]}"
+            own_calls = [v for a, v in calls if a.label == wait.method and self._caller_of(a) == name]
+            if own_calls:
+                return own_calls
+        running = [vertex for activity, vertex in calls if not activity.queued_for]
+        if running:
+            return running
+        if any(activity.kind == "idle" for activity, _ in rows):
+            return [self._end(target, wait.since, "does not have the call, and is idle", can_hang=False)]
+        return [self._going_on(key)]
+
+    @staticmethod
+    def _caller_of(activity: Activity) -> str:
+        """Return the rank that made a call: an id is `<role>/<rank>:<process>:<number>`."""
+        return activity.id.rsplit(":", 2)[0]
+
+    def _bringers(self, waiter: RankKey, activity: Activity, wait: Wait) -> list[_Vertex]:
+        """Return who may bring an item, room or a version: any activity of those who have done so before."""
+        way = "get" if (wait.kind, wait.method) == ("queue", "put") else "put"
+        bringers: list[_Vertex] = []
+        for key, ways in self._users.get(f"{wait.kind}:{wait.name}", ()):
+            if way not in ways:
+                continue
+            rows = self._by_rank[key]
+            others = [vertex for other, vertex in rows if key != waiter or other.id != activity.id]
+            bringers += others or ([] if key == waiter else [self._going_on(key)])
+        if bringers:
+            return bringers
+        deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
+        words = f"nobody has {deeds.get(wait.method, 'published one')}"
+        return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), wait.since, words, can_hang=False)]
+
+    def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
+        vertex = self._vertices.get(key)
+        if vertex is None:
+            facts = self._facts.get(key[:2])
+            vertex = self._vertices[key] = _Vertex(key, since, words, can_hang=can_hang)
+            vertex.incarnation = 0 if facts is None else facts.incarnation
+        vertex.touched = max(vertex.touched, since)
+        return vertex
+
+    def _going_on(self, key: RankKey) -> _Vertex:
+        """Return the vertex of a rank all of whose activities are young: it goes on."""
+        vertex = self._end((*key, "young"), self._now, "goes on", can_hang=False)
+        vertex.can_go_on = True
+        return vertex
+
+    def _settle(self) -> None:
+        """Find the circles, and for each vertex when something was last finished on the way to its root."""
+        # 1. Who can go on: what waits for nobody, and then whoever waits for somebody that can.
+        going = {key for key, vertex in self._vertices.items() if vertex.can_go_on or not vertex.edges}
+        waiting = [vertex for key, vertex in self._vertices.items() if key not in going]
+        changed = True
+        while changed:
+            changed = False
+            for vertex in waiting:
+                if vertex.key not in going and any(_can_end(edge, going) for edge in vertex.edges):
+                    going.add(vertex.key)
+                    changed = True
+        for vertex in self._vertices.values():
+            vertex.stuck = vertex.key not in going
+            vertex.at = self._now if vertex.can_go_on else vertex.touched
+        # 2. A moment at which somebody on the way finished something is one for all that wait for it.
+        changed = True
+        while changed:
+            changed = False
+            for vertex in waiting:
+                ends = [end for edge in vertex.edges if (end := edge.slowest()) is not None]
+                at = max([vertex.touched, *(end.at for end in ends if not end.stuck)])
+                if at > vertex.at:
+                    vertex.at = at
+                    changed = True
+
+    # -- what is told
+
+    def findings(self, policy: HangPolicy, seen: Mapping[WaitId, float]) -> tuple[WaitFinding, ...]:
+        """Return the stalls, the oldest first.
+
+        Args:
+            policy: The job's bounds.
+            seen: Wait -> since when the caller has known of it.
+        """
+        stalls: dict[str, list[WaitFinding]] = {}
+        for vertex in list(self._vertices.values()):
+            for edge in vertex.edges:
+                wait = edge.wait
+                if wait is None or self._now - seen.get(_identity(vertex.key, wait), self._now) < STANDS_S:
+                    continue
+                finding = self._judge(vertex, edge, wait, policy)
+                if finding is not None:
+                    stalls.setdefault(finding.name, []).append(finding)
+        return tuple(sorted(map(_joined, stalls.values()), key=lambda one: one.since))
+
+    def waits(self) -> Iterator[tuple[WaitId, float]]:
+        """Yield each wait, and when it began."""
+        for vertex in self._vertices.values():
+            for edge in vertex.edges:
+                if edge.wait is not None:
+                    yield _identity(vertex.key, edge.wait), edge.wait.since
+
+    def _judge(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
+        end = edge.slowest()
+        if end is None:
+            return None
+        age = self._now - wait.since
+        chain = self._chain(vertex, end)
+        root = chain[-1]
+        if end.stuck:
+            silence = min(age, self._now - max(one.touched for one in chain))
+            if silence < CIRCLE_S:
+                return None
+        else:
+            silence = min(age, self._now - end.at)
+            if silence <= told_after(wait, policy):
+                return None
+        circle = root in chain[:-1]
+        members = chain[chain.index(root) : -1] if circle else []
+        sentence = self._sentence(vertex, wait, chain, members)
+        ranks = tuple(dict.fromkeys(one.rank for one in chain if one.key[0] != NOBODY))
+        # Of a circle any member may be restarted: the first by name, so that each PrimeMaster chooses the same.
+        root = min(members, key=lambda one: one.key) if circle else root
+        name = f"{'/'.join(map(str, root.rank))} {root.incarnation} {root.key[2]}"
+        known = root.key[0] != NOBODY
+        return WaitFinding(
+            name=f"circle {name}" if circle else name,
+            sentence=sentence,
+            since=wait.since,
+            ranks=ranks,
+            root=root.rank if known else None,
+            incarnation=root.incarnation,
+            line=root.line,
+            circle=circle,
+            can_hang=known and root.can_hang and (circle or self._is_known(chain)),
+            silence=silence,
+            idle_after=idle_after(wait, policy),
+            busy_after=busy_after(wait, policy),
+            finished=root.finished,
+        )
+
+    @staticmethod
+    def _is_known(chain: Sequence[_Vertex]) -> bool:
+        """Whether each step of a chain is known for certain: a thread of the user's may work for any call."""
+        return not any(vertex.key[2].startswith("thread-") for vertex in chain)
+
+    def _chain(self, vertex: _Vertex, end: _Vertex) -> list[_Vertex]:
+        """Return the vertices from a wait to its root; of a circle the last one is there twice."""
+        chain = [vertex]
+        while end not in chain:
+            chain.append(end)
+            ends = [further for edge in end.edges if (further := edge.slowest()) is not None]
+            if not ends or end.can_go_on:
+                return chain
+            end = max(ends, key=lambda one: (not one.stuck, one.at))
+        chain.append(end)
+        return chain
+
+    def _sentence(self, vertex: _Vertex, wait: Wait, chain: Sequence[_Vertex], members: Sequence[_Vertex]) -> str:
+        if members:
+            names = " -> ".join(_name(one) for one in (*members, members[0]))
+            many = len(self._by_rank.get(members[0].rank, ()))
+            more = f"; {many} activities of {_rank_name(members[0])} wait" if many > 1 else ""
+            lines = ", ".join(f"{_rank_name(one)} at {one.line}" for one in members[:LONGEST_CHAIN] if one.line)
+            waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_what(wait)}: "
+            lasts = "" if waited else ", for {}"
+            return f"{waited}{names}: a circle{lasts}, nobody in it can go on{more}{f' ({lines})' if lines else ''}"
+        root = chain[-1]
+        words = f"{_rank_name(vertex)} has waited {{}} for {_what(wait)}"
+        for one in chain[1:-1][:LONGEST_CHAIN]:
+            further = next((edge.wait for edge in one.edges if edge.wait is not None), None)
+            words += f"; {_rank_name(one)} waits for {_what(further)}" if further is not None else ""
+        if root.key[0] == NOBODY:
+            return f"{words}: {root.words}"
+        runs = f"runs {wait.method}"
+        if root is chain[1] and len(wait.targets) == 1 and root.words.startswith(runs):
+            return f"{words}, which runs{root.words.removeprefix(runs)}"
+        return f"{words}; {_rank_name(root)} {root.words}"
+
+
+def _can_end(edge: _Edge, going: set[Node]) -> bool:
+    """Whether a wait can end: of each group somebody can go on."""
+    return all(any(vertex.key in going for vertex in group) for group in edge.groups)
+
+
+def _identity(node: Node, wait: Wait) -> WaitId:
+    return node, wait.kind, wait.name, wait.method, wait.targets[:1]
+
+
+def _named(name: str) -> Node:
+    """Return the rank that a callee's name means; of a role its first."""
+    role, _, rank = name.partition("/")
+    return role, int(rank) if rank.isdecimal() else 0, ""
+
+
+def _joined(findings: Sequence[WaitFinding]) -> WaitFinding:
+    """Return the findings with one root as one, told by the oldest wait."""
+    # The longest path first, where two began together: it says most.
+    oldest = min(findings, key=lambda one: (one.since, -len(one.ranks), one.ranks))
+    return replace(
+        oldest,
+        ranks=tuple(dict.fromkeys(rank for one in (oldest, *findings) for rank in one.ranks)),
+        can_hang=any(one.can_hang for one in findings),
+        silence=max(one.silence for one in findings),
+        idle_after=max(one.idle_after for one in findings),
+        busy_after=max(one.busy_after for one in findings),
+    )
+
+
+# -- words
+
+
+def _words(activity: Activity) -> str:
+    where = f" at {activity.line}" if activity.line else ""
+    match activity.kind:
+        case "call" if activity.queued_for == "setup":
+            return f"has not begun {activity.label}: it is still in setup()"
+        case "call" if activity.queued_for:
+            return f"has not begun {activity.label}: all of its places are taken"
+        case "call":
+            return f"runs {activity.label}{where}"
+        case "idle":
+            return "is idle: nobody calls it"
+        case "main":
+            return f"is{where or ' in its own code'}"
+        case _:
+            return f"is{where} in thread {activity.label}"
+
+
+def _what(wait: Wait) -> str:
+    match wait.kind:
+        case "queue":
+            return f"{'room in' if wait.method == 'put' else 'an item of'} queue {wait.name}"
+        case "weights":
+            return f"a version of weights {wait.name}"
+        case "call" if len(wait.targets) == 1:
+            role, rank, _ = wait.targets[0]
+            return f"{role}/{rank}.{wait.method}"
+        case "call" if wait.targets:
+            ranks = ", ".join(f"{role}/{rank}" for role, rank, _ in wait.targets[:LONGEST_CHAIN])
+            return f"{wait.name}.{wait.method} ({ranks}{', ...' if len(wait.targets) > LONGEST_CHAIN else ''})"
+        case _:
+            return f"{wait.name}.{wait.method}".strip(".")
+
+
+def _rank_name(vertex: _Vertex) -> str:
+    return f"{vertex.key[0]}/{vertex.key[1]}"
+
+
+def _name(vertex: _Vertex) -> str:
+    """Return the name of a member of a circle; a call with its method."""
+    method = vertex.words.removeprefix("runs ").partition(" at ")[0] if vertex.words.startswith("runs ") else ""
+    return f"{_rank_name(vertex)}.{method}" if method else _rank_name(vertex)

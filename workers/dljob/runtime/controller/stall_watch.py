@@ -1,0 +1,200 @@
+"""Stall watch: builds the wait graph of what ranks report, and tells the core who keeps whom waiting.
+
+Nothing is asked of anybody: each rank's report comes with the heartbeat of its host when something in it has become
+old (`process.activities`). The graph and its limits are pure (`dljob.master.state.waits`). Only where a root has stood
+still for as long as a hang, its node is asked whether it uses a CPU, and for the stacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dljob.master.failure.stalling import standing_stalls
+from dljob.master.state import events as ev
+from dljob.master.state.hang import AT_WORK
+from dljob.master.state.stalls import Stall
+from dljob.master.state.state import JobState, RankKey, RankPhase
+from dljob.master.state.views import Reason
+from dljob.master.state.waits import RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
+from dljob.runtime.backend.interface import Backend
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
+from dljob.runtime.journal.setup import Setup
+from dljob.tasks import TaskOwner
+
+log = logging.getLogger(__package__)
+EVERY_S = 2.0
+"""Seconds between two looks at the graph."""
+SAME_S = 1.5
+"""Seconds by which the beginning of a wait may differ between two reports of it: clocks are read at both ends."""
+PAUSE_S = 2.0
+"""Seconds between the two looks at a root that show whether it uses a CPU."""
+AGAIN = 1.5
+"""A root that works, or could not be looked at, is looked at again when its silence has grown by this factor."""
+SHOWN = 16
+"""Most ranks of a stall whose stacks are written down, the root's first."""
+
+Offer = Callable[..., Awaitable[None]]
+
+
+class StallWatch:
+    """Watches the waits of one job."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        backend: Backend,
+        offer: Offer,
+        state: Callable[[], JobState],
+        heartbeats: HeartbeatLog,
+        *,
+        owner: TaskOwner,
+        now: Callable[[], float],
+    ) -> None:
+        self._folder = setup.folder
+        self._backend = backend
+        self._offer = offer
+        self._state = state
+        self._heartbeats = heartbeats
+        self._owner = owner
+        self._now = now
+        self._parsed: dict[RankKey, tuple[tuple[int, float, str], RankWaits]] = {}
+        """Rank -> the report that was read last, and what it says."""
+        self._seen: dict[WaitId, tuple[float, float]] = {}
+        """Wait -> when it began, and when this watch saw it first."""
+        self._reported: tuple[Stall, ...] = ()
+        self._looked_at: dict[str, float] = {}
+        """Stall -> the silence at which its root is looked at again."""
+        self._looking: set[str] = set()
+        self._agents: Agents = {}
+
+    async def run(self) -> None:
+        """Watch until the job ends."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Look at the graph once, and offer what has changed."""
+        state, now = self._state(), self._now()
+        if state.verdict is not None or state.running_at is None:
+            return
+        findings = self._findings(state, now)
+        stalls = tuple(map(_stall, findings))
+        if standing_stalls(state, stalls) != state.stalls:
+            await self._offer(ev.StallsFound(stalls))
+        for finding in findings:
+            self._look_at(state, finding)
+
+    def _findings(self, state: JobState, now: float) -> tuple[WaitFinding, ...]:
+        reports = self._reports()
+        if not any(activity.waits for report in reports.values() for activity in report.activities):
+            self._seen.clear()
+            return ()
+        graph = WaitGraph(reports, self._facts(state, now), now)
+        seen: dict[WaitId, tuple[float, float]] = {}
+        for wait, began in graph.waits():
+            before = self._seen.get(wait)
+            seen[wait] = before if before is not None and abs(before[0] - began) < SAME_S else (began, now)
+        self._seen = seen
+        return graph.findings(state.job.fault_tolerance.hang, {wait: at for wait, (_, at) in seen.items()})
+
+    def _reports(self) -> Mapping[RankKey, RankWaits]:
+        for key, row in self._heartbeats.activities.items():
+            before = self._parsed.get(key)
+            if before is None or before[0] is not row:
+                try:
+                    self._parsed[key] = row, parse(row[0], row[2], row[1])
+                except ValueError as error:
+                    log.warning("the report of %s/%d is not read: %s", *key, error)
+                    self._parsed[key] = row, RankWaits(row[0])
+        return {key: report for key, (_, report) in self._parsed.items()}
+
+    def _facts(self, state: JobState, now: float) -> Mapping[RankKey, RankFacts]:
+        facts: dict[RankKey, RankFacts] = {}
+        for key, rank in state.ranks.items():
+            heard = self._heartbeats.heard(state.hosts[state.job.roles[key[0]].host_of(key[1])].actor)
+            silent_s = 0.0 if heard is None else max(0.0, now - heard)
+            ready = rank.phase is RankPhase.READY
+            facts[key] = RankFacts(rank.incarnation, rank.phase.value, ready, rank.since, silent_s)
+        return facts
+
+    # -- roots that stand as still as if they hung
+
+    def _look_at(self, state: JobState, finding: WaitFinding) -> None:
+        """Look at a root whose silence is as long as that of a hang, and report it if it is one."""
+        policy = state.job.fault_tolerance.hang
+        if policy.action == "Ignore" or finding.root is None or not finding.can_hang or finding.name in self._looking:
+            return
+        if finding.silence <= max(finding.idle_after, self._looked_at.get(finding.name, 0.0)):
+            return
+        self._looking.add(finding.name)
+
+        def failed(_: Exception) -> None:
+            self._looked_at[finding.name] = finding.silence * AGAIN
+
+        task = self._owner.start("stall inquiry", self._inquire(finding, finding.root), failed)
+        task.add_done_callback(lambda _: self._looking.discard(finding.name))
+
+    async def _inquire(self, finding: WaitFinding, root: RankKey) -> None:
+        if finding.silence <= finding.busy_after and not finding.circle and await self._works(root):
+            self._looked_at[finding.name] = finding.silence * AGAIN
+            return
+        self._looked_at[finding.name] = finding.silence * AGAIN
+        path = await self._write_stacks(finding, root)
+        state, now = self._state(), self._now()
+        # It may have gone on while stacks were written.
+        still = next((one for one in self._findings(state, now) if one.name == finding.name), None)
+        if still is None or state.ranks[root].incarnation != finding.incarnation:
+            return
+        sentence = finding.sentence.replace("{}", f"{now - finding.since:.0f} s")
+        await self._offer(
+            ev.HangFound(
+                *(*root, finding.incarnation, Reason.HANG.value, sentence, path),
+                whole=finding.circle,
+                silent_s=round(finding.silence, 3),
+            )
+        )
+
+    async def _works(self, root: RankKey) -> bool:
+        """Whether a root uses a CPU, as far as its node tells: one that nobody can look at may do so."""
+        role, rank = root
+        looks: list[Any] = []
+        for pause in (PAUSE_S, 0.0):
+            seen = await sample_ranks(self._backend, self._state(), role, (rank,), stacks=False, agents=self._agents)
+            looks.append(seen.get(rank))
+            await asyncio.sleep(pause)
+        if None in looks:
+            return True
+        first, second = (look.sample for look in looks)
+        return not second.stopped and second.cpu_s - first.cpu_s >= AT_WORK * PAUSE_S
+
+    async def _write_stacks(self, finding: WaitFinding, root: RankKey) -> str:
+        """Write the stacks of a stall's ranks into the job's folder; return the path, empty where that failed."""
+        ranks = list(dict.fromkeys((root, *finding.ranks)))[:SHOWN]
+        parts = [f"{finding.sentence.replace('{}', f'{self._now() - finding.since:.0f} s')}\n"]
+        for role, rank in ranks:
+            looks = await sample_ranks(self._backend, self._state(), role, (rank,), stacks=True, agents=self._agents)
+            parts.append(f"\n== {role}/{rank}\n{text(looks.get(rank))}")
+        path: Path = self._folder / "stacks" / f"{root[0]}-{root[1]}-{finding.incarnation}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(path.write_text, "".join(parts))
+            return str(path)
+        return ""
+
+
+def _stall(finding: WaitFinding) -> Stall:
+    return Stall(
+        name=finding.name,
+        since=finding.since,
+        sentence=finding.sentence,
+        root="" if finding.root is None or finding.circle else f"{finding.root[0]}/{finding.root[1]}",
+        ranks=finding.ranks,
+        circle=finding.circle,
+    )

@@ -1,0 +1,406 @@
+"""What a rank's process does and waits for, so that PrimeMaster can say who waits for whom.
+
+An *activity* is something of the user's that runs here: the main thread, a call of another role, a thread. A *wait* is
+a block in which an activity cannot go on before somebody else has done something:
+
+    with Waiting("queue", "samples", "get", lambda: ()):    # about a microsecond, begin and end together
+        ...
+
+Nothing is sent for a wait. A thread looks at what is older than `OLD_S` every `EVERY_S` seconds, and writes it beside
+the rank's step counter in shared memory, where the host's heartbeat or the node's agent finds it. All of it is the
+rank's own word, with the line of the user's code at which each activity is: it needs no right to read other processes.
+Scripts import this module in processes without ray and torch, so it imports neither.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
+from pathlib import Path
+from statistics import median
+from threading import get_ident
+from time import monotonic, sleep
+from types import FrameType
+from typing import Any, Literal, TypeAlias
+
+from dljob.runtime.process.step_counters import StepCounter, now
+
+OLD_S = 3.0
+"""Age in seconds from which on a wait or an activity is written down: younger ones are nobody's business."""
+EVERY_S = 2.0
+"""Seconds between two looks."""
+LINES_S = 8.0
+"""Least seconds between two reports that differ only in the lines at which activities are."""
+MOST = 32
+"""Most activities, and most waits of one, in a report."""
+RECENT = 32
+"""Number of the last durations of a kind of wait whose median is told."""
+USES = 64
+"""Most queues and weight channels of which a report says that the rank puts or gets."""
+
+Target: TypeAlias = tuple[str, int, str]
+"""(role, rank, id of the call there; empty where it is not known)."""
+Kind = Literal["call", "queue", "weights", "group", "cut", "master"]
+"""What is waited for: an answer, an item or room, a version, a collective group, a cut, PrimeMaster's answer."""
+
+
+class Durations:
+    """How long waits of one kind have lasted in this process."""
+
+    __slots__ = ("count", "longest", "recent")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.longest = 0.0
+        self.recent: deque[float] = deque(maxlen=RECENT)
+
+
+class Activity:
+    """Something of the user's that runs in this process."""
+
+    __slots__ = ("began", "caller", "id", "kind", "label", "queued_for", "thread", "touched")
+
+    def __init__(self, id: str, kind: str, label: str, thread: int, caller: str = "") -> None:  # noqa: A002 - its name
+        self.id = id
+        self.kind = kind
+        """main, call, or thread: a thread of the user's, of which nobody knows which call it works for."""
+        self.label = label
+        self.caller = caller
+        self.queued_for = ""
+        """What a call waits for that has not begun: `setup`, or the name of a method whose `concurrency` is used up."""
+        self.thread = thread
+        self.began = self.touched = monotonic()
+        """When it began, and when it last finished something: a wait, a step, an item."""
+
+
+_current: ContextVar[Activity | None] = ContextVar("dljob_activity", default=None)
+_threads: dict[int, Activity] = {}
+"""Thread -> its activity, where no context says it."""
+_calls: dict[str, Activity] = {}
+"""Id -> a call of another role that has arrived here and has not ended."""
+_waits: dict[Waiting, None] = {}
+"""The waits of now, the oldest first: a dict keeps the order of insertion."""
+_durations: dict[tuple[str, str, str], Durations] = {}
+_uses: dict[str, set[str]] = {}
+"""`queue:samples` -> whether this process puts into it or gets from it, or both."""
+
+
+class _Totals:
+    """Counts of this process."""
+
+    finished = 0
+    """Calls, steps and items that have ended; waits are counted in `_durations`."""
+    touched = 0.0
+    """When the last call of another role ended, or this rank began."""
+
+
+def present() -> Activity:
+    """Return the activity of the code that runs now."""
+    activity = _current.get()
+    if activity is None:
+        thread = get_ident()
+        activity = _threads.get(thread)
+        if activity is None:
+            activity = _threads[thread] = _of_thread(thread)
+    return activity
+
+
+def begin_main(thread: int | None = None) -> None:
+    """Make a thread, by default the present one, the main thread of the user's code."""
+    thread = get_ident() if thread is None else thread
+    _threads[thread] = Activity("main", "main", "", thread)
+
+
+def _of_thread(thread: int) -> Activity:
+    if len(_threads) > 4 * MOST:  # threads come and go
+        alive = sys._current_frames().keys()
+        for ended in _threads.keys() - alive:
+            _threads.pop(ended, None)
+    return Activity(f"thread-{thread}", "thread", threading.current_thread().name, thread)
+
+
+class Waiting:
+    """A wait of the present activity, for as long as a `with` block runs."""
+
+    __slots__ = ("activity", "begun", "kind", "method", "name", "targets", "thread")
+
+    def __init__(self, kind: Kind, name: str, method: str, targets: Callable[[], Iterable[Target]]) -> None:
+        """Describe a wait.
+
+        Args:
+            kind: What is waited for.
+            name: The callee, as `reward/0` or `reward`; the queue; the weight channel.
+            method: The method; of a queue `get` or `put`.
+            targets: Called when the wait is old: the ranks that have not answered yet.
+        """
+        self.kind = kind
+        self.name = name
+        self.method = method
+        self.targets = targets
+
+    def __enter__(self) -> None:
+        self.thread = thread = get_ident()
+        self.activity = _current.get() or _threads.get(thread) or present()
+        self.begun = monotonic()
+        _waits[self] = None
+
+    def __exit__(self, *_: object) -> None:
+        _waits.pop(self, None)
+        self.activity.touched = ended = monotonic()
+        key = (self.kind, self.name, self.method)
+        durations = _durations.get(key)
+        if durations is None:
+            durations = _durations.setdefault(key, Durations())
+        spent = ended - self.begun
+        durations.count += 1
+        durations.recent.append(spent)
+        durations.longest = max(durations.longest, spent)
+
+
+class AwaitedTask(Waiting):
+    """A wait of a coroutine: its line is found by what its task awaits, since its thread does other work."""
+
+    __slots__ = ("task",)
+
+    def __enter__(self) -> None:
+        import asyncio
+
+        super().__enter__()
+        with suppress(RuntimeError):  # some other library's loop
+            self.task = asyncio.current_task()
+
+
+def use(kind: Kind, name: str, how: Literal["put", "get"]) -> None:
+    """Note that this process puts into, or gets from, a queue or a weight channel."""
+    key = f"{kind}:{name}"
+    ways = _uses.get(key)
+    if ways is None and len(_uses) < USES:
+        ways = _uses[key] = set()
+    if ways is not None:
+        ways.add(how)
+
+
+def progressed() -> None:
+    """Note that the present activity has finished a step."""
+    present().touched = monotonic()
+    _Totals.finished += 1
+
+
+def context() -> Context:
+    """Return a context for another thread that works for the present activity."""
+    copy = copy_context()
+    copy.run(_current.set, present())
+    return copy
+
+
+def moved_here() -> None:
+    """Note that the present activity goes on in this thread, which has been started with its context."""
+    present().thread = get_ident()
+
+
+@contextmanager
+def paused(what: str) -> Generator[None]:
+    """Note that the present activity rests while a block runs, as it is ahead of who uses what it makes."""
+    activity = present()
+    activity.queued_for = what
+    try:
+        yield
+    finally:
+        activity.queued_for = ""
+        activity.touched = monotonic()
+
+
+class CallActivity:
+    """The activity of a call from another role, from its arrival to its end."""
+
+    __slots__ = ("_token", "activity")
+
+    def __init__(self, call: str, method: str, caller: str) -> None:
+        self.activity = _calls[call] = Activity(call, "call", method, get_ident(), caller)
+
+    def queue(self, what: str) -> None:
+        """Note that the call waits for `setup`, or for a free place of a method; empty: it waits no longer."""
+        self.activity.queued_for = what
+        self.activity.touched = monotonic()
+
+    def __enter__(self) -> CallActivity:
+        """Run the user's method as this activity: what it calls, and the tasks that it makes, are part of it."""
+        self.activity.thread = get_ident()
+        self.activity.touched = monotonic()
+        self._token = _current.set(self.activity)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+    def end(self) -> None:
+        """Forget a call that has ended."""
+        _calls.pop(self.activity.id, None)
+        _Totals.finished += 1
+        _Totals.touched = monotonic()
+
+
+# -- the report
+
+
+def report(offset: float) -> dict[str, Any]:
+    """Return what is old here, as JSON-able data: an activity, or that there has been none for a while.
+
+    Args:
+        offset: Seconds to add to the monotonic clock, so that times mean the same in all processes of a machine.
+    """
+    before = monotonic() - OLD_S
+    waits: dict[int, list[Waiting]] = {}
+    old: dict[int, Activity] = {}
+    for wait in list(_waits):
+        if wait.begun <= before:
+            waits.setdefault(id(wait.activity), []).append(wait)
+            old[id(wait.activity)] = wait.activity
+    calls = list(_calls.values())
+    mains = [activity for activity in list(_threads.values()) if activity.kind == "main"]
+    for activity in (*calls, *mains):
+        if activity.touched <= before or activity.began <= before:
+            old[id(activity)] = activity
+    frames = sys._current_frames()
+    rows: list[list[Any]] = []
+    if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
+        rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", []])
+    # The main thread and those that wait first: where there are too many, young running calls say least.
+    ranked = sorted(old.items(), key=lambda one: (one[1].kind != "main", one[0] not in waits, one[1].began))
+    for key, activity in ranked[:MOST]:
+        mine = waits.get(key, [])
+        line = _line_of(activity, mine, frames)
+        if activity.kind == "main" and not line and not mine:
+            continue  # it only serves calls, or has ended
+        times = [round(at + offset, 1) for at in (activity.began, activity.touched)]
+        head = [activity.id, activity.kind, activity.label, activity.queued_for, *times, line]
+        rows.append([*head, [_wait_row(wait, offset) for wait in mine[:MOST]]])
+    made: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
+    if _uses:
+        made["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
+    return made
+
+
+def _finished() -> int:
+    return _Totals.finished + sum(durations.count for durations in list(_durations.values()))
+
+
+def _wait_row(wait: Waiting, offset: float) -> list[Any]:
+    durations = _durations.get((wait.kind, wait.name, wait.method))
+    usual = (
+        [0, 0.0, 0.0]
+        if durations is None or not durations.count
+        else [durations.count, round(median(list(durations.recent)), 3), round(durations.longest, 3)]
+    )
+    targets: list[Target] = []
+    with suppress(Exception):  # the call may end while it is looked at
+        targets = list(wait.targets())[:MOST]
+    return [wait.kind, wait.name, wait.method, round(wait.begun + offset, 1), usual, [list(one) for one in targets]]
+
+
+def _line_of(activity: Activity, waits: Sequence[Waiting], frames: dict[int, FrameType]) -> str:
+    """Return the innermost line of the user's code at which an activity is; empty where there is none."""
+    for wait in waits:
+        task = getattr(wait, "task", None)
+        if task is not None and (line := _line(_awaited(task.get_coro()))):
+            return line
+    thread = waits[0].thread if waits else activity.thread
+    frame, chain = frames.get(thread), list[FrameType]()
+    while frame is not None:
+        chain.append(frame)
+        frame = frame.f_back
+    return _line(chain)
+
+
+def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> list[FrameType]:
+    """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
+    found: list[FrameType] = []
+    while coroutine is not None and len(found) < MOST:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is not None:
+            found.append(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return found[::-1]
+
+
+def _line(frames: Iterable[FrameType]) -> str:
+    from dljob.runtime.process.outcome import is_users
+
+    for frame in frames:
+        code = frame.f_code
+        if is_users(code.co_filename, ""):
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+    return ""
+
+
+# -- the thread that reports
+
+
+class Reporter:
+    """Writes the report of this process beside its rank's step counter."""
+
+    def __init__(self, slot: StepCounter, rank: int, incarnation: int) -> None:
+        self._slot = slot
+        self._life = rank, incarnation
+        self._written: dict[str, Any] = {}
+        self._written_at = 0.0
+
+    def look(self) -> None:
+        """Write the report if it has changed."""
+        at = monotonic()
+        made = report(now() - at)
+        if made == self._written:
+            return
+        if at - self._written_at < LINES_S and _without_lines(made) == _without_lines(self._written):
+            return
+        self._written, self._written_at = made, at
+        while not self._slot.put_activities(*self._life, made):
+            # Too long: the youngest activities are left out.
+            made = {**made, "rows": made["rows"][: len(made["rows"]) // 2]}
+
+
+def _without_lines(made: dict[str, Any]) -> list[Any]:
+    return [made.get("uses"), [[row[:5], [wait[:4] for wait in row[7]]] for row in made.get("rows", [])]]
+
+
+_reporter: Reporter | None = None
+_pid = 0
+
+
+def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
+    """Report what this process does as a rank, from now on; a restart in process changes the incarnation."""
+    global _reporter, _pid  # noqa: PLW0603 - one rank per process
+    _forget()
+    _Totals.touched = monotonic()
+    _reporter = Reporter(slot, rank, incarnation)
+    if _pid != os.getpid():
+        _pid = os.getpid()
+        with suppress(RuntimeError):  # no thread is left: waits are not told, and all else works
+            threading.Thread(target=_run, name="dljob-activities", daemon=True).start()
+
+
+def _run() -> None:
+    while True:
+        sleep(EVERY_S)
+        with suppress(Exception):  # it only explains: the rank must not suffer
+            if _reporter is not None:
+                _reporter.look()
+
+
+def _forget() -> None:
+    for table in (_threads, _calls, _waits, _durations, _uses):
+        table.clear()
+
+
+def _forget_after_fork() -> None:
+    global _reporter, _pid
+    _forget()
+    _reporter, _pid = None, 0
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
