@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 from cause import Cause  # noqa: E402 - found by the path above
-from grading import HALF, INNOCENT, RIGHT, SILENT, WRONG  # noqa: E402
+from grading import BROKEN, HALF, INNOCENT, RIGHT, SILENT, WRONG  # noqa: E402
 from page import LAST  # noqa: E402
 from running_job import RunningJob  # noqa: E402
 
@@ -30,6 +30,9 @@ CPUS = 4
 PROGRAM = "train.py"
 ANY_RANK = re.compile(r"(?:rank\D{0,8}|\[default|\bworld_rank=)(\d+)", re.IGNORECASE)
 """How peers write the number of a rank."""
+ROOT_CAUSE = "Root Cause"
+TOO_BUSY = "timed out during startup"
+"""What Ray prints where the machine is too busy for it."""
 NOISE = re.compile(r"^\s*$|^\W+$|UserWarning|FutureWarning")
 
 
@@ -67,6 +70,8 @@ class PeersJob(RunningJob):
             time.sleep(0.5)
         running = not self.ended()
         lines = [line for line in self.printed().replace("\r", "\n").splitlines() if not NOISE.search(line)]
+        if TOO_BUSY in self.printed():
+            self.broken = "the machine is too busy for a Ray"
         return {"running": running, "console": lines[-LAST:], "broken": self.broken}
 
 
@@ -75,10 +80,13 @@ def grade_lines(cause: Cause, line: str, result: dict[str, Any]) -> dict[str, An
     text = "\n".join(result["console"])
     kind = all(re.search(words, text, re.IGNORECASE) for words in cause.says)
     number = cause.whom.rpartition("/")[2]
-    ranks = ANY_RANK.findall(text)
+    # torchrun lists all of its failures before the one that it holds for the first.
+    ranks = ANY_RANK.findall(text.partition(ROOT_CAUSE)[2] or text)
     whom = bool(ranks) and re.fullmatch(number, ranks[0]) is not None
     name, _, row = line.partition(":")
     placed = not line or re.search(rf'{re.escape(name)}"?(?:, line |:){row}\b', text) is not None
+    if result["broken"]:
+        return {"grade": BROKEN, "kind": False, "whom": False}
     if result["running"]:
         # It stands still without a word of it: what its ranks printed before is no word of the peer's.
         return {"grade": SILENT, "kind": False, "whom": False}
@@ -113,7 +121,7 @@ def under_ray_train(ranks: int) -> None:
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
     import ray
     from ray import train
-    from ray.train.data_parallel_trainer import DataParallelTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     ray.init(num_cpus=CPUS, include_dashboard=False)
     DataParallelTrainer(
@@ -141,5 +149,6 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
+    os.environ.update({"RAY_raylet_start_wait_time_s": "120"})
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     {"ray_train": under_ray_train, "plain_ray": under_plain_ray}[sys.argv[1]](int(sys.argv[2]))

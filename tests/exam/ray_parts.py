@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 from cause import Cause
 from planting import kill, pause
 from programs import at_step
@@ -20,6 +21,13 @@ STEPPING = """
 """
 ONE_RANK = "- {name: main, entrypoint: {class: work.Main}, resources: {cpu: 200m}, restartPolicy: {maxRestarts: 3}}"
 MACHINE = 13
+
+
+def a_little_more_than_is_used() -> str:
+    """Return the share of the machine's memory from which Ray's monitor kills: 1.5 GiB above what is used now."""
+    memory = psutil.virtual_memory()
+    return f"{1 - (memory.available - 1.5 * (1 << 30)) / memory.total:.3f}"
+
 
 CAUSES = (
     Cause(
@@ -185,13 +193,12 @@ CAUSES = (
             for step in range(1, 10000):
                 print("step", step, flush=True)
                 progress(step)
-                if self.context.rank == 1 and step > 20:
+                if self.context.rank == 1 and 20 < step < 60:
                     held.append(b"x" * (100 << 20))
                 time.sleep(0.1)
     """,
         roles="- {name: main, replicas: 2, entrypoint: {class: work.Main}, resources: {cpu: 200m}}",
-        env={"RAY_memory_usage_threshold": "0.02", "RAY_memory_monitor_refresh_ms": "250"},
-        before="",
+        env={"RAY_memory_usage_threshold": a_little_more_than_is_used(), "RAY_memory_monitor_refresh_ms": "250"},
         kind="OOMKilled",
         code=(11,),
         whom=r"main/\d",
