@@ -111,6 +111,8 @@ def rendered(page: str, kept: Rows) -> str:
 
 def section(kept: Rows) -> str:
     """Return the tables of the page."""
+    if not kept:
+        return "No grades are kept yet."
     short = [
         f"| {name} | {row['grade']} | {row['expected'].get('whom') or '-'} | {cell(str(row.get('first', '')))} |"
         for name, row in kept.items()
