@@ -25,14 +25,14 @@ def wait(
 
 
 def main(line: str, *waits: Any, touched: float = 900.0) -> list[Any]:
-    return ["main", "main", "", "", 0.0, touched, line, list(waits)]
+    return ["main", "main", "", "", 0.0, touched, line, list(waits), [0, 0.0, 0.0, 0.0]]
 
 
 def call(id_: str, method: str, line: str, *waits: Any, queued_for: str = "", touched: float = 900.0) -> list[Any]:
-    return [id_, "call", method, queued_for, touched, touched, line, list(waits)]
+    return [id_, "call", method, queued_for, touched, touched, line, list(waits), [0, 0.0, 0.0, 0.0]]
 
 
-IDLE = ["idle", "idle", "", "", 800.0, 800.0, "", []]
+IDLE = ["idle", "idle", "", "", 800.0, 800.0, "", [], [0, 0.0, 0.0, 0.0]]
 
 
 def found(
@@ -160,6 +160,11 @@ def test_the_call_of_a_script_is_found_by_its_caller() -> None:
     assert stall.line == "x.py:1 in f"
 
 
+def test_a_script_s_call_that_its_callee_does_not_have_waits_for_those_that_it_runs() -> None:
+    other = call("other/0:p:1", "f", "x.py:1 in f")
+    assert one({"script/3": [main("", wait("r", "f", 900.0, ("r", 0, "")))], "r/0": [other]}).line == "x.py:1 in f"
+
+
 # -- circles
 
 
@@ -227,6 +232,36 @@ def test_a_circle_of_five_roles() -> None:
     assert len(stall.ranks) == 5
 
 
+# -- steps
+
+
+def stepping(line: str, stepped: float, steps: int = 20, median: float = 0.1, longest: float = 0.5) -> list[Any]:
+    return ["main", "main", "", "", 0.0, stepped, line, [], [steps, median, longest, stepped]]
+
+
+def test_ranks_that_make_no_step_are_told_by_where_they_are() -> None:
+    reports = {f"w/{rank}": [stepping("train.py:8 in step", 900.0 + rank)] for rank in (0, 2, 3)}
+    stall = one({**reports, "w/1": [stepping("eval.py:3 in f", 900.5)]})
+    where = "w/1 at eval.py:3 in f; w/0, 2, 3 at train.py:8 in step"
+    assert stall.sentence == f"w has made no step for {{}} (usually 0.1 s): {where}"
+    assert (stall.since, stall.root, stall.can_hang) == (900.0, None, False)
+    assert len(stall.ranks) == 4
+
+
+def test_a_step_that_is_usually_as_long_or_was_once_is_no_stall() -> None:
+    assert not found({"w/0": [stepping("", 900.0, median=11.0)]})
+    assert not found({"w/0": [stepping("", 900.0, longest=40.0)]})
+    assert not found({"w/0": [stepping("", 900.0, steps=3)]}), "nothing is known yet"
+    assert one({"w/0": [stepping("", 900.0)]}).root == ("w", 0)
+
+
+def test_a_rank_whose_steps_stop_because_it_waits_is_told_once() -> None:
+    row = stepping("t.py:1 in run", 900.0)
+    row[7] = [wait("r", "f", 900.0, ("r", 0, "t/0:p:1"))]
+    looping = stepping("r.py:7 in run", 900.0)
+    assert one({"t/0": [row], "r/0": [looping, call("t/0:p:1", "f", "r.py:2 in f")]}).root == ("r", 0)
+
+
 # -- queues and weights
 
 
@@ -271,6 +306,8 @@ def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     stall = one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, {"e/0": {"queue:done": ["get"]}})
     assert "nobody has put anything into it" in stall.sentence
     assert (stall.root, stall.can_hang) == (None, False)
+    two = {name: [main("", wait("done", "get", at, kind="queue"))] for name, at in (("e/0", 900.0), ("e/1", 901.0))}
+    assert set(one(two).ranks) == {("e", 0), ("e", 1)}
     own = {"e/0": {"queue:done": ["get", "put"]}}
     assert "nobody has put" in one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, own).sentence
     other = one({"e/0": [main("", wait("PrimeMaster", "muster", 900.0, kind="master"))]})
@@ -338,6 +375,7 @@ def test_a_thread_of_the_user_s_is_named_and_never_to_blame() -> None:
         800.0,
         "l.py:1 in g",
         [wait("r", "f", 900.0, ("r", 0, "t/0:p:1"))],
+        [0, 0.0, 0.0, 0.0],
     ]
     stall = one({"t/0": [thread], "r/0": [call("t/0:p:1", "f", "x.py:1 in f")]})
     assert not stall.can_hang

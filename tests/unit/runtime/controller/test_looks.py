@@ -39,6 +39,7 @@ def state() -> Any:
 
     return SimpleNamespace(
         job=SimpleNamespace(uid=UID, roles={"a": facts("a"), "b": facts("b")}),
+        stalls=(),
         ranks={key: SimpleNamespace(phase=phases[key], pid=pid) for key, pid in ranks.items()},
         hosts={HostId(*key): SimpleNamespace(node=node, pid=99) for key, node in nodes.items()},
     )
@@ -58,6 +59,13 @@ async def test_the_stacks_of_a_job_are_those_of_its_ranks_or_why_there_are_none(
         "b/0": "it is stopped\nb/0 99\n",
         "b/1": "no stack: the agent of its node does not answer, or is not there yet\n",
     }
+
+
+async def test_the_rank_that_all_wait_for_comes_first(backend: MemoryBackend) -> None:
+    here = state()
+    assert next(iter(await stacks_of(backend, here, "job"))) == "a/0"
+    here.stalls = (SimpleNamespace(root="b/1"),)
+    assert next(iter(await stacks_of(backend, here, "job"))) == "b/1"
 
 
 async def test_a_role_or_a_rank_can_be_meant_and_nothing_else(backend: MemoryBackend) -> None:

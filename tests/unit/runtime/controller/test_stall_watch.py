@@ -21,6 +21,9 @@ from dljob.runtime.process.messages import Heartbeat
 from dljob.spec.policy import FaultTolerance
 from dljob.tasks import TaskOwner
 
+NONE = [0, 0.0, 0.0, 0.0]
+"""No steps have been made."""
+
 
 class Scene:
     """A trainer that waits for a reward role's call, and the watch over both."""
@@ -75,8 +78,8 @@ class Scene:
 
     def stand(self, age: float) -> None:
         """Have both ranks report a call that lasts for so many seconds."""
-        self.hear("t", ["main", "main", "", "", 0.0, 500.0 - age, "t.py:1 in run", [self.wait(age)]])
-        self.hear("r", ["t/0:p:1", "call", "f", "", 500.0 - age, 500.0 - age, "r.py:2 in f", []])
+        self.hear("t", ["main", "main", "", "", 0.0, 500.0 - age, "t.py:1 in run", [self.wait(age)], NONE])
+        self.hear("r", ["t/0:p:1", "call", "f", "", 500.0 - age, 500.0 - age, "r.py:2 in f", [], NONE])
 
     async def turn(self, seconds: float = 0.0) -> None:
         self.clock += seconds
@@ -98,7 +101,7 @@ async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypat
     assert told.stalls[0].since == pytest.approx(950.0)
     assert told.stalls[0].root == "r/0"
     scene.hear("t")
-    scene.hear("r", ["idle", "idle", "", "", 499.0, 499.0, "", []])
+    scene.hear("r", ["idle", "idle", "", "", 499.0, 499.0, "", [], NONE])
     await scene.turn(2.0)
     assert scene.offered[1:] == [ev.StallsFound(())]
 

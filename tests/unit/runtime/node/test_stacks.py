@@ -214,3 +214,14 @@ def test_py_spy_is_found_on_the_path_where_it_is_not_beside_python(
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
     assert stacks.program() == str(tool)
+
+
+def test_threads_with_the_user_s_code_come_first_in_the_text() -> None:
+    def thread(name: str, file: str) -> dict[str, Any]:
+        frame = {"name": "f", "filename": file, "line": 1}
+        return {"thread_name": name, "os_thread_id": 1, "active": False, "owns_gil": False, "frames": [frame]}
+
+    dljobs = thread("dljob-lines", "/x/site-packages/dljob/runtime/rpc/lines.py")
+    threads = [dljobs, thread("loader", "/home/u/load.py"), thread("user", "/home/u/train.py")]
+    names = [row.split('"')[1] for row in stacks.text(threads).splitlines() if row.startswith("thread")]
+    assert names == ["user", "loader", "dljob-lines"]

@@ -53,6 +53,8 @@ class Pace:
     """Seconds per step, the latest last."""
     longest: float = 0.0
     """Longest silence that ended by itself."""
+    steps: int = 0
+    """Number of steps after the first report; one report may cover several."""
     gaps: tuple[float, ...] = ()
     """Seconds between its last reports."""
     median: float = field(init=False, default=0.0)
@@ -69,7 +71,7 @@ class Pace:
     @property
     def measured(self) -> bool:
         """Whether enough steps are known to judge a silence."""
-        return len(self.times) >= FEWEST
+        return self.steps >= FEWEST
 
 
 def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
@@ -79,7 +81,8 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
     silence = max(0.0, now - old.at)
     each = silence / max(1, step - old.step)  # one report may cover several steps
     times, gaps = (*old.times, each)[-RECENT:], (*old.gaps, silence)[-GAPS:]
-    return Pace(incarnation, step, now, times, max(old.longest, silence), gaps)
+    steps = old.steps + max(1, step - old.step)
+    return Pace(incarnation, step, now, times, max(old.longest, silence), steps, gaps)
 
 
 # -- first tier: which ranks to look at

@@ -12,7 +12,7 @@ of the caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -79,6 +79,13 @@ class Activity:
     line: str
     """Where it is in the user's code, "file.py:12 in f"."""
     waits: tuple[Wait, ...] = ()
+    steps: int = 0
+    """Number of steps that it has finished after the first."""
+    median: float = 0.0
+    longest: float = 0.0
+    """Seconds of a step: the median of the last ones, and the longest."""
+    stepped: float = 0.0
+    """When it last finished a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,8 @@ class RankWaits:
     """`queue:samples` -> put, get: what the process has done with a queue or a weight channel."""
     finished: int = 0
     """Number of waits, calls and steps that have ended in the process."""
+    more: int = 0
+    """Number of old activities that the report has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +156,24 @@ def parse(incarnation: int, text: str, offset: float) -> RankWaits:
         rows = data.get("rows", [])
         activities = tuple(_activity(row, offset) for row in rows)
         uses = {str(name): tuple(map(str, ways)) for name, ways in data.get("uses", {}).items()}
-        return RankWaits(incarnation, activities, uses, int(data.get("finished", 0)))
+        counts = int(data.get("finished", 0)), int(data.get("more", 0))
+        return RankWaits(incarnation, activities, uses, *counts)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"no report of activities: {error}") from None
 
 
 def _activity(row: Sequence[Any], offset: float) -> Activity:
-    id_, kind, label, queued_for, began, touched, line, waits = row
+    id_, kind, label, queued_for, began, touched, line, waits, (steps, median, longest, stepped) = row
     return Activity(
         *(str(id_), str(kind), str(label), str(queued_for)),
         began=float(began) + offset,
         touched=float(touched) + offset,
         line=str(line),
         waits=tuple(_wait(wait, offset) for wait in waits),
+        steps=int(steps),
+        median=float(median),
+        longest=float(longest),
+        stepped=float(stepped) + offset,
     )
 
 
@@ -178,7 +192,11 @@ def told_after(wait: Wait, policy: HangPolicy) -> float:
     """Return the seconds after which a wait is told whose root finishes nothing."""
     if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts
         return float(policy.idle_seconds)
-    return max(TOLD_S, TOLD_FACTOR * wait.median, LONGEST_FACTOR * wait.longest)
+    return _told_after(wait.median, wait.longest)
+
+
+def _told_after(median: float, longest: float) -> float:
+    return max(TOLD_S, TOLD_FACTOR * median, LONGEST_FACTOR * longest)
 
 
 def idle_after(wait: Wait, policy: HangPolicy) -> float:
@@ -228,10 +246,10 @@ class _Edge:
     """None: the call waits for a free place."""
     groups: list[list[_Vertex]]
 
-    def slowest(self) -> _Vertex | None:
+    def slowest(self) -> _Vertex:
         """Return the vertex to which the wait leads: of each group the liveliest, of all groups the one that is not."""
-        best = [max(group, key=lambda one: (not one.stuck, one.at)) for group in self.groups if group]
-        return min(best, key=lambda one: (not one.stuck, one.at)) if best else None
+        best = [max(group, key=lambda one: (not one.stuck, one.at)) for group in self.groups]
+        return min(best, key=lambda one: (not one.stuck, one.at))
 
 
 class WaitGraph:
@@ -385,7 +403,7 @@ class WaitGraph:
         while changed:
             changed = False
             for vertex in waiting:
-                ends = [end for edge in vertex.edges if (end := edge.slowest()) is not None]
+                ends = [edge.slowest() for edge in vertex.edges]
                 at = max([vertex.touched, *(end.at for end in ends if not end.stuck)])
                 if at > vertex.at:
                     vertex.at = at
@@ -409,7 +427,43 @@ class WaitGraph:
                 finding = self._judge(vertex, edge, wait, policy)
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
-        return tuple(sorted(map(_joined, stalls.values()), key=lambda one: one.since))
+        roots = {finding.root for findings in stalls.values() for finding in findings}
+        joined = [*map(_joined, stalls.values()), *self._without_steps(roots)]
+        return tuple(sorted(joined, key=lambda one: one.since))
+
+    def _without_steps(self, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
+        """Yield a finding for each role with ranks that make no step, wait for nobody, and are no stall's root.
+
+        Ranks of a torch world wait for each other where no report shows it, so that all of them may be silent: the
+        sentence tells where each of them is. Whether one hangs is judged by `master.state.hang`, from its stack.
+        """
+        silent: dict[str, list[tuple[int, Activity]]] = {}
+        for (role, rank), rows in self._by_rank.items():
+            for activity, vertex in rows:
+                alone = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
+                limit = _told_after(activity.median, activity.longest)
+                if alone and activity.steps >= MEASURED and self._now - activity.touched > limit:
+                    silent.setdefault(role, []).append((rank, activity))
+        for role, ranks in silent.items():
+            first = min(ranks, key=lambda pair: pair[1].stepped)[1]
+            places: dict[str, list[int]] = {}
+            for rank, activity in sorted(ranks, key=lambda pair: pair[0]):
+                places.setdefault(activity.line, []).append(rank)
+            # The fewest first: of a world the ranks that are elsewhere keep the others waiting.
+            shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
+            where = "; ".join(
+                f"{_ranks(role, numbers)} at {line or 'no line that is known'}" for line, numbers in shown
+            )
+            since = min(activity.touched for _, activity in ranks)
+            single = (role, ranks[0][0]) if len(ranks) == 1 else None
+            yield WaitFinding(
+                name=f"steps of {role}",
+                sentence=f"{role} has made no step for {{}} (usually {first.median:.3g} s): {where}",
+                since=since,
+                ranks=tuple((role, rank) for rank, _ in ranks),
+                root=single,
+                silence=self._now - since,
+            )
 
     def waits(self) -> Iterator[tuple[WaitId, float]]:
         """Yield each wait, and when it began."""
@@ -420,8 +474,6 @@ class WaitGraph:
 
     def _judge(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
         end = edge.slowest()
-        if end is None:
-            return None
         age = self._now - wait.since
         chain = self._chain(vertex, end)
         root = chain[-1]
@@ -467,7 +519,7 @@ class WaitGraph:
         chain = [vertex]
         while end not in chain:
             chain.append(end)
-            ends = [further for edge in end.edges if (further := edge.slowest()) is not None]
+            ends = [edge.slowest() for edge in end.edges]
             if not ends or end.can_go_on:
                 return chain
             end = max(ends, key=lambda one: (not one.stuck, one.at))
@@ -476,10 +528,13 @@ class WaitGraph:
 
     def _sentence(self, vertex: _Vertex, wait: Wait, chain: Sequence[_Vertex], members: Sequence[_Vertex]) -> str:
         if members:
-            names = " -> ".join(_name(one) for one in (*members, members[0]))
-            many = len(self._by_rank.get(members[0].rank, ()))
-            more = f"; {many} activities of {_rank_name(members[0])} wait" if many > 1 else ""
-            lines = ", ".join(f"{_rank_name(one)} at {one.line}" for one in members[:LONGEST_CHAIN] if one.line)
+            names = " -> ".join(dict.fromkeys(map(_name, members)))
+            report = self._reports.get(members[0].rank)
+            many = len(report.activities) + report.more if report is not None else 0
+            more = f"; {many} calls of {_rank_name(members[0])} wait" if many > 1 else ""
+            places = dict.fromkeys(f"{_rank_name(one)} at {one.line}" for one in members if one.line)
+            lines = ", ".join(list(places)[:LONGEST_CHAIN])
+            names += f" -> {_name(members[0])}"
             waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_what(wait)}: "
             lasts = "" if waited else ", for {}"
             return f"{waited}{names}: a circle{lasts}, nobody in it can go on{more}{f' ({lines})' if lines else ''}"
@@ -526,6 +581,13 @@ def _joined(findings: Sequence[WaitFinding]) -> WaitFinding:
 
 
 # -- words
+
+
+def _ranks(role: str, numbers: Sequence[int]) -> str:
+    """Return ranks in words: `trainer/0, 2 and 17 more`."""
+    shown = ", ".join(map(str, numbers[:LONGEST_CHAIN]))
+    more = len(numbers) - LONGEST_CHAIN
+    return f"{role}/{shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _words(activity: Activity) -> str:

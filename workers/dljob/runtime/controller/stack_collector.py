@@ -69,12 +69,13 @@ def _target(state: JobState, key: Key) -> DumpTarget:
 
 
 async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str, str]:
-    """Return for each rank of a target its stacks as text, or why there are none.
+    """Return for each rank of a target its stacks as text, or why there are none; first those that hold others up.
 
     Raises:
         NotFoundError: The target is neither `job`, nor a role, nor a rank such as `trainer/2`.
     """
-    keys = _ranks_of(state, target)
+    roots = {stall.root for stall in state.stalls}
+    keys = sorted(_ranks_of(state, target), key=lambda key: f"{key[0]}/{key[1]}" not in roots)
     found: dict[Key, str] = {}
     for role in dict.fromkeys(role for role, _ in keys):
         live = [rank for name, rank in keys if name == role and state.ranks[name, rank].phase is RankPhase.READY]

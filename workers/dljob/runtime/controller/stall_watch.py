@@ -93,7 +93,8 @@ class StallWatch:
 
     def _findings(self, state: JobState, now: float) -> tuple[WaitFinding, ...]:
         reports = self._reports()
-        if not any(activity.waits for report in reports.values() for activity in report.activities):
+        rows = (activity for report in reports.values() for activity in report.activities)
+        if not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)

@@ -232,10 +232,17 @@ def _is_users(frame: dict[str, Any]) -> bool:
     return not python and not any(part in file for part in _OURS)
 
 
+def _closeness(thread: dict[str, Any]) -> int:
+    """Return how far a thread is from the user's code: 0 for one that runs it, 2 for one of dljob's or Ray's."""
+    if thread.get("thread_name") in (USER_THREAD, "MainThread") and line(thread["frames"]):
+        return 0
+    return 1 if line(thread["frames"]) else 2
+
+
 def text(threads: Threads) -> str:
-    """Return all threads as text, each from its innermost frame."""
+    """Return all threads as text, those with the user's code first, each from its innermost frame."""
     rows: list[str] = []
-    for thread in threads:
+    for thread in sorted(threads, key=_closeness):
         holds = " with the GIL" if thread.get("owns_gil") else ""
         state = "running" if thread.get("active") else "idle"
         rows.append(f'thread {thread.get("os_thread_id") or "?"} "{thread.get("thread_name") or ""}" {state}{holds}')

@@ -40,6 +40,8 @@ MOST = 32
 """Most activities, and most waits of one, in a report."""
 RECENT = 32
 """Number of the last durations of a kind of wait whose median is told."""
+NONE = [0, 0.0, 0.0]
+"""What is usual of a kind of wait that has not ended yet."""
 USES = 64
 """Most queues and weight channels of which a report says that the rank puts or gets."""
 
@@ -59,11 +61,21 @@ class Durations:
         self.longest = 0.0
         self.recent: deque[float] = deque(maxlen=RECENT)
 
+    def add(self, spent: float) -> None:
+        """Add one, in seconds."""
+        self.count += 1
+        self.recent.append(spent)
+        self.longest = max(self.longest, spent)
+
+    def usual(self) -> list[float]:
+        """Return the number, the median of the last ones, and the longest, in seconds."""
+        return [self.count, round(median(list(self.recent)), 3) if self.count else 0.0, round(self.longest, 3)]
+
 
 class Activity:
     """Something of the user's that runs in this process."""
 
-    __slots__ = ("began", "caller", "id", "kind", "label", "queued_for", "thread", "touched")
+    __slots__ = ("began", "caller", "id", "kind", "label", "queued_for", "stepped", "steps", "thread", "touched")
 
     def __init__(self, id: str, kind: str, label: str, thread: int, caller: str = "") -> None:  # noqa: A002 - its name
         self.id = id
@@ -76,6 +88,10 @@ class Activity:
         self.thread = thread
         self.began = self.touched = monotonic()
         """When it began, and when it last finished something: a wait, a step, an item."""
+        self.steps: Durations | None = None
+        """How long its steps have lasted; None before the first."""
+        self.stepped = self.began
+        """When it last finished a step."""
 
 
 _current: ContextVar[Activity | None] = ContextVar("dljob_activity", default=None)
@@ -186,8 +202,13 @@ def use(kind: Kind, name: str, how: Literal["put", "get"]) -> None:
 
 
 def progressed() -> None:
-    """Note that the present activity has finished a step."""
-    present().touched = monotonic()
+    """Note that the present activity has finished a step, or an item of a stream."""
+    activity, ended = present(), monotonic()
+    if activity.steps is None:
+        activity.steps = Durations()  # the first one ends what came before the loop, which is no step
+    else:
+        activity.steps.add(ended - activity.stepped)
+    activity.stepped = activity.touched = ended
     _Totals.finished += 1
 
 
@@ -269,17 +290,19 @@ def report(offset: float) -> dict[str, Any]:
     frames = sys._current_frames()
     rows: list[list[Any]] = []
     if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
-        rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", []])
+        rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", [], [*NONE, 0.0]])
     # The main thread and those that wait first: where there are too many, young running calls say least.
     ranked = sorted(old.items(), key=lambda one: (one[1].kind != "main", one[0] not in waits, one[1].began))
     for key, activity in ranked[:MOST]:
-        mine = waits.get(key, [])
-        line = _line_of(activity, mine, frames)
-        if activity.kind == "main" and not line and not mine:
+        own_waits = waits.get(key, [])
+        line = _line_of(activity, own_waits, frames)
+        if activity.kind == "main" and not line and not own_waits:
             continue  # it only serves calls, or has ended
         times = [round(at + offset, 1) for at in (activity.began, activity.touched)]
         head = [activity.id, activity.kind, activity.label, activity.queued_for, *times, line]
-        rows.append([*head, [_wait_row(wait, offset) for wait in mine[:MOST]]])
+        usual = activity.steps.usual() if activity.steps is not None else NONE
+        stepped = round(activity.stepped + offset, 1)
+        rows.append([*head, [_wait_row(wait, offset) for wait in own_waits[:MOST]], [*usual, stepped]])
     made: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
     if _uses:
         made["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
@@ -292,11 +315,7 @@ def _finished() -> int:
 
 def _wait_row(wait: Waiting, offset: float) -> list[Any]:
     durations = _durations.get((wait.kind, wait.name, wait.method))
-    usual = (
-        [0, 0.0, 0.0]
-        if durations is None or not durations.count
-        else [durations.count, round(median(list(durations.recent)), 3), round(durations.longest, 3)]
-    )
+    usual = NONE if durations is None else durations.usual()
     targets: list[Target] = []
     with suppress(Exception):  # the call may end while it is looked at
         targets = list(wait.targets())[:MOST]
