@@ -80,6 +80,17 @@ DEVICE_MEMORY = Remedy(
 OUT_OF_MEMORY = ("out of memory", "memoryerror", "cublas_status_alloc_failed")
 """Words in the first cause of a UserError that is one of memory."""
 
+UNLOADED: tuple[tuple[str, Remedy], ...] = (
+    (
+        "is newer than this dljob's",
+        Remedy(
+            CauseKind.SPEC, "run it with the dljob that wrote the checkpoint, or move that away to go on without it"
+        ),
+    ),
+    (" cannot load", Remedy(CauseKind.NODE, "see what is on that disk: dljob checkpoint ls, with the job or a folder")),
+)
+"""Words in a CheckpointError -> its remedy; the first that are found count. The user's line is not at fault."""
+
 VERDICTS: Mapping[str, Remedy] = {
     reasons.STOPPED: Remedy(
         CauseKind.STOPPED, "somebody stopped the job; submit it again to go on from its last checkpoint"
@@ -142,4 +153,6 @@ def of_fault(reason: str, first_cause: str) -> Remedy:
     # The reason of an exception is UserError also where it reports a full device.
     if reason == "UserError" and any(each in words for each in OUT_OF_MEMORY):
         return DEVICE_MEMORY
+    if reason == "UserError" and "checkpointerror: " in words:
+        return next((remedy for said, remedy in UNLOADED if said in words), FAULTS[reason])
     return FAULTS.get(reason, FAULTS["Unknown"])

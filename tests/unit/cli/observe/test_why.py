@@ -120,6 +120,11 @@ def test_an_exception_about_a_full_device_counts_as_memory() -> None:
         of_fault("UserError", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB").kind is CauseKind.MEMORY
     )
     assert of_fault("UserError", "ValueError: bad").kind is CauseKind.USER_CODE
+    unloaded = "UserError: CheckpointError: w/0 cannot load step 9 of life 1.1: "
+    assert of_fault("UserError", f"{unloaded}rank-00000.part is torn").kind is CauseKind.NODE
+    assert of_fault("UserError", f"{unloaded}format 99 is newer than this dljob's, 2").kind is CauseKind.SPEC
+    other = of_fault("UserError", "CheckpointError: state['w']: (3,) was saved, (4,) is to be filled")
+    assert other.kind is CauseKind.USER_CODE
 
 
 def test_every_reason_of_a_process_has_a_remedy() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from dljob.runtime.checkpoint.book import FileBook, JournalBook
 from dljob.runtime.checkpoint.choice import Found, choose
 from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
 from dljob.runtime.checkpoint.files import Copy, Folder
+from dljob.runtime.checkpoint.listing import rows
 from dljob.runtime.checkpoint.sealed import DamagedError, seal
-from dljob.runtime.checkpoint.slot import PAGE, WHOLE, CopyHeader, Slot
+from dljob.runtime.checkpoint.slot import MAGIC, PAGE, WHOLE, CopyHeader, Slot
 
 A, B, C = RunId(1, 1), RunId(1, 2), RunId(1, 3)
 BYTES = 64
@@ -309,6 +311,89 @@ def test_a_job_whose_only_checkpoint_is_damaged_begins_anew_but_says_so(tmp_path
     assert Folder(tmp_path).marks() == [CheckpointId(A, 10)], (
         "it may be unreadable only now: what once counted is not deleted"
     )
+
+
+def of_a_later_dljob(where: Path, step: int, how: str) -> Path:
+    """Let a checkpoint look as a later version may write it, and return the file that says so."""
+    folder, mark = Folder(where), CheckpointId(A, step)
+    manifest, part = folder.at(mark) / "manifest.json", folder.part(mark, 0)
+    if how == "sealed":
+        manifest.write_bytes(seal({"version": 99, "shape": "another"}))
+        return manifest
+    if how == "another seal":
+        manifest.write_text('{"version": 99, "sha256": "..."}')
+        return manifest
+    part.write_bytes(MAGIC.replace(b"1", b"9") + part.read_bytes()[len(MAGIC) :])
+    manifest.unlink()
+    return part
+
+
+@pytest.mark.parametrize("how", ["sealed", "another seal", "parts without a manifest"])
+def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_path: Path, how: str):
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 10, 20).close()
+    later = of_a_later_dljob(tmp_path, 20, how)
+    before, number = later.read_bytes(), 9 if "parts" in how else 99
+    said = rf"cannot load step 20 of life 1.1: format {number} is newer than this dljob's, \d \({later.parent}\)"
+    with pytest.raises(CheckpointError, match=said):
+        loaded(tmp_path, 2)
+    (row, _) = rows("t", Folder(tmp_path))
+    assert (row.state, row.why[:11]) == ("newer", f"format {number} is"[:11])
+    # Somebody decided to go on without it: nothing may delete it then.
+    with a_saver() as (saver, _):
+        Folder(tmp_path).decide(RestoreDecision(C, CheckpointId(A, 10)))
+        saved(saver, tmp_path, 30, 40, 50, number=3).close()
+    Folder(tmp_path).collect()
+    assert later.read_bytes() == before
+    assert CheckpointId(A, 10) not in Folder(tmp_path).marks(), "what this version can read is deleted as ever"
+
+
+def test_what_the_disk_refuses_to_read_now_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, read = Folder(tmp_path), disk.read_file
+    for step in (10, 20, 30, 40):
+        make(folder, CheckpointId(A, step))
+
+    def refusing(path: Path) -> bytes:
+        if "step-000000000020" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(disk, "read_file", refusing)
+    folder.retain(2)
+    assert [mark.step for mark in folder.marks()] == [20, 30, 40]
+
+
+def test_a_decision_of_a_later_dljob_stops_a_load_and_stays(tmp_path: Path):
+    with a_saver() as (saver, _):
+        saved(saver, tmp_path, 10).close()
+    later = seal({"version": 99})
+    for number in (1, 2):
+        path = tmp_path / f"restore-1-{number}.json"
+        path.write_bytes(later)
+        with pytest.raises(CheckpointError, match=f"cannot load: restore-1-{number}.json: format 99 is newer than"):
+            loaded(tmp_path, 2)
+        with pytest.raises(CheckpointError, match=f"restore-1-{number}.json: format 99 is newer than"):
+            Folder(tmp_path).decide(RestoreDecision(RunId(1, number), None))
+        assert path.read_bytes() == later
+        path.unlink()
+    assert loaded(tmp_path, 2)[0] == 10
+
+
+def test_a_whole_part_of_a_later_format_is_no_damage(folder: Folder):
+    mark = CheckpointId(A, 20)
+    part, manifest = folder.part(mark, 0), folder.at(mark) / "manifest.json"
+    body = part.read_bytes()[:-16]
+    later = MAGIC.replace(b"1", b"3") + body[len(MAGIC) :]
+    part.write_bytes(later + part.read_bytes()[-16:])
+    assert folder.check(mark).startswith("rank-00000.part is torn: "), "its magic number is not what was written"
+    said = json.loads(manifest.read_text())
+    said["parts"][0]["crc32"] = zlib.crc32(later)
+    manifest.write_bytes(seal({key: value for key, value in said.items() if key != "crc32"}))
+    assert folder.check(mark) == "rank-00000.part is of a later dljob: format 3 is newer than this dljob's, 1"
+    for step in (50, 51):
+        make(folder, CheckpointId(C, step))
+    folder.retain(2)
+    assert [made.step for made in folder.marks()] == [20, 50, 51]
 
 
 def test_checkpoints_of_before_load_and_are_told_as_unchecked(tmp_path: Path):

@@ -8,6 +8,7 @@ from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.evolve import evolve
 from dljob.master.state.shard_table import STATELESS, Acked, cut_mark, new_table
+from dljob.runtime.checkpoint.sealed import seal
 from dljob.runtime.data.cut_folder import MANIFEST, CutFolder, FoundCuts, damage_of
 
 
@@ -34,6 +35,18 @@ def test_the_cuts_that_are_kept_are_found_and_others_are_deleted(tmp_path):
     whole, ((number, why),), worlds, _ = folder.found()
     assert (whole, number, worlds) == ((made(2),), 3, ())
     assert f"{damaged} cannot be read: " in why
+
+
+def test_a_cut_of_a_later_dljob_is_named_and_not_deleted(tmp_path):
+    folder = CutFolder(tmp_path / "cuts")
+    folder.keep([made(1), made(2)])
+    later = folder.path / "cut-1" / MANIFEST
+    later.write_bytes(seal({"version": 99}))
+    assert folder.found().damaged == ((1, f"{later} cannot be read: format 99 is newer than this dljob's, 1"),)
+    unreadable = folder.path / "cut-0" / MANIFEST
+    unreadable.mkdir(parents=True)
+    folder.keep([made(3)])
+    assert sorted(path.name for path in folder.path.iterdir()) == ["cut-0", "cut-1", "cut-3"]
 
 
 def test_without_a_readable_manifest_the_worlds_are_told_that_do_not_fit_empty_queues(tmp_path):

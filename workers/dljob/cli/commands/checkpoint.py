@@ -35,7 +35,8 @@ def checkpoint(
 ) -> int:
     """List or verify checkpoints, or export one for other tools; no running job is needed.
 
-    `ls` lists checkpoints. `verify` reads every byte, and exits with 1 if one is damaged. Neither unpickles anything.
+    `ls` lists checkpoints. `verify` reads every byte, and exits with 1 if one is damaged, or of a later
+    dljob. Neither unpickles anything.
     `export` writes one rank's state to OUT; sharded tensors are assembled from all ranks.
 
     Args:
@@ -80,7 +81,8 @@ def _show(where: str, world: str | None, step: int | None, form: output.TableFor
     damaged = list[str]()
     for name, folder in _worlds(where, world):
         shown += [row for row in rows(name, folder, read_all=read_all) if step in (None, row.mark.step)]
-        damaged += [f"{name}: {text}" for text in folder.records().damaged]
+        records = folder.records()
+        damaged += [f"{name}: {text}" for text in (*records.damaged, *records.newer)]
     if form == "table":
         head = ("WORLD", "STEP", "LIFE", "RANKS", "SIZE", "SAVED", "STATE")
         output.table([head, *(_cells(row) for row in shown)])
@@ -92,7 +94,7 @@ def _show(where: str, world: str | None, step: int | None, form: output.TableFor
     for text in damaged:
         output.say(text)
     # Only `verify` read everything; a state that `ls` shows is no verdict.
-    return int(any(row.state == "damaged" for row in shown) or bool(damaged)) if read_all else 0
+    return int(any(row.state in ("damaged", "newer") for row in shown) or bool(damaged)) if read_all else 0
 
 
 def _cells(row: CheckpointRow) -> tuple[str, ...]:

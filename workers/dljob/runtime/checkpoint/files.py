@@ -7,11 +7,13 @@
 
 Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a life writes the
 manifest; two writers write the same bytes. Every read is verified: metadata whose checksum fails is skipped, with the
-reason. Versions before 2 wrote no checksum into metadata; their files are still read, and reported as unchecked.
+reason. Versions before 2 wrote no checksum into metadata; their files are still read, and reported as unchecked. What a
+later version wrote is neither read, nor changed, nor deleted.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -25,12 +27,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dljob.errors import CheckpointError
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.choice import Found, expired, needless, void
 from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
-from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
-from dljob.runtime.checkpoint.slot import PAGE, WHOLE, CopyHeader, read_head
+from dljob.runtime.checkpoint.sealed import DamagedError, NewerFormatError, newer_format, seal, unseal
+from dljob.runtime.checkpoint.slot import FORMAT, PAGE, WHOLE, CopyHeader, later_format, read_head
 from dljob.telemetry.wording import counted
 
 CHUNK = 8 << 20
@@ -45,6 +48,8 @@ LIVES = 64
 
 Checkpoints of lives before these are older than any restored one.
 """
+MAY_PASS = (errno.EIO, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT)
+"""Errors of a read that say nothing about the file: it may be read again once the disk is mended."""
 _TRAILER = struct.Struct("<8sII")
 _END = b"DLJCRC32"
 _STEP = re.compile(r"step-([0-9]{12,19})\.([0-9]{1,10})-([0-9]{1,10})(?:\.r([0-9]{1,19}))?")
@@ -52,6 +57,7 @@ _PART = re.compile(r"rank-[0-9]{5,10}\.part")
 _RESTORE = re.compile(r"restore-([0-9]{1,10})-([0-9]{1,10})\.json")
 _UNSEALED_MANIFEST = frozenset({"version", "step", "life", "world", "parts"})
 _UNSEALED_DECISION = frozenset({"restored"})
+NEWER_HINT = "run the job with the dljob that wrote it, or move it out of that folder to go on without it"
 
 
 class TornError(Exception):
@@ -93,12 +99,13 @@ class Manifest:
 class Decisions:
     """The decisions in a folder: `made` has all of them, `checked` those with a matching checksum.
 
-    `damaged` has the reasons for skipping others.
+    `damaged` has the reasons for skipping others; `newer` those of a later format, which may fence any checkpoint.
     """
 
     made: tuple[RestoreDecision, ...] = ()
     checked: tuple[RestoreDecision, ...] = ()
     damaged: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
 
 
 class Folder:
@@ -221,6 +228,10 @@ class Folder:
         """Record the checkpoint that a life restores. The first record counts and is returned.
 
         A damaged one is replaced.
+
+        Raises:
+            CheckpointError: A later dljob has recorded it, in a format that this one cannot read.
+            OSError: The disk refused.
         """
         life, chosen = decision.life, decision.chosen
         path = self.path / _decision_name(life)
@@ -237,6 +248,8 @@ class Folder:
                 # Another saver of the same life came first: its word holds for both, else ranks would restore different
                 # steps.
                 return _read_decision(path, life)[0]
+            except NewerFormatError as error:
+                raise CheckpointError(f"{path.name}: {error} ({path.parent})", hint=NEWER_HINT) from error
             except (OSError, DamagedError):
                 with disk.replacing(path) as file:
                     disk.write_all(file, text)
@@ -272,7 +285,8 @@ class Folder:
         return [mark for mark in marks if self.torn(mark)]
 
     def _remove(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
-        gone = sorted(set(marks))
+        # What this version cannot read may be all that a later one has, and whether it is needed cannot be known here.
+        gone = sorted(mark for mark in set(marks) if self._deletable(mark))
         for mark in gone:
             disk.remove_folder(self.at(mark), MANIFEST)
         return gone
@@ -283,6 +297,7 @@ class Folder:
         """Return a checkpoint's manifest; None when there is none.
 
         Raises:
+            NewerFormatError: A later dljob wrote it.
             DamagedError: It cannot be read or trusted.
         """
         try:
@@ -292,10 +307,45 @@ class Folder:
         except OSError as error:
             raise DamagedError(f"its manifest cannot be read: {error.strerror}") from error
         try:
-            said = unseal(data, _UNSEALED_MANIFEST, 1)
+            said = unseal(data, _UNSEALED_MANIFEST, 1, version=VERSION)
             return Manifest(mark, tuple(_records(said.body, mark)), said.checked)
+        except NewerFormatError:
+            raise
         except DamagedError as error:
             raise DamagedError(f"its manifest is damaged: {error}") from error
+
+    def newer(self, mark: CheckpointId) -> str:
+        """Return that a later dljob wrote a checkpoint, which may be whole; empty for any other."""
+        try:
+            return "" if self.manifest(mark) else self._newer_part(mark)
+        except NewerFormatError as error:
+            return str(error)
+        except DamagedError:
+            return ""
+
+    def _deletable(self, mark: CheckpointId) -> bool:
+        """Return whether this version knows what a checkpoint is: only then can it be said that nobody needs it."""
+        try:
+            self.manifest(mark)
+        except NewerFormatError:
+            return False
+        except DamagedError as error:
+            # A file that the disk refuses to read now may be readable tomorrow; a failed checksum stays.
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in MAY_PASS:
+                return False
+        return not self._newer_part(mark)
+
+    def _newer_part(self, mark: CheckpointId) -> str:
+        """Return that the parts are of a later format; the first of them tells, since one version wrote them all."""
+        name = next((name for name in disk.names_in(self.at(mark)) if _PART.fullmatch(name)), None)
+        if name is None:
+            return ""
+        try:
+            with os.fdopen(disk.open_file(self.at(mark) / name), "rb") as file:
+                version = later_format(file.read(PAGE))
+        except OSError:
+            return ""
+        return newer_format(version, FORMAT) if version else ""
 
     def torn(self, mark: CheckpointId) -> bool:
         """Return whether a checkpoint has no manifest, not even a damaged one: it has never counted."""
@@ -331,7 +381,7 @@ class Folder:
 
     def records(self) -> Decisions:
         """Read all decisions in the folder, and the reasons for skipping damaged ones."""
-        made, checked, damaged = list[RestoreDecision](), list[RestoreDecision](), list[str]()
+        made, checked, damaged, newer = list[RestoreDecision](), list[RestoreDecision](), list[str](), list[str]()
         named = ((name, m) for name in disk.names_in(self.path) if (m := _RESTORE.fullmatch(name)))
         for name, m in named:
             try:
@@ -342,12 +392,15 @@ class Folder:
             except OSError as error:
                 damaged.append(f"{name} is passed over: {error.strerror}")
                 continue
+            except NewerFormatError as error:
+                newer.append(f"{name}: {error}")
+                continue
             except DamagedError as error:
                 damaged.append(f"{name} is passed over, it is damaged: {error}")
                 continue
             made.append(decision)
             checked += [decision] * sealed
-        return Decisions(tuple(made), tuple(checked), tuple(damaged))
+        return Decisions(tuple(made), tuple(checked), tuple(damaged), tuple(newer))
 
     def found(self) -> Iterator[Found]:
         """Yield the checkpoints, newest first. Of those with a manifest, no byte of a part has been checked yet."""
@@ -371,6 +424,8 @@ class Folder:
                 if not enough:
                     break
                 continue
+            if self.newer(mark):
+                continue
             names = (name for name in disk.names_in(self.at(mark)) if _PART.fullmatch(name))
             if head := next((head for name in names if (head := head_of(self.at(mark) / name))), None):
                 found.append((mark, head[0].world))
@@ -393,6 +448,8 @@ class Folder:
             return None
 
     def _unwhole(self, mark: CheckpointId) -> str:
+        if why := self._newer_part(mark):
+            return why
         parts = sum(_PART.fullmatch(name) is not None for name in disk.names_in(self.at(mark)))
         return f"it is not whole: {counted(parts, 'part')} and no manifest"
 
@@ -473,7 +530,7 @@ def _read_decision(path: Path, life: RunId) -> tuple[RestoreDecision, bool]:
 def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> tuple[RestoreDecision, bool]:
     """Parse a decision's file. Cached: the file is written once, and each save reads all decisions."""
     del of  # the file that was read
-    said = unseal(disk.read_file(path), _UNSEALED_DECISION, None)
+    said = unseal(disk.read_file(path), _UNSEALED_DECISION, None, version=VERSION)
     try:
         if said.checked and RunId(**said.body["life"]) != life:
             raise DamagedError(f"it belongs to life {RunId(**said.body['life'])}")
@@ -494,14 +551,18 @@ def _fault(file: Any, of: tuple[CheckpointId, int, int], record: PartRecord | No
     size = os.fstat(file.fileno()).st_size
     if record is not None and size != record.size + _TRAILER.size:
         return f"is torn: {size} bytes, {record.size + _TRAILER.size} were written"
-    crc, left, head = 0, size - _TRAILER.size, None
+    crc, left, head, version = 0, size - _TRAILER.size, None, None
     while left > 0:
         piece = file.read(min(CHUNK, left))
         if not piece:
             return f"is torn: {left} bytes are missing"
-        head = head or read_head(piece)
+        if left == size - _TRAILER.size:
+            head, version = read_head(piece), later_format(piece)
         crc, left = zlib.crc32(piece, crc), left - len(piece)
     tail = file.read(_TRAILER.size)
+    # A flipped bit in the magic number is no later format.
+    if version is not None and record is not None and record.crc == crc:
+        return f"is of a later dljob: {newer_format(version, FORMAT)}"
     if head is None or len(tail) != _TRAILER.size:
         return f"is torn: {size} bytes"
     end, told, low = _TRAILER.unpack(tail)

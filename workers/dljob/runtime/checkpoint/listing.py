@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dljob.master.state.checkpoint_ids import CheckpointId, fence
 from dljob.runtime.checkpoint.files import Folder
-from dljob.runtime.checkpoint.sealed import DamagedError
+from dljob.runtime.checkpoint.sealed import DamagedError, NewerFormatError
 
 DEPTH = 3
 """Levels of folders that are searched: job, role, rank."""
@@ -17,7 +17,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One checkpoint. `state`: whole, unchecked (its manifest is of an old version), void, torn, damaged."""
+    """One checkpoint. `state`: whole, unchecked (its manifest is of an old version), newer, void, torn, damaged."""
 
     world: str
     mark: CheckpointId
@@ -44,11 +44,15 @@ def rows(world: str, folder: Folder, *, read_all: bool = False) -> Iterator[Chec
     for mark in reversed(folder.marks()):
         try:
             manifest = folder.manifest(mark)
+        except NewerFormatError as error:
+            yield CheckpointRow(world, mark, 0, folder.size(mark), folder.saved_at(mark), "newer", str(error))
+            continue
         except DamagedError as error:
             yield CheckpointRow(world, mark, 0, folder.size(mark), None, "damaged", str(error))
             continue
         if manifest is None:
-            yield CheckpointRow(world, mark, 0, folder.size(mark), None, "torn", folder.check(mark))
+            state = "newer" if folder.newer(mark) else "torn"
+            yield CheckpointRow(world, mark, 0, folder.size(mark), None, state, folder.check(mark))
             continue
         state, why = ("whole", "") if manifest.checked else ("unchecked", "an old version wrote its manifest")
         if said := fence(mark, decisions):

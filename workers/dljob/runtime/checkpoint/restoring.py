@@ -11,7 +11,7 @@ from dljob.errors import CheckpointError
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint.book import Book
 from dljob.runtime.checkpoint.choice import Found, choose
-from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.files import NEWER_HINT, Folder
 from dljob.runtime.checkpoint.holding import Holding, dup
 from dljob.runtime.checkpoint.model import CheckpointLocation
 from dljob.runtime.checkpoint.sealed import DamagedError
@@ -122,6 +122,8 @@ class Restorer:
     def _best(self, place: CheckpointLocation, folder: Folder) -> tuple[Found | None, tuple[str, ...], list[str]]:
         """Return the checkpoint to restore, a message per newer one that was skipped, and those about damaged ones."""
         records = folder.records()
+        if records.newer:
+            raise CheckpointError(f"{place.name} cannot load: {records.newer[0]} ({place.folder})", hint=NEWER_HINT)
         damaged = list(records.damaged)
         found = self._in_memory(place)
         # Only what the life right before this one has left here is surely the newest there is: all its ranks lived on
@@ -132,6 +134,10 @@ class Restorer:
         refused = self._finish(place, folder)
 
         def fault(one: Found) -> str:
+            # To go on from an older one would fence this one off, also for the dljob that can read it.
+            if not one.memory and (newer := folder.newer(one.mark)):
+                where = folder.at(one.mark)
+                raise CheckpointError(f"{place.name} cannot load {one.mark}: {newer} ({where})", hint=NEWER_HINT)
             why = "" if one.memory else refused.get(one.mark) or folder.check(one.mark)
             if why and (one.mark in refused or not folder.torn(one.mark)):
                 damaged.append(f"{one.mark} is passed over: {why}")

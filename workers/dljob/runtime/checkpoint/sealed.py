@@ -26,6 +26,18 @@ class DamagedError(Exception):
     """Metadata that cannot be trusted; the message says why."""
 
 
+class NewerFormatError(DamagedError):
+    """Metadata that a later dljob wrote: this one can neither read it nor know that nobody needs it."""
+
+    def __init__(self, version: int, readable: int) -> None:
+        super().__init__(newer_format(version, readable))
+
+
+def newer_format(version: int, readable: int) -> str:
+    """Return the message about a file of a later format; `readable`: the latest format that this dljob reads."""
+    return f"format {version} is newer than this dljob's, {readable}"
+
+
 @dataclass(frozen=True, slots=True)
 class Unsealed:
     """Parsed metadata. `checked`: its checksum matched; versions before 2 wrote none."""
@@ -40,19 +52,23 @@ def seal(body: Mapping[str, Any]) -> bytes:
     return text + b',\n "crc32": "%08x"\n}\n' % zlib.crc32(text)
 
 
-def unseal(data: bytes, keys: frozenset[str], indent: int | None) -> Unsealed:
+def unseal(data: bytes, keys: frozenset[str], indent: int | None, *, version: int) -> Unsealed:
     """Parse a metadata file and verify its checksum.
 
     Args:
         data: The file's bytes.
         keys: The members of the same file without a seal, as earlier versions wrote it.
         indent: The indentation of these versions.
+        version: The latest format that the caller reads, by the member `version`.
 
     Raises:
+        NewerFormatError: A later dljob wrote it.
         DamagedError: The checksum does not match, or the file is neither sealed nor what an earlier version wrote.
     """
     if (found := _SEAL.search(data)) is None:
         body = _parsed(data)
+        # A later format may have another seal.
+        _refuse_newer(body, version)
         # Written again and compared byte by byte: a flip in the name of the seal must not pass for a file of version 1
         # (ADR 69).
         plain = isinstance(body, dict) and keys == cast("dict[str, Any]", body).keys()
@@ -62,7 +78,15 @@ def unseal(data: bytes, keys: frozenset[str], indent: int | None) -> Unsealed:
     crc = zlib.crc32(data[: found.start()])
     if crc != int(found[1], 16):
         raise DamagedError(f"its CRC-32 is {crc:08x}, but {found[1].decode()} was written")
-    return Unsealed(cast("dict[str, Any]", _parsed(data)), checked=True)
+    body = _parsed(data)
+    _refuse_newer(body, version)
+    return Unsealed(cast("dict[str, Any]", body), checked=True)
+
+
+def _refuse_newer(body: object, readable: int) -> None:
+    written = cast("dict[str, Any]", body).get("version") if isinstance(body, dict) else None
+    if isinstance(written, int) and written > readable:
+        raise NewerFormatError(written, readable)
 
 
 def _parsed(data: bytes) -> object:

@@ -18,7 +18,10 @@ from dljob.linux import memory_limit
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 
 PAGE = 4096
-MAGIC = b"DLJCKPT1"
+_KIND = b"DLJCKPT"
+FORMAT = 1
+"""Format of copies and parts; its digit ends their magic number."""
+MAGIC = b"%s%d" % (_KIND, FORMAT)
 _HEAD = struct.Struct("<8sQQqQQQQQQ?7xQQ")
 _SAVED = struct.Struct("<Q")
 _SAVED_AT = 512
@@ -66,6 +69,13 @@ def read_head(data: mmap.mmap | memoryview | bytes) -> CopyHeader | None:
         return None
     magic, *rest = _HEAD.unpack_from(data)
     return CopyHeader(*rest) if magic == MAGIC else None
+
+
+def later_format(data: memoryview | bytes) -> int | None:
+    """Return the format of a part that a later dljob wrote; None for any other file."""
+    digit = bytes(data[len(_KIND) : len(MAGIC)])
+    later = bytes(data[: len(_KIND)]) == _KIND and digit.isdigit() and int(digit) > FORMAT
+    return int(digit) if later else None
 
 
 def read_saved(data: mmap.mmap | memoryview | bytes) -> int:

@@ -19,10 +19,12 @@ from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import KEPT, Cut, CutQueue
 from dljob.master.state.shard_table import ShardTable
 from dljob.runtime.checkpoint import disk
-from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
+from dljob.runtime.checkpoint.sealed import DamagedError, NewerFormatError, seal, unseal
 from dljob.runtime.queues.cut_file import check
 
 MANIFEST = "manifest.json"
+VERSION = 1
+"""Version of the manifests. A cut of a later one is neither restored nor deleted."""
 
 
 class FoundCuts(NamedTuple):
@@ -74,7 +76,7 @@ class CutFolder:
                 with disk.replacing(path) as file:
                     disk.write_all(file, seal({**_body(one), "data": data or {}}))
         for path in self.path.glob("cut-*"):
-            if path.name not in kept:
+            if path.name not in kept and not _is_newer(path / MANIFEST):
                 shutil.rmtree(path, ignore_errors=True)
 
     def found(self) -> FoundCuts:
@@ -85,7 +87,7 @@ class CutFolder:
             if not (number := path.parent.name.removeprefix("cut-")).isdecimal():
                 continue
             try:
-                body = unseal(path.read_bytes(), frozenset(), 1).body
+                body = _read(path)
                 marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
                 queues = tuple(CutQueue(*one) for one in body["queues"])
                 feeds[int(number)] = shards.carried(body.get("data", {}))
@@ -106,7 +108,26 @@ class CutFolder:
         return worlds if len(worlds) > 1 or any(self.path.glob("cut-*/*.queue")) else ()
 
 
+def _read(manifest: Path) -> Mapping[str, Any]:
+    return unseal(manifest.read_bytes(), frozenset(), 1, version=VERSION).body
+
+
+def _is_newer(manifest: Path) -> bool:
+    """Return whether a later dljob wrote a cut's manifest, or the disk refuses it: it may be needed."""
+    try:
+        _read(manifest)
+    except NewerFormatError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    except DamagedError:
+        return False
+    return False
+
+
 def _body(cut: Cut) -> dict[str, object]:
     queues = [[one.name, one.path, one.items, one.bytes, one.crc] for one in cut.queues]
     marks = [[world, mark.json()] for world, mark in cut.marks]
-    return {"number": cut.number, "at": cut.at, "marks": marks, "queues": queues}
+    return {"version": VERSION, "number": cut.number, "at": cut.at, "marks": marks, "queues": queues}
