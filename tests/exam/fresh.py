@@ -65,7 +65,7 @@ program joins it by `open(os.environ["EXAM_PIDS"] + "/cgroup.procs", "w").write(
 from __future__ import annotations
 
 from cause import Cause
-from planting import kill, pause, shell  # noqa: F401 - for rows to come
+from planting import kill, shell
 
 CAUSES: tuple[Cause, ...] = (
     Cause(
@@ -408,7 +408,7 @@ for step in range(30):
     if rank == 1 and step == 9:
         print("fatal: vocabulary of 50257 is not divisible by 8, giving up", flush=True)
         time.sleep(1.5)
-        os._exit(3)  # CAUSE
+        os._exit(3)
 """,
         ranks=2,
         kind="UserError|Unknown",
@@ -540,6 +540,599 @@ for step in range(10):
         never="Network",
         ends=False,
         limit_s=120,
+        peers=True,
+    ),
+    Cause(
+        name="last-batch-of-another-size",  # rank 1 aborts in C++, rank 0 has a traceback and a lost connection
+        group="libraries",
+        program="""
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range(20):
+    rows = 3 if rank == 1 and step == 7 else 8
+    errors = torch.ones(rows, 64)
+    dist.all_reduce(errors)
+    time.sleep(0.2)
+    print("step", step, float(errors.sum()), flush=True)
+""",
+        ranks=2,
+        kind="UserError|Unknown",
+        code=(10, 19),
+        whom="default/1",
+        says=("preamble|data size|mismatch",),
+        never="Network|NodeLost|default/0",
+        peers=True,
+    ),
+    Cause(
+        name="collective-times-out-for-a-slow-peer",  # the rank that waited reports, the one that came late is alive
+        group="user code",
+        program="""
+import time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=8))
+rank = dist.get_rank()
+
+def evaluate():
+    print("evaluation of all checkpoints", flush=True)
+    time.sleep(60)  # CAUSE
+
+for step in range(20):
+    if rank == 1 and step == 8:
+        evaluate()
+    loss = torch.ones(1)
+    dist.all_reduce(loss)
+    time.sleep(0.2)
+    print("step", step, flush=True)
+""",
+        ranks=2,
+        kind="timed out|timeout|wait|slow|hang",
+        whom="default/1",
+        says=("[Tt]imed? ?out",),
+        peers=True,
+    ),
+    Cause(
+        name="sigterm-becomes-an-exception",  # a handler raises in the middle of innocent code
+        group="machine",
+        program="""
+import os, signal, time
+rank = int(os.environ["RANK"])
+
+def on_signal(number, frame):
+    print("got signal", number, signal.Signals(number).name, flush=True)
+    raise RuntimeError("training was interrupted")
+
+signal.signal(signal.SIGTERM, on_signal)
+for step in range(100):
+    rows = [number * number for number in range(1000)]
+    time.sleep(0.2)
+    print("step", step, sum(rows), flush=True)
+""",
+        ranks=2,
+        acts=(kill("default/1", "TERM", after="step 9"),),
+        kind="Killed|Preempted|Unknown|StoppedByUser",
+        code=(14, 19),
+        whom="default/1",
+        says=("SIGTERM|signal 15",),
+        peers=True,
+    ),
+    Cause(
+        name="fork-while-a-thread-holds-a-lock",  # the child never gets the lock, the rank waits for the child
+        group="user code",
+        program="""
+import multiprocessing, os, threading, time
+from dljob import progress
+rank = int(os.environ["RANK"])
+lock = threading.Lock()
+
+def write_metrics():
+    while True:
+        with lock:
+            time.sleep(0.9)
+        time.sleep(0.01)
+
+def evaluate(step):
+    with lock:  # CAUSE
+        open(f"evaluated-{step}", "w").write("0.5")
+
+if rank == 0:
+    threading.Thread(target=write_metrics, daemon=True).start()
+for step in range(60):
+    time.sleep(0.2)
+    progress(step)
+    print("step", step, flush=True)
+    if step % 15 == 14:
+        if rank == 0:
+            child = multiprocessing.get_context("fork").Process(target=evaluate, args=(step,))
+            child.start()
+            child.join()
+        while not os.path.exists(f"evaluated-{step}"):
+            time.sleep(0.1)
+""",
+        ranks=2,
+        kind="hang|wait|stall|no step|lock",
+        whom="default/0",
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="filter-leaves-nothing-to-fill-a-batch",  # an endless loop at full speed; its peer waits
+        group="user code",
+        program="""
+import os, time
+from dljob import progress
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def barrier(step):
+    open(f"at-{step}-{rank}", "w").close()
+    while not all(os.path.exists(f"at-{step}-{other}") for other in range(ranks)):
+        time.sleep(0.05)
+
+def fill(rows, language):
+    batch = []
+    while len(batch) < 4:
+        batch += [row for row in rows if row["language"] == language]  # CAUSE
+    return batch
+
+rows = [{"language": "en"}, {"language": "fr"}] * 50
+for step in range(30):
+    language = "eo" if rank == 1 and step == 11 else "en"
+    fill(rows, language)
+    time.sleep(0.2)
+    barrier(step)
+    progress(step)
+    print("step", step, flush=True)
+""",
+        ranks=2,
+        kind="hang|busy|loop|stall|no step|wait",
+        whom="default/1",
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="spawns-without-a-main-guard",  # the pool says that a process ended abruptly, its child's stderr says why
+        group="libraries",
+        program="""
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+
+def tokenize(text):
+    return text.split()
+
+rank = int(os.environ.get("RANK", "0"))
+if rank == 1:
+    pool = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+    for tokens in pool.map(tokenize, ["a b c", "d e"]):  # CAUSE
+        print(tokens, flush=True)
+for step in range(60):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+""",
+        ranks=2,
+        kind="UserError",
+        code=(10,),
+        whom="default/1",
+        says=("bootstrapping phase|BrokenProcessPool",),
+        advice="correct the code",
+        never="Network|OOMKilled|Killed|default/0",
+        peers=True,
+    ),
+    Cause(
+        name="tar-failed-and-nobody-looked",  # a command's error is ignored, its file is not there
+        group="user code",
+        program="""
+import os, time
+rank = int(os.environ["RANK"])
+for step in range(20):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+    if step == 6 and rank == 0:
+        os.makedirs("data", exist_ok=True)
+        os.system("tar -xf corpus.tar -C data")
+        text = open("data/corpus.txt").read()  # CAUSE
+""",
+        ranks=2,
+        files={"corpus.tar": "<html><body>403 Forbidden</body></html>"},
+        kind="UserError",
+        code=(10,),
+        whom="default/0",
+        says=("FileNotFoundError", "tar: .*(archive|error|Error)"),
+        peers=True,
+    ),
+    Cause(
+        name="reward-waits-for-a-judge-that-never-answers",  # the trainer is in a call, its callee in recv
+        group="network",
+        program="""
+import socket, time
+from dljob import RoleGroup, Worker, progress, rpc
+
+class Reward(Worker):
+    def setup(self):
+        self.judge, self.far_end = socket.socketpair()
+        self.calls = 0
+
+    @rpc
+    def score(self, texts):
+        self.calls += 1
+        if self.calls <= 9:
+            self.far_end.send(b"1")
+        self.judge.send(b"score")
+        return float(self.judge.recv(1))  # CAUSE
+
+class Trainer(Worker):
+    def run(self):
+        reward = RoleGroup("reward")
+        for step in range(40):
+            scores = reward.score(["a", "b"])
+            time.sleep(0.2)
+            progress(step)
+            print("step", step, scores, flush=True)
+""",
+        roles="""
+- {name: trainer, entrypoint: {class: work.Trainer}, resources: {cpu: 200m}}
+- {name: reward, driver: false, entrypoint: {class: work.Reward}, resources: {cpu: 200m}}
+""",
+        kind="wait|hang|stall|no step",
+        whom="reward/0",
+        never="Killed",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="error-two-calls-away",  # the trainer ends by it, the code at fault is the judge's
+        group="user code",
+        program="""
+import time
+from dljob import RoleGroup, Worker, progress, rpc
+
+class Judge(Worker):
+    @rpc
+    def grade(self, answer):
+        grades = {"good": 1.0, "bad": 0.0}
+        return grades[answer]  # CAUSE
+
+class Reward(Worker):
+    @rpc
+    def score(self, answers):
+        return [RoleGroup("judge").call_rank0("grade", answer).result() for answer in answers]
+
+class Trainer(Worker):
+    def run(self):
+        for step in range(20):
+            answers = ["good", "bad", "so-so" if step == 6 else "good"]
+            scores = RoleGroup("reward").score(answers)
+            time.sleep(0.2)
+            progress(step)
+            print("step", step, scores, flush=True)
+""",
+        roles="""
+- {name: trainer, entrypoint: {class: work.Trainer}, resources: {cpu: 200m}, restartPolicy: {level: Never}}
+- {name: reward, driver: false, entrypoint: {class: work.Reward}, resources: {cpu: 200m}}
+- {name: judge, driver: false, entrypoint: {class: work.Judge}, resources: {cpu: 200m}}
+""",
+        kind="UserError",
+        code=(10,),
+        whom="judge/0|trainer/0",
+        says=("KeyError.*so-so",),
+        never="Network|NodeLost|reward/0: ",
+    ),
+    Cause(
+        name="callee-aborts-in-a-call",  # C++ aborts in a rollout; the trainer has lost its peer
+        group="libraries",
+        program="""
+import os, sys, time
+from dljob import RoleGroup, Worker, progress, rpc
+
+class Rollout(Worker):
+    calls = 0
+
+    @rpc
+    def generate(self, prompts):
+        self.calls += 1
+        if self.calls == 6 and self.context.rank == 1:
+            sys.stderr.write("terminate called after throwing an instance of 'c10::Error'\\n"
+                             "  what():  invalid device ordinal\\n")
+            sys.stderr.flush()
+            os.abort()
+        return prompts
+
+class Trainer(Worker):
+    def run(self):
+        rollout = RoleGroup("rollout")
+        for step in range(20):
+            rollout.generate(["a", "b"])
+            time.sleep(0.2)
+            progress(step)
+            print("step", step, flush=True)
+""",
+        roles="""
+- {name: trainer, entrypoint: {class: work.Trainer}, resources: {cpu: 200m}, restartPolicy: {level: Never}}
+- name: rollout
+  replicas: 2
+  driver: false
+  entrypoint: {class: work.Rollout}
+  resources: {cpu: 200m}
+""",
+        kind="Unknown|UserError|DeviceError|Killed",
+        whom="rollout/1",
+        says=("SIGABRT|signal 6|Aborted|c10::Error",),
+        never="Network|NodeLost|trainer/0: |rollout/0",
+    ),
+    Cause(
+        name="second-life-meets-the-folder-of-the-first",  # a passing error, and a restart that can never succeed
+        group="user code",
+        program="""
+import os, time
+from dljob import progress
+
+def main():
+    os.mkdir("run-7")  # CAUSE
+    for step in range(1, 6):
+        time.sleep(0.2)
+        progress(step)
+        print("step", step, flush=True)
+    raise ConnectionError("license server: too many seats, try again")
+""",
+        roles="""
+- {name: worker, entrypoint: {class: work.main}, resources: {cpu: 200m}}
+""",
+        kind="UserError",
+        code=(10,),
+        whom="worker/0",
+        says=("FileExistsError",),
+        advice="correct the code",
+        never="Network|license",
+    ),
+    Cause(
+        name="child-blocks-on-a-full-pipe",  # the rank waits for the end of a child whose output nobody reads
+        group="user code",
+        program="""
+import os, subprocess, sys, time
+from dljob import progress
+rank = int(os.environ["RANK"])
+
+def convert(step):
+    child = subprocess.Popen([sys.executable, "-c", "print('converted ' * 20000)"], stdout=subprocess.PIPE)
+    child.wait()  # CAUSE
+    open(f"converted-{step}", "w").close()
+
+for step in range(40):
+    time.sleep(0.2)
+    progress(step)
+    print("step", step, flush=True)
+    if step == 12:
+        if rank == 0:
+            convert(step)
+        while not os.path.exists(f"converted-{step}"):
+            time.sleep(0.1)
+""",
+        ranks=2,
+        kind="hang|wait|stall|no step",
+        whom="default/0",
+        never="Network",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
+        name="no-route-to-the-data",  # the address of a data server goes away; the user's code wraps the error
+        group="network",
+        program="""
+import os, socket, threading, time
+rank = int(os.environ["RANK"])
+SERVER = ("10.77.0.5", 29612)
+
+def serve():
+    listener = socket.create_server(("0.0.0.0", SERVER[1]))
+    while True:
+        connection, _ = listener.accept()
+        connection.sendall(b"row")
+        connection.close()
+
+def read(number):
+    try:
+        with socket.create_connection(SERVER, timeout=5) as connection:
+            return connection.recv(3)
+    except OSError as error:
+        raise ValueError(f"shard {number} is invalid") from error
+
+if rank == 0:
+    threading.Thread(target=serve, daemon=True).start()
+    print("the data server runs", flush=True)
+else:
+    while True:
+        try:
+            socket.create_connection(SERVER, timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.3)
+for step in range(60):
+    if rank == 1:
+        read(step)
+    time.sleep(0.3)
+    print(f"step {step} of rank {rank}", flush=True)
+""",
+        ranks=2,
+        acts=(
+            shell("ip link set lo up; ip addr add 10.77.0.5/32 dev lo", after="the data server runs"),
+            shell("ip addr del 10.77.0.5/32 dev lo; ip route add unreachable 10.77.0.5/32", after="step 6 of rank 1"),
+        ),
+        kind="Network",
+        code=(13,),
+        whom="default/1|node|network",
+        says=("No route to host",),
+        never="default/0",
+    ),
+    Cause(
+        name="disk-becomes-read-only",  # the clean-up after the error fails, too
+        group="disks",
+        program="""
+import os, time
+rank = int(os.environ["RANK"])
+
+def save(step):
+    name = f"disk/step-{step}"
+    try:
+        with open(name + ".tmp", "w") as file:
+            file.write("weights " * 1000)
+        os.replace(name + ".tmp", name)
+    except OSError:
+        os.unlink(name + ".tmp")
+        raise
+
+for step in range(60):
+    time.sleep(0.2)
+    print(f"step {step} of rank {rank}", flush=True)
+    if rank == 0 and step % 3 == 2:
+        save(step)
+""",
+        ranks=2,
+        disk="20m",
+        acts=(shell("mount -o remount,ro disk", after="step 9 of rank 0"),),
+        kind="read-only|disk",
+        code=(13,),
+        whom="default/0|disk|node",
+        says=("Read-only file system",),
+        never="Network|default/1",
+    ),
+    Cause(
+        name="bus-error-in-a-mapped-file",  # a sparse file is larger than its disk: no exception, a signal
+        group="disks",
+        program="""
+import mmap, os, time
+rank = int(os.environ["RANK"])
+if rank == 1:
+    with open("disk/cache.bin", "w+b") as file:
+        file.truncate(64 << 20)
+        cache = mmap.mmap(file.fileno(), 0)
+for step in range(60):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+    if rank == 1:
+        cache[step << 20 : (step + 1) << 20] = os.urandom(1 << 20)
+""",
+        ranks=2,
+        disk="8m",
+        kind="sigbus|bus error|signal 7|no space|disk",
+        code=(11, 13, 19),
+        whom="default/1|disk|node",
+        says=("SIGBUS|[Bb]us error|signal 7",),
+        never="Network|default/0|OOMKilled",
+        peers=True,
+    ),
+    Cause(
+        name="gcs-killed-while-a-rank-retries",  # refused connections in a log are of something else
+        group="Ray's parts",
+        program="""
+import logging, os, socket, time
+rank = int(os.environ["RANK"])
+for step in range(150):
+    time.sleep(0.3)
+    print("step", step, flush=True)
+    if rank == 1 and step % 4 == 0:
+        try:
+            socket.create_connection(("127.0.0.1", 9), timeout=1)
+        except OSError:
+            logging.exception("metrics: not sent")
+""",
+        ranks=2,
+        acts=(kill("gcs", "KILL", after="step 9"),),
+        kind="gcs|head",
+        whom="gcs|head|Ray",
+        never="UserError|default/",
+        limit_s=120,
+    ),
+    Cause(
+        name="quiet-for-more-than-a-minute",  # a compilation: no line, no step, and then it goes on
+        group="nothing wrong",
+        program="""
+import os, time
+from dljob import progress
+rank = int(os.environ["RANK"])
+for step in range(14):
+    if step == 8:
+        print("compiling the model for the new shapes ...", flush=True)
+        time.sleep(75)
+    time.sleep(0.2)
+    progress(step)
+    print("step", step, flush=True)
+""",
+        ranks=2,
+        kind="",
+        code=(0,),
+        limit_s=150,
+        exit_code=0,
+    ),
+    Cause(
+        name="refused-three-times-then-served",  # a caught error with its traceback, retried until it works
+        group="nothing wrong",
+        program="""
+import logging, os, socket, threading, time
+rank = int(os.environ["RANK"])
+
+def serve_late():
+    time.sleep(6)
+    socket.create_server(("127.0.0.1", 29613)).accept()
+    time.sleep(60)
+
+if rank == 0:
+    threading.Thread(target=serve_late, daemon=True).start()
+else:
+    for attempt in range(30):
+        try:
+            connection = socket.create_connection(("127.0.0.1", 29613), timeout=2)
+            break
+        except ConnectionRefusedError:
+            logging.exception("ERROR: attempt %d: the feature store refused the connection", attempt)
+            time.sleep(1.5)
+    else:
+        raise SystemExit("no feature store")
+for step in range(20 if rank else 75):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+print("done", flush=True)
+""",
+        ranks=2,
+        kind="",
+        code=(0,),
+        exit_code=0,
+        peers=True,
+    ),
+    Cause(
+        name="helper-crashes-and-the-rank-has-another-way",  # a crash and a kill in the log, none of the rank
+        group="nothing wrong",
+        program="""
+import os, subprocess, sys, time, traceback
+rank = int(os.environ["RANK"])
+
+def fused(step):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+for step in range(20):
+    time.sleep(0.2)
+    print("step", step, flush=True)
+    if rank == 1 and step == 5:
+        probe = subprocess.run([sys.executable, "-c", "import ctypes; ctypes.string_at(0)"])
+        print(f"the probe of the fast path ended with {probe.returncode}: Segmentation fault (core dumped)", flush=True)
+        loader = subprocess.Popen(["sleep", "60"])
+        loader.kill()
+        print(f"a loader was Killed, exit code {loader.wait()}; out of memory? a new one is made", flush=True)
+    if rank == 1 and 8 <= step <= 12:
+        try:
+            fused(step)
+        except RuntimeError:
+            traceback.print_exc()
+            print("FATAL: fused kernel failed, the plain one is used", flush=True)
+""",
+        ranks=2,
+        kind="",
+        code=(0,),
+        exit_code=0,
         peers=True,
     ),
 )
