@@ -31,8 +31,8 @@ COLOURS = {
 """A state has one colour wherever it is shown."""
 ACCOUNTS = {
     "productive": "#12906a", "init": "#56b4e9", "rendezvous": "#f0e442", "recompute": "#0b5fa5", "detect": "#d55e00",
-    "decide": "#cc79a7", "replace": "#e69f00", "stale": "#9c6b4e", "wait": "#cfe3f5", "queue": "#b9bdc4",
-    "schedule": "#8d939d", "idle": "#5d6470", "spare": "#6b4c9a",
+    "decide": "#cc79a7", "replace": "#e69f00", "stalled": "#b3261e", "stale": "#9c6b4e", "wait": "#cfe3f5",
+    "queue": "#b9bdc4", "schedule": "#8d939d", "idle": "#5d6470", "spare": "#6b4c9a",
 }  # fmt: skip
 """Those of a job's page (dljob report)."""
 _STATEFUL = ("{{phase}}", "{{state}}", "{{level}}", "{{result}}")

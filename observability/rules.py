@@ -112,14 +112,15 @@ ALERTS = (
     ),
     Alert(
         "DLJobStalled",
-        'dljob_phase{phase="Running"} == 1'
-        # Of a new attempt and the one before together.
+        "max by (namespace, dljob) (dljob_stalls) > 0"
+        # A wait that PrimeMaster cannot see through: no step at all. Of a new attempt and the one before together.
+        ' or max by (namespace, dljob) (dljob_phase{phase="Running"}) == 1'
         " and on (namespace, dljob) max by (namespace, dljob) (changes(dljob_step[30m])) == 0"
         " and on (namespace, dljob) dljob_step offset 30m",
         "5m",
         "warning",
-        f"DLJob {_JOB} runs, and has made no step for 30 minutes.",
-        "All ranks live, and none reports a new step: a hang, or a step that takes longer.",
+        f"DLJob {_JOB} runs, and stands still.",
+        "Ranks wait for one that does not go on (dljob why says for whom), or no step was reported for 30 minutes.",
     ),
     Alert(
         "DLJobPendingTooLong",

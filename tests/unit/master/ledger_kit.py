@@ -19,6 +19,10 @@ def check_ledger(state, now):
         account, since = book.clocks[key]
         assert account is account_of(state, key), key
         assert 0 <= since <= book.at
+        assert (key in book.stalled) == (account is Account.STALLED) == (key in state.stalled)
+        if account is Account.STALLED:
+            assert book.stalled[key][0] is not Account.STALLED
+            assert book.stalled[key][1] <= since
         counts[key[0], account] = counts.get((key[0], account), 0) + 1
     for (role, _node, _slot), spare in state.spares.items():
         if spare.phase.alive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from dljob.report import history, journal_files
 from dljob.report.history import JobHistory, Stretch
 from dljob.telemetry.records import Header, encode_header, encode_line
 from dljob.testing.simulate.drive import case_of
+from dljob.testing.world.fault_schedule import Timed
+from dljob.testing.world.model import FaultMove
 
 
 def read(folder: Path) -> tuple[JobHistory, list[str]]:
@@ -50,6 +53,18 @@ def drawn(found: JobHistory, until: int) -> dict[tuple[str, str], int]:
             if own.account:
                 sums[role, own.account] += after.at - own.at
     return {key: total for key, total in sums.items() if total}
+
+
+@pytest.mark.parametrize("seed", [12, 75])
+def test_lanes_follow_stalls_that_are_dated_back_and_given_back(tmp_path: Path, seed: int) -> None:
+    case = case_of(seed)
+    stalls = [Timed(at, FaultMove("stall", pick, pick % 2)) for pick, at in enumerate((8.0, 11.0, 14.0, 22.0, 40.0))]
+    faults = tuple(sorted([*case.faults, *stalls], key=lambda timed: timed.at))
+    state = simulated(tmp_path / "job", replace(case, faults=faults))
+    found, troubles = read(tmp_path / "job")
+    assert troubles == []
+    assert any(account == "stalled" for _, account in booked(state))
+    assert drawn(found, end(state)) == booked(state)
 
 
 @pytest.mark.parametrize("seed", [9, 12, 27, 75, 103, 134, 284])

@@ -9,6 +9,7 @@ from immutables import Map
 
 from dljob.master import status, transition
 from dljob.master.failure import budget, coupling, ending, moving, restart
+from dljob.master.ledger import rules
 from dljob.master.persistence import codec
 from dljob.master.placement import admission, autoscale, commands, gaps, giving, leaving, reissue, resizing
 from dljob.master.start import spares, standby, starting, weights
@@ -508,3 +509,11 @@ def keeps_its_room(patch):
 def follows_every_load(patch):
     """A load is followed right after another change."""
     patch.setattr(autoscale, "held_s", lambda policy, own, now: 0.0)
+
+
+@bug
+def dates_no_stall_back(patch):
+    """A stall counts from its report on, so that its ranks were productive while they stood still."""
+    move = rules._move
+    patch.setattr(rules, "_move", lambda d, *rest: (made := move(d, *rest))._replace(
+        stalled=made.stalled and rules.micros(d, d.now)))  # fmt: skip

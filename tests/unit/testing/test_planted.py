@@ -54,6 +54,7 @@ FOUND = {
     "kills_ranks_at_work": ("a fleet", "elastic"),
     "follows_every_load": ("a fleet", "fleet"),
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
+    "dates_no_stall_back": ("a rank that stands still", "stalls"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }
 """Bug -> the world that shows it, and the law that it breaks there."""

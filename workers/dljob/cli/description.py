@@ -9,6 +9,7 @@ from dljob.api.views import items, nested
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost_steps, saved, standing
 from dljob.spec.status import TERMINAL
+from dljob.telemetry.reasons import STALL_FOUND
 from dljob.telemetry.wording import counted, level_words, seconds, unix
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ def detail(job: Overview, now: float) -> list[str]:
     lines, status = [f"{job.title}: {job.shown_phase}"], job.status
     if job.unseen:
         return [*lines, f"  {job.unseen}"]
-    if status.get("message"):
+    stalls = stall_lines(status)
+    lines += [f"  {line}" for line in stalls]
+    # The message of a job that stands still says the same.
+    if status.get("message") and not (stalls and status.get("reason") == STALL_FOUND):
         reason = f"{status['reason']}: " if status.get("reason") else ""
         lines.append(f"  {reason}{status['message']}")
     lines += _cluster(status)
@@ -52,6 +56,14 @@ def detail(job: Overview, now: float) -> list[str]:
     # On Kubernetes a status has counts in place of its ranks.
     lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
     return lines + _below(_conditions(items(status, "conditions"), now))
+
+
+def stall_lines(status: Json) -> list[str]:
+    """Return a line for each stall of a status: who waits for whom, and since when."""
+    return [
+        f"{'hung' if stall.get('hung') else 'stands still'}: {stall.get('sentence') or '-'}"
+        for stall in items(status, "stalls")
+    ]
 
 
 def _cluster(status: Json) -> list[str]:

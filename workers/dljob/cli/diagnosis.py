@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import Overview
-from dljob.api.views import nested
+from dljob.api.views import items, nested
 from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
+from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, Remedy, of_fault
-from dljob.telemetry.wording import level_words, seconds
+from dljob.telemetry.wording import counted, level_words, seconds
 
 Json = Mapping[str, Any]
 
 EVIDENCE, FOLLOWED, EARLIER = 4, 4, 3
 """Most lines of evidence, of causes that followed, and of earlier failures: the whole has at most 20."""
 WIDTH = 160
+STALLS = 3
+"""Most stalls that are told."""
+STANDS = "see what it does there in its stack and log; a restart of it ends the wait, if it would not do the same again"
 MASTER = "master"
 """Target of a restart of PrimeMaster."""
 _ORDERED = ("Requested", "Resized")
@@ -54,7 +58,12 @@ def data(job: Overview, found: Diagnosis) -> dict[str, Any]:
     """Return the same for programs."""
     known = {key: job.status.get(key) for key in ("name", "uid", "reason", "message") if key in job.status}
     kind = {"kind": found.kind.name.lower(), "exitCode": int(found.kind)}
-    explained = {"fault": found.fault, "restarts": nested(job.status, "restarts"), "advice": found.advice}
+    explained = {
+        "fault": found.fault,
+        "stalls": list(_stalls(job.status)),
+        "restarts": nested(job.status, "restarts"),
+        "advice": found.advice,
+    }
     return {**known, "phase": job.phase, **kind, **explained, "lines": list(found.lines)}
 
 
@@ -71,6 +80,9 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     if job.unseen:
         return Diagnosis(CauseKind.UNKNOWN, [*head, f"  {job.unseen}"])
     faults = [fault for fault in _faults(status) if fault.get("reason") not in _ORDERED]
+    if stalls := _stalls(status):
+        head = [one_line(f"{job.title}: {phase}", WIDTH)]
+        return Diagnosis(CauseKind.UNKNOWN, [*head, *_standing(stalls, name, flags), *_earlier(faults)], advice=STANDS)
     verdict = VERDICTS.get(reason)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
@@ -91,6 +103,31 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
 def _faults(status: Json) -> list[Json]:
     """Return the failures; what a status of another version has in their place is left out."""
     return [cast("Json", fault) for fault in _list(status.get("recentFaults")) if isinstance(fault, Mapping)]
+
+
+def _stalls(status: Json) -> Sequence[Json]:
+    """Return the stalls of a job that runs: what stands now matters more than any failure from which it recovered."""
+    rows = items(status, "stalls") if status.get("phase") not in TERMINAL else []
+    return [stall for stall in rows if stall.get("sentence")][:STALLS]
+
+
+def _standing(stalls: Sequence[Json], name: str, flags: str) -> list[str]:
+    """Return who stands still because of whom, the oldest first, and what to do about it."""
+    lines: list[str] = []
+    for place, stall in enumerate(stalls):
+        root, prefix = stall.get("root"), "also" if place else "first cause"
+        of_whom = f"{root}: " if root else ""
+        word = "Hang: " if stall.get("hung") else ""
+        lines.append(one_line(f"{prefix}: {of_whom}{word}{stall['sentence']}", 2 * WIDTH))
+        others = (stall.get("rankCount") or 0) - 1
+        if others > 1:
+            lines.append(f"  evidence: {counted(others, 'other rank')} stand still with it, since {stall.get('since')}")
+    root = next((str(stall["root"]) for stall in stalls if stall.get("root")), "")
+    lines.append(f"next: {STANDS}")
+    if os.sep not in name:
+        lines.append(f"      dljob stack {name}{flags}")
+        lines += [f"      dljob restart {name} {root}{flags}"] if root else []
+    return lines
 
 
 def _list(value: object) -> list[object]:

@@ -187,5 +187,6 @@ def draw(view: View, now: float, unfinished: Sequence[str] = ()) -> RenderableTy
     parts: list[RenderableType] = [*open_lines, head, roles]
     if view.headline():
         parts.append(Text(safe(view.headline(), colours=False)))
+    parts += [Text(safe(line, colours=False), "red") for line in view.stalls]
     parts += [Text(safe(line, colours=False), "dim", no_wrap=True, overflow="ellipsis") for line in view.recent]
     return Group(*parts)

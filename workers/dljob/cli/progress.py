@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dljob.cli.description import stall_lines
 from dljob.cli.output import standing
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import level_words, seconds
@@ -68,6 +69,8 @@ class View:
     _step_line_of: int | None = None
     standing: str = ""
     """Text about a step that stands still, while that is unusually long."""
+    stalls: Sequence[str] = ()
+    """A line for each stall that stands."""
     _stalled_at: float | None = None
     _stall_told: float | None = None
 
@@ -82,6 +85,7 @@ class View:
         self.recent = [*self.recent, *lines][-6:]
         self.roles = status.get("roles") or ()
         self.restarts = status.get("restarts") or {}
+        self.stalls = stall_lines(status)
         lines += self._phase(status, now)
         progress: Mapping[str, Any] = status.get("progress") or {}
         self.standing = "" if unix is None or self.phase in TERMINAL else standing(progress, unix)

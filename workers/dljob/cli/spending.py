@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import JobAccounts
@@ -17,6 +18,8 @@ Json = Mapping[str, Any]
 
 WHOLE = 1000
 """Sum of the shares of a column, in tenths of a percent."""
+_LEAST = 0.0005
+"""Smallest share of a wait that is shown: below it prints as 0.0 %."""
 _CAUSE = 200
 _LARGE = 1e15
 """Numbers beyond it are damage."""
@@ -35,6 +38,8 @@ class Column(NamedTuple):
     """Devices of all its ranks together, by time: device-seconds."""
     productive: float
     """Device-seconds of the account `productive`."""
+    busy: Json = MappingProxyType({})
+    """Share of its time in which it was busy, and what the rest was waited for; empty where nothing of it is known."""
 
     @property
     def total(self) -> float:
@@ -47,7 +52,9 @@ def columns(status: Json, spec: Json) -> list[Column]:
     per_rank = {str(role.get("name")): _devices(role) for role in _rows(spec.get("roles"))}
     ledger = _object(status.get("ledger"))
     roles = [
-        _column(str(role.get("name")), _object(role.get("accounts")), per_rank.get(str(role.get("name")), 0.0))
+        _column(
+            str(role.get("name")), _object(role.get("accounts")), per_rank.get(str(role.get("name")), 0.0)
+        )._replace(busy=_object(role.get("busy")))
         for role in _rows(ledger.get("roles"))
     ]
     whole = _column("all", _object(ledger.get("accounts")), 0.0)
@@ -117,7 +124,17 @@ def lines(job: JobAccounts, width: int) -> list[str]:
     made = [_plain(head), _goodput(ledger, shown[0])]
     for table in _tables(shown, width):
         made += ["", *table]
-    return [*made, *_incidents(status, shown[0])]
+    return [*made, *_waits(shown), *_incidents(status, shown[0])]
+
+
+def _waits(shown: Sequence[Column]) -> list[str]:
+    """Return, of each role whose busy time is known, what it waited for in the rest of its time."""
+    found: list[str] = []
+    for column in shown:
+        waited = {what: _number(share) or 0.0 for what, share in _object(column.busy.get("waited")).items()}
+        words = ", ".join(f"{what} {share:.1%}" for what, share in waited.items() if share >= _LEAST)
+        found += [_plain(f"  {column.name}: {words}")] if words else []
+    return ["", "waited, while productive, for:", *found] if found else []
 
 
 def _goodput(ledger: Json, whole: Column) -> str:
@@ -135,6 +152,7 @@ def _hours(device_seconds: float) -> str:
 def _tables(shown: Sequence[Column], width: int) -> list[list[str]]:
     """Return the accounts as tables that fit the width: the job's column in the first, each role's in one of them."""
     labels = ["ACCOUNT", *shown[0].accounts, "total", "rank time"]
+    labels += ["busy"] if any(column.busy for column in shown) else []
     labels += ["spares"] if shown[0].spare else []
     labels += ["device-hours"] if shown[0].devices else []
     first, tables, left = max(map(len, labels)), list[list[Sequence[str]]](), 0
@@ -157,6 +175,7 @@ def _cells(column: Column, labels: Sequence[str]) -> list[str]:
         "ACCOUNT": _plain(column.name),
         "total": f"{sum(part.values()) / 10:.1f} %",
         "rank time": seconds(column.total),
+        "busy": "-" if (share := _number(column.busy.get("share"))) is None else f"{share:.1%}".replace("%", " %"),
         "spares": seconds(column.spare),
         "device-hours": _hours(column.devices),
     }
@@ -206,7 +225,7 @@ def data(job: JobAccounts) -> dict[str, Any]:
         "phase": job.overview.phase,
         **brief,
         **_data(whole),
-        "roles": [{"name": role.name, **_data(role)} for role in roles],
+        "roles": [{"name": role.name, **_data(role), **({"busy": role.busy} if role.busy else {})} for role in roles],
         "incidents": _rows(status.get("recentFaults")),
     }
 

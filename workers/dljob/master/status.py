@@ -22,6 +22,7 @@ from dljob.master.state.causes import evidence
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
 from dljob.master.state.staleness import why_out
+from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
@@ -40,6 +41,8 @@ EXCLUDED = 50
 """Number of excluded nodes that a snapshot names, the newest ones: it must stay small at any size."""
 SHOWN = 20
 """Number of units without a reservation that a brief snapshot names; of addresses of one role in a whole one."""
+STALLS = 10
+"""Number of stalls that a snapshot names, the oldest ones."""
 SHOWN_BRIEFLY = 8
 """Addresses of a role in the brief form, which becomes the status of a DLJob."""
 
@@ -288,8 +291,25 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "ledger": view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
+        **({"stalls": [_stall(stall, now) for stall in state.stalls[:STALLS]]} if state.stalls else {}),
         **_cuts(state.cuts),
         **({"services": marks} if (marks := service_marks(state)) else {}),
+    }
+
+
+def _stall(stall: Stall, now: float) -> dict[str, Any]:
+    """Return a stall for users: its sentence as of now, and the first of its ranks."""
+    return {
+        "name": stall.name,
+        "sentence": describe(stall, now),
+        "words": describe_since(stall),
+        "since": rfc3339(stall.since),
+        "seconds": round(max(now - stall.since, 0.0), 3),
+        "root": stall.root or None,
+        "circle": stall.circle,
+        "hung": stall.hung,
+        "ranks": [f"{role}/{rank}" for role, rank in stall.ranks[:SHOWN]],
+        "rankCount": len(stall.ranks),
     }
 
 
@@ -301,6 +321,8 @@ def _reason(state: JobState) -> str:
     """Return the reason of the present phase, while there is no verdict."""
     if state.incidents:
         return "Restarting"
+    if state.stalls:
+        return reasons.STALL_FOUND
     waits = reasons.PLACEMENT_PENDING if state.groups else state.phase.value
     return reasons.NO_ROOM if state.search.why else waits
 
@@ -312,6 +334,9 @@ def _message(state: JobState) -> str:
     if state.incidents:
         first = (own for _, own in sorted(state.incidents.items())[:3])
         return "; ".join(f"{own.target}: {own.reason}, level {own.level.value}" for own in first)
+    if state.stalls:
+        # Without a growing number: this becomes the status of a DLJob, which is written when it changes.
+        return "; ".join(describe_since(stall) for stall in state.stalls[:3])
     if state.groups:
         return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):

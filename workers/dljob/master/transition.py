@@ -81,6 +81,7 @@ from dljob.master.state.events import (
     UnitReserved,
     WeightsLoaded,
     WeightsPublished,
+    WorkBegan,
 )
 from dljob.master.state.evolve import evolve
 from dljob.master.state.job import STORE, Job
@@ -301,7 +302,16 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
     failover.settle(d, key)
-    new = evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0, goal=event.goal, stepped=False, ready_at=d.now)
+    new = evolve(
+        rank,
+        phase=RankPhase.READY,
+        pid=event.pid,
+        incident=0,
+        goal=event.goal,
+        stepped=False,
+        has_worked=False,
+        ready_at=d.now,
+    )
     d.set_rank(key, new)
     _confirm(d, d.facts(event.role).host_of(event.rank))
     if d.phase.active:
@@ -348,6 +358,18 @@ def _stepped(d: StateTransaction, event: Stepped) -> None:
     goal = None if event.step >= rank.goal else rank.goal
     if rank.phase is RankPhase.READY and (goal is None or not rank.stepped):
         d.set_rank(key, evolve(rank, goal=goal, stepped=True))
+
+
+def _work_began(d: StateTransaction, event: WorkBegan) -> None:
+    """Record the first work of processes: before it they were starting, which only now is known."""
+    for role, number, incarnation, at in event.ranks:
+        key = (role, number)
+        rank = d.ranks.get(key)
+        if rank is None or rank.incarnation != incarnation or rank.phase is not RankPhase.READY:
+            continue
+        if not rank.has_worked:
+            d.set_rank(key, evolve(rank, has_worked=True))
+            d.touched.began[key] = at
 
 
 def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
@@ -435,6 +457,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     WeightsPublished: weights.published,
     WeightsLoaded: weights.loaded,
     Stepped: _stepped,
+    WorkBegan: _work_began,
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: _checkpoint_decided,

@@ -18,7 +18,7 @@ _KINDS = re.compile(
 )
 _NONE_LOST = b'"silent":[]'
 """Part of a list of nodes of which none is lost; it is long, and often written."""
-DETECT = "detect"
+DETECT, STALLED, PRODUCTIVE, INIT = "detect", "stalled", "productive", "init"
 _LIVE = ("Starting", "Ready", "Stopping")
 """Phases of ranks that have a process: a loss that is found later moves their last seconds to `detect`."""
 _STORE = -1
@@ -230,12 +230,25 @@ class HistoryReader:
 
     def _move(self, key: RankKey, at: int, account: str, lost: int | None = None) -> None:
         lane = self.history.lanes.setdefault(key, [])
+        self._redate(key, lane, at, account)
         if lane and (lane[-1].account == account or lane[-1].at > at):
             return
         if lane and lost is not None and lost < at:
             # The time since its last sign of life was booked to `detect`, as the ledger does it.
             self._put(key, Stretch(max(lane[-1].at, lost), DETECT))
         self._put(key, Stretch(at, account))
+
+    def _redate(self, key: RankKey, lane: list[Stretch], at: int, account: str) -> None:
+        """Correct the past where a clock says that a stall, or a process's first work, began or ended at another time.
+
+        The ledger gives back the time of a stall that ended by itself, and takes what came before the first work.
+        """
+        if lane and lane[-1].account == STALLED and (at < lane[-1].at or (account == STALLED and at != lane[-1].at)):
+            self.touched[key] = min(len(lane) - 1, self.touched.get(key, len(lane) - 1))
+            lane.pop()
+        if lane and lane[-1].account == account == PRODUCTIVE and at > lane[-1].at:
+            self.touched[key] = min(len(lane) - 1, self.touched.get(key, len(lane) - 1))
+            lane[-1] = Stretch(lane[-1].at, INIT)
 
     def _put(self, key: RankKey, own: Stretch) -> None:
         """Append a stretch; one that begins with the last one replaces it, and joins the one before if it is equal."""

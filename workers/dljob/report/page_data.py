@@ -119,6 +119,7 @@ def job_part(status: Json, until: float, plan: JobPlan | None, cause: Sequence[s
         "step": nested(status, "progress").get("step"),
         "deviceSeconds": _device_seconds(status, plan),
         "cause": list(cause),
+        "stalls": items(status, "stalls"),
     }
 
 

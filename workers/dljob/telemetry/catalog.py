@@ -192,7 +192,7 @@ GATEWAY = (
         "counter",
         "gateway",
         "Time of a role's ranks, by the account that it went to: queue, schedule, init, productive, detect, decide,"
-        " replace, rendezvous, recompute, stale, wait, idle; and spare, the time of its process spares, on top.",
+        " replace, rendezvous, recompute, stalled, stale, wait, idle; and spare, its process spares' time, on top.",
         (*_JOB, "role", "account"),
     ),
     Metric("dljob_step", "gauge", "gateway", "The last step that the first driver role reported.", _JOB),
@@ -217,6 +217,13 @@ GATEWAY = (
         "gateway",
         "Units (gangs) of a job's placement, by state: ready, pending.",
         (*_JOB, "state"),
+    ),
+    Metric(
+        "dljob_stalls",
+        "gauge",
+        "gateway",
+        "Stalls that stand now: ranks that wait for one that does not go on, or for each other; 10 at most.",
+        _JOB,
     ),
     Metric("dljob_master_epoch", "gauge", "gateway", "Lives of PrimeMaster, the present one included.", _JOB),
     Metric(

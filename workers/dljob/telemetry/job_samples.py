@@ -9,7 +9,7 @@ from dljob.telemetry.exposition import Sample, sample
 
 ACCOUNTS = (
     *("queue", "schedule", "init", "productive", "detect", "decide", "replace", "rendezvous", "recompute"),
-    *("stale", "wait", "idle", "spare"),
+    *("stalled", "stale", "wait", "idle", "spare"),
 )
 """Accounts of the ledger, in its order."""
 MASTER_PHASES = (
@@ -40,6 +40,7 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
             yield sample("dljob_progress", (*of, str(name)), value)
     for state, count in _units(snapshot).items():
         yield sample("dljob_units", (*of, state), count)
+    yield sample("dljob_stalls", of, len(snapshot.get("stalls", ())))
     yield sample("dljob_master_epoch", of, snapshot["epoch"])
     yield sample("dljob_running_seconds", of, snapshot["seconds"])
 

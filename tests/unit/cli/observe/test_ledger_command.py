@@ -78,6 +78,21 @@ def test_the_accounts_stand_by_role_in_the_ledgers_order() -> None:
     ]
 
 
+def test_busy_time_stands_beside_the_accounts() -> None:
+    waited: dict[str, float] = {"calls of rollout": 0.4, "queue done": 0.05, "weights policy": 0.0}
+    roles: list[dict[str, Any]] = [
+        {**LEDGER["roles"][0], "busy": {"share": 0.05, "seconds": 9.0, "waited": waited}},
+        {**LEDGER["roles"][1], "busy": {"share": "x", "waited": None}},
+        *LEDGER["roles"][2:],
+    ]
+    shown = spending.lines(accounts(status(ledger={**LEDGER, "roles": roles})), 80)
+    assert "busy                -    5.0 %        -        -" in shown
+    assert shown[-2:] == ["waited, while productive, for:", "  trainer: calls of rollout 40.0%, queue done 5.0%"]
+    found = spending.data(accounts(status(ledger={**LEDGER, "roles": roles})))["roles"]
+    assert found[0]["busy"]["share"] == 0.05
+    assert "busy" not in found[2]
+
+
 def test_a_failure_without_lost_time_is_still_told() -> None:
     quiet: dict[str, Any] = {**LEDGER, "accounts": {"productive": 600.0}, "roles": []}
     shown = spending.lines(accounts(status(ledger=quiet, recentFaults=FAULTS[1:]), {}), 80)

@@ -81,6 +81,16 @@ def test_one_jobs_ranks_stand_under_what_the_job_does() -> None:
     ]
 
 
+def test_what_stands_still_is_the_first_that_top_and_status_say() -> None:
+    stall = {"sentence": "w/0 has waited 61 s for w/1", "hung": False}
+    said = {"reason": "StallFound", "message": "w/0 has waited since 3", "stalls": [stall, {**stall, "hung": True}]}
+    lines = ["stands still: w/0 has waited 61 s for w/1", "hung: w/0 has waited 61 s for w/1"]
+    assert table(**said).head[1:3] == lines
+    shown = description.detail(views.overview(ENTRY, status(**said)), 0.0)
+    assert [line.strip() for line in shown[1:3]] == lines
+    assert not any("since 3" in line for line in [*shown, *table(**said).head])
+
+
 def test_a_silent_and_a_failed_rank_stand_out() -> None:
     assert [table().marked(row) for row in RANKS] == [False, True, True]
 

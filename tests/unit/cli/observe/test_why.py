@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dljob.api import registry
 from dljob.api.local import views
-from dljob.cli import main
+from dljob.cli import diagnosis, main
 from dljob.cli.diagnosis import diagnose
 from dljob.kube.api import CONFIG_MAPS
 from dljob.master.state.views import Reason
@@ -315,3 +315,30 @@ def test_faults_that_cannot_be_read_are_not_called_none() -> None:
         CauseKind.UNKNOWN,
         ["first cause: unreadable: the status is damaged, or of another version", "next: dljob events ppo -n team"],
     )
+
+
+STALL = {
+    "name": "reward/0@4", "sentence": "trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
+    "since": "2026-01-01T00:05:00Z", "seconds": 61.0, "root": "reward/0", "hung": False, "circle": False,
+    "ranks": ["trainer/0", "reward/0"], "rankCount": 2,
+}  # fmt: skip
+
+
+def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
+    circle = {**STALL, "root": None, "circle": True, "sentence": "a/0 -> b/0 -> a/0", "rankCount": 9, "hung": True}
+    said = status("Running", "StallFound", "since then", (LOST,), stalls=[STALL, circle])
+    assert explained(said) == (
+        CauseKind.UNKNOWN,
+        [
+            "ppo (a7efe1a7): Running",
+            "first cause: reward/0: trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
+            "also: Hang: a/0 -> b/0 -> a/0",
+            "  evidence: 8 other ranks stand still with it, since 2026-01-01T00:05:00Z",
+            f"next: {diagnosis.STANDS}",
+            "      dljob stack ppo -n team",
+            "      dljob restart ppo reward/0 -n team",
+            "earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled: ended by SIGKILL, exit code 137",
+        ],
+    )
+    # A job that has ended stands still no more, whatever is left in its status.
+    assert explained({**said, "phase": "Succeeded", "recentFaults": []})[0] is CauseKind.NOTHING

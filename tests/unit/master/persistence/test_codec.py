@@ -136,6 +136,7 @@ EVENTS = st.one_of(
     st.builds(ev.WeightsPublished, text, small, st.floats(0, 2e9), st.floats(0, 2e9), small, publishers),
     st.builds(ev.WeightsLoaded, text, small, small, small, st.floats(0, 2e9), text, st.booleans()),
     st.builds(ev.Stepped, text, small, small, small),
+    st.builds(ev.WorkBegan, st.lists(st.tuples(text, small, small, st.floats(0, 2e9)), max_size=2).map(tuple)),
     st.builds(ev.RankEnded, text, small, small, outcomes),
     st.builds(ev.CauseLearned, text, clues, small, st.none() | outcomes),
     st.builds(ev.Commanded, text, text, text, text, small),

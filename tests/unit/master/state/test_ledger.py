@@ -17,6 +17,7 @@ from dljob.master.persistence.codec import decode_state, encode_state, replay
 from dljob.master.state import events as ev
 from dljob.master.state import ledger
 from dljob.master.state.ledger import WINDOW_US, Account, Ledger, Move, booked, goodput, opened, owed, totals
+from dljob.master.state.stalls import Stall
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.master.status import status
 
@@ -32,7 +33,8 @@ def counters(world, role="w"):
     """What the metrics show."""
     at = micros(world.state, world.now)
     lacking = owed(world.state.ledger, role, at)
-    return {account: total + lacking.get(account, 0) for account, total in totals(world.state.ledger, role, at).items()}
+    sums = totals(world.state.ledger, role, at)
+    return {account: total for account in Account if (total := sums.get(account, 0) + lacking.get(account, 0))}
 
 
 def pending(world, kind):
@@ -326,19 +328,171 @@ def test_a_replayed_journal_leads_to_the_same_ledger():
     assert rebuilt.ledger == world.state.ledger
 
 
+# -- ranks that stand still
+
+TRAINER, REWARD = ("trainer", 0), ("reward", 0)
+
+
+def a_stalled_job(waited=60):
+    """A job that has worked for 100 s, in the last 60 of which its trainer waited for its reward role."""
+    roles = {"name": "trainer"}, {"name": "reward", "driver": False}
+    world = World(job(*roles), views=nodes(1)).boot()
+    world.now += 100
+    stall = Stall("reward/0@4", world.now - waited, "{}", "reward/0", (TRAINER, REWARD))
+    world.send(ev.StallsFound((stall,)))
+    return world, stall
+
+
+def test_a_stall_is_dated_back_and_no_counter_falls():
+    world, _ = a_stalled_job()
+    assert account_of(world.state, TRAINER) is account_of(world.state, REWARD) is Account.STALLED
+    assert spent(world, "trainer") == spent(world, "reward") == {"productive": 40, "stalled": 60}
+    assert counters(world, "trainer")[Account.PRODUCTIVE] == 100 * SECOND
+    world.now += 5
+    assert spent(world, "reward") == {"productive": 40, "stalled": 65}
+    assert shown(world.state, world.now)["goodput"] == shown(world.state, world.now)["recentGoodput"]
+    check_ledger(world.state, world.now)
+
+
+def test_a_stall_that_ends_by_itself_is_given_back():
+    world, _ = a_stalled_job()
+    world.now += 15
+    world.send(ev.StallsFound())
+    assert spent(world, "trainer") == spent(world, "reward") == {"productive": 115}
+    assert counters(world, "trainer")[Account.STALLED] == 75 * SECOND
+    check_ledger(world.state, world.now)
+    # What it takes later may begin within the time that was given back.
+    later = Stall("reward/0@9", world.now - 30, "{}", "reward/0", (TRAINER, REWARD))
+    world.send(ev.StallsFound((later,)))
+    assert spent(world, "trainer") == {"productive": 85, "stalled": 30}
+
+
+@pytest.mark.parametrize("found_hung", [False, True])
+def test_a_stall_that_a_restart_ends_is_not_given_back(found_hung):
+    world, _ = a_stalled_job()
+    world.now += 15
+    if found_hung:
+        world.send(ev.HangFound("reward", 0, 1, Reason.HANG.value, "no call ends", silent_s=75))
+    else:
+        world.send(ev.Commanded("c", "restart", "reward/0"))
+    world.settle()
+    for role in "trainer", "reward":
+        assert spent(world, role)["stalled"] == 75
+    assert account_of(world.state, TRAINER) is Account.PRODUCTIVE
+    check_ledger(world.state, world.now)
+
+
+def test_a_job_that_ends_in_a_stall_keeps_it():
+    world, _ = a_stalled_job()
+    world.send(ev.Commanded("c", "stop"), after=1)
+    world.settle()
+    assert spent(world, "trainer")["stalled"] == 61
+
+
+def test_a_rank_that_is_lost_in_a_stall_is_booked_to_detect_from_its_last_sign():
+    world, _ = a_stalled_job()
+    world.kill("reward", 0)
+    lost = world.pending.pop()
+    world.now += 1
+    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 0.5))
+    assert spent(world, "reward") == {"productive": 40, "stalled": 60.5, "detect": 0.5}
+    check_ledger(world.state, world.now)
+
+
+def test_a_rank_in_two_stalls_gets_back_what_only_the_ended_one_took():
+    world, stall = a_stalled_job()
+    world.now += 10
+    second = Stall("x@8", world.now - 20, "{}", "", (TRAINER,))
+    world.send(ev.StallsFound((stall, second)))
+    assert spent(world, "trainer") == {"productive": 40, "stalled": 70}
+    world.send(ev.StallsFound((second,)))
+    assert spent(world, "trainer") == {"productive": 90, "stalled": 20}
+    assert spent(world, "reward") == {"productive": 110}
+    # An older wait becomes known: it is dated back, but not to before the rank was ready.
+    world.send(ev.StallsFound((Stall("y@0", world.start - 50, "{}", "", (TRAINER,)), second)))
+    assert spent(world, "trainer") == {"stalled": 110}
+    check_ledger(world.state, world.now)
+
+
+def test_the_ledger_of_a_stall_survives_prime_master():
+    world, _ = a_stalled_job()
+    world.now += 5
+    world.crash_master()
+    assert decode_state(encode_state(world.state), world.state.job).ledger == world.state.ledger
+    assert spent(world, "reward") == {"productive": 40, "stalled": 65}
+    world.send(ev.StallsFound())
+    assert spent(world, "reward") == {"productive": 105}
+
+
+# -- the first work of a process
+
+
+def test_a_rank_begins_until_its_first_work_and_each_process_anew():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    begun = world.now
+    world.now += 30
+    unknown, stale = ("x", 0, 1, begun + 20), ("w", 1, 9, begun + 20)
+    world.send(ev.WorkBegan((("w", 0, 1, begun + 20), unknown, stale)))
+    assert spent(world) == {"init": 20, "productive": 40}
+    assert counters(world)[Account.PRODUCTIVE] == 60 * SECOND
+    world.send(ev.WorkBegan((("w", 0, 1, begun + 25),)), after=10)
+    assert spent(world) == {"init": 20, "productive": 60}
+    check_ledger(world.state, world.now)
+    world.kill("w", 0)
+    world.settle()
+    assert spent(world)["init"] == 20
+    world.now += 7
+    world.send(ev.WorkBegan((("w", 0, 2, world.now),)))
+    assert spent(world)["init"] == 27
+
+
+def test_a_rank_that_stalls_before_its_first_work_begins_only_up_to_the_stall():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.now += 100
+    world.send(ev.StallsFound((Stall("x@1", world.now - 60, "{}", "", (("w", 0),)),)))
+    world.send(ev.WorkBegan((("w", 0, 1, world.now - 1),)))
+    assert spent(world) == {"init": 40, "stalled": 60}
+    world.send(ev.StallsFound())
+    assert spent(world) == {"init": 40, "productive": 60}
+    check_ledger(world.state, world.now)
+
+
+def test_work_of_a_rank_that_repeats_steps_changes_no_account():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    deliver(world, ev.HostLost)
+    deliver(world, ev.HostReady)
+    ready_with_goal(world, 17)
+    world.send(ev.WorkBegan((("w", 0, 2, world.now + 3),)), after=3)
+    assert account_of(world.state, ("w", 0)) is Account.INIT
+    check_ledger(world.state, world.now)
+
+
 # -- the arithmetic alone
 
 ROLES = {"a": 3, "b": 1}
 KEYS = [(role, rank) for role, count in ROLES.items() for rank in range(count)]
+TIMES = st.integers(-(10**6), 10**10)
+
+
+def a_move(key, account, lost, stalled, *flags):
+    """A move as the rules make them: a rank in `stalled` has a stall, and is not lost."""
+    stands_still = account is Account.STALLED
+    return Move(key, account, None if stands_still else lost, stalled if stands_still else None, *flags)
+
+
 STEPS = st.lists(
     st.tuples(
         st.integers(-(10**7), 10**9),
         st.lists(
             st.builds(
-                Move,
+                a_move,
                 st.sampled_from(KEYS),
                 st.sampled_from([a for a in Account if a is not Account.SPARE]),
-                st.none() | st.integers(-(10**6), 10**10),
+                st.none() | TIMES,
+                TIMES,
+                st.booleans(),
+                st.none() | TIMES,
             ),
             max_size=4,
             unique_by=lambda move: move.key,

@@ -71,6 +71,29 @@ def test_recovering_is_said_once_it_was_true():
     assert world.cond("Recovering") == ("False", "Steady")
 
 
+def test_a_job_that_stands_still_says_so_until_it_goes_on():
+    world = World().running()
+    stall = {"name": "r/0@4", "words": "t/0 has waited since T for r/0", "since": "T", "hung": False}
+    world.master("Running", stalls=[stall]).settle()
+    assert world.cond("Stalled") == ("True", "StallFound")
+    assert world.message("Stalled") == "t/0 has waited since T for r/0"
+    assert "Hung" not in [one["type"] for one in world.status["conditions"]]
+    world.master("Running", stalls=[{**stall, "hung": True}]).settle()
+    assert world.cond("Hung") == ("True", "HangFound")
+    world.master("Running").settle()
+    assert world.cond("Stalled") == world.cond("Hung") == ("False", "Steady")
+
+
+def test_a_suspended_job_and_a_new_attempt_do_not_stand_still():
+    world = World().running().master("Running", stalls=[{"name": "x", "words": "t/0 waits"}]).settle()
+    world.new_session().head_ready("pod-2")
+    world.step()
+    assert world.cond("Stalled")[0] == "False"
+    world = World().running().master("Running", stalls=[{"name": "x", "words": "t/0 waits"}]).settle()
+    world.edit(suspend=True).settle().master("Suspended").settle()
+    assert world.cond("Stalled")[0] == "False"
+
+
 def test_recovering_without_a_known_fault_has_a_reason_of_its_own():
     assert World().running().master("Recovering").settle().cond("Recovering") == ("True", "Recovering")
 

@@ -28,7 +28,7 @@ def running(**rank: Any) -> JobState:
     role = {"name": "w", "replicas": 2, "entrypoint": {"class": "pkg.Class"}}
     manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": [role]}})
     state = initial(plan(manifest), manifest.spec, "f" * 32, 0.0)
-    own = RankState(RankPhase.READY, 2)
+    own = RankState(RankPhase.READY, 2, has_worked=True)
     ranks = {("w", 0): evolve(own, **rank), ("w", 1): own}
     hosts = {host: HostState(HostPhase.READY, 3, node=f"n{host.index}", actor=f"a{host.index}") for host in HOSTS}
     nodes = tuple(NodeView(f"n{n}", (), (), ()) for n in range(2))
@@ -233,3 +233,42 @@ def test_a_ranks_status_has_its_memory_and_that_of_its_device() -> None:
     told = {"memory": [[0, 512], [1, 9]], "noted": [[0, "device", 2048], [0, "held:w", 3]]}
     hear(evidence, state, evolve(beacon(), usage=told), 10.0)
     assert fields(evidence, 10.0) == {"heartbeatAge": 0.0, "memoryMib": 512, "deviceMib": 2048}
+
+
+def begun(found: list[ev.Event]) -> list[tuple[str, int, int, float]]:
+    return [row for event in found if isinstance(event, ev.WorkBegan) for row in event.ranks]
+
+
+def test_the_first_step_or_call_of_each_process_is_told_once() -> None:
+    log, state = HeartbeatLog(), running(has_worked=False, ready_at=1.0)
+    both = evolve(state, ranks=state.ranks.set(("w", 1), evolve(state.ranks["w", 0])))
+    assert begun(hear(log, both, beacon(7), 10.0)) == [("w", 0, 2, 10.0)]
+    # The time of a call is known from how long calls have run; events come once a second at most.
+    served = evolve(beacon(host=1), usage={"served": [[1, 250]], "memory": [[1, 90]]})
+    assert begun(hear(log, both, served, 10.5)) == []
+    assert begun(hear(log, both, beacon(8), 11.0)) == [("w", 1, 2, 10.25)]
+    assert begun(hear(log, both, evolve(served, steps={1: (2, 3, {})}), 20.0)) == []
+    log.record_folded(ev.WorkBegan((("w", 0, 2, 10.0), ("w", 1, 2, 10.25))))
+    done = evolve(both, ranks=Map({key: evolve(own, has_worked=True) for key, own in both.ranks.items()}))
+    assert begun(hear(log, done, evolve(served, steps={1: (2, 4, {})}), 30.0)) == []
+    # The core did not take it, for instance since the rank was not ready yet: it is told again.
+    assert begun(hear(log, both, beacon(9), 31.0)) == [("w", 0, 2, 31.0)]
+
+
+@pytest.mark.parametrize(
+    ("usage", "at"),
+    [
+        ({"calls": {"x.y": [1, 0, 0, 0]}, "memory": [[0, 90]]}, [("w", 0, 2, 10.0)]),
+        ({"stores": [":queue:done"], "memory": [[0, 90]]}, [("w", 0, 2, 10.0)]),
+        ({"calls": {"x.y": [1, 0, 0, 0]}, "memory": [[0, 90], [1, 90]]}, []),  # one of the two
+        ({"stores": [":queue:done"], "memory": [[5, 90]]}, []),  # no such rank
+        ({"served": [[0, 60000]]}, []),  # of an earlier process in the same host
+        ({"served": [[5, 10]]}, []),
+        ({"memory": [[0, 90]]}, []),
+    ],
+)
+def test_a_call_that_a_rank_makes_and_the_use_of_a_queue_are_work(usage: dict[str, Any], at: list[Any]) -> None:
+    state = running(has_worked=False, ready_at=1.0)
+    assert begun(hear(HeartbeatLog(), state, evolve(beacon(), usage=usage), 10.0)) == at
+    starting = running(has_worked=False, phase=RankPhase.STARTING)
+    assert begun(hear(HeartbeatLog(), starting, evolve(beacon(), usage=usage), 10.0)) == []

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dljob.api.shown_job import JobSummary, Overview
 from dljob.api.views import items, nested
-from dljob.cli.description import STILL, one_line, rank_phase
+from dljob.cli.description import STILL, one_line, rank_phase, stall_lines
 from dljob.cli.output import saved, span, standing
 from dljob.cli.terminal import safe
 
@@ -141,7 +141,9 @@ def of_job(job: Overview, now: float) -> TopTable:
     parts += [] if goodput is None else [f"goodput {goodput / 10:.1f}%"]
     parts.append(f"restarts {sum(int(count) for count in nested(status, 'restarts').values())}")
     head = [plain(f"{job.title}: {job.shown_phase}"), "  ".join(parts)]
-    if status.get("message"):
+    if stalls := stall_lines(status):
+        head[1:1] = [plain(line) for line in stalls]
+    elif status.get("message"):
         head.insert(1, plain(f"{status.get('reason') or ''}: {status['message']}".removeprefix(": ")))
     if faults := items(status, "recentFaults"):
         head.append(plain(f"last failure: {faults[-1].get('firstCause')}"))

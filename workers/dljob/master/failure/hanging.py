@@ -5,6 +5,7 @@ from __future__ import annotations
 from dljob.master.failure import ending, failover, policy
 from dljob.master.failure.policy import Restart, at_least_role, own_level
 from dljob.master.failure.restart import kill
+from dljob.master.failure.stalling import mark_hung
 from dljob.master.state.events import HangFound
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
@@ -26,6 +27,8 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
     d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
+    if kind is Reason.HANG:
+        mark_hung(d, (event.role, event.rank))
     rule = policy.rule_for(d, event.role, outcome)
     # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons

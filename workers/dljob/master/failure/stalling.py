@@ -26,8 +26,11 @@ def standing_stalls(state: JobState | StateTransaction, stalls: Iterable[Stall])
     Ranks that are not there, have ended or are being restarted are left out, and so is a stall without any other. A
     stall that is already known keeps the `since` of its first report, so that its age never jumps.
     """
-    known = {stall.name: stall.since for stall in state.stalls}
-    rows = (evolve(stall, ranks=_alive(state, stall), since=known.get(stall.name, stall.since)) for stall in stalls)
+    known = {stall.name: stall for stall in state.stalls}
+    rows: list[Stall] = []
+    for stall in stalls:
+        old = known.get(stall.name, stall)
+        rows.append(evolve(stall, ranks=_alive(state, stall), since=old.since, hung=old.hung))
     return tuple(sorted((row for row in rows if row.ranks), key=lambda row: (row.since, row.name)))
 
 
@@ -50,6 +53,12 @@ def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
                 _note_end(tx, stall)
     for stall in new_stalls:
         tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)
+
+
+def mark_hung(tx: StateTransaction, key: RankKey) -> None:
+    """Mark the stalls of a rank as found to hang."""
+    if key in tx.stalled:
+        tx.stalls = tuple(evolve(stall, hung=True) if key in stall.ranks else stall for stall in tx.stalls)
 
 
 def follow_stalls(tx: StateTransaction) -> None:
@@ -99,8 +108,9 @@ def _alive(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, .
 def _ended_now(tx: StateTransaction, key: RankKey) -> bool:
     """Whether the process that a rank had before this transition has ended in it, or is being ended."""
     old, new = tx.base.ranks.get(key), tx.ranks[key]
-    was_alive = old is not None and old.phase in _ALIVE
-    return was_alive and (new.phase not in _ALIVE or new.incarnation != old.incarnation)
+    if old is None or old.phase not in _ALIVE:
+        return False
+    return new.phase not in _ALIVE or new.incarnation != old.incarnation
 
 
 def _name(key: RankKey) -> str:

@@ -30,6 +30,8 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
         return Account.IDLE if sizing is not None and key[1] in sizing.leaving else None
     if s.verdict is not None:  # the job is ending: no rank produces anything that counts
         return Account.IDLE
+    if key in s.stalled:
+        return Account.STALLED
     if phase is RankPhase.READY:
         return Account.STALE if why_out(s, key) else _ready(s.roles[key[0]], facts, own)
     if phase is RankPhase.STARTING:
@@ -94,11 +96,25 @@ def settle(d: StateTransaction, event: Event) -> None:
     clocks, signs = d.ledger.clocks, _signs(d, event)
     moves: list[Move] = []
     for key in _keys(d):
-        account, was = account_of(d, key), clocks.get(key)
-        if (was and was[0]) is not account:
-            moves.append(Move(key, account, _last_sign(d, key, signs) if signs else None))
+        account, clock = account_of(d, key), clocks.get(key)
+        if (clock and clock[0]) is not account:
+            moves.append(_move(d, key, account, _last_sign(d, key, signs, event) if signs else None))
+        elif key in d.touched.began or (account is Account.STALLED and d.stalled[key] != d.base.stalled[key]):
+            moves.append(_move(d, key, account, None))
     if moves or spares:
         d.ledger = ledger.booked(d.ledger, moves, spares, micros(d, d.now))
+
+
+def _move(d: StateTransaction, key: RankKey, account: Account | None, lost: int | None) -> Move:
+    began = d.touched.began.get(key)
+    return Move(
+        key,
+        account,
+        lost,
+        stalled=micros(d, d.stalled[key]) if account is Account.STALLED else None,
+        resumed=key in d.touched.resumed,
+        began=None if began is None else micros(d, began),
+    )
 
 
 def _keys(d: StateTransaction) -> set[RankKey]:
@@ -163,10 +179,13 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
     return dict(event.silent) if isinstance(event, NodesSeen) else {}
 
 
-def _last_sign(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
+def _last_sign(d: StateTransaction, key: RankKey, signs: Signs, event: Event) -> int | None:
     """Return the last sign of life of a rank that this event reports as lost, in ledger time; None: none is known."""
     host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
     if before is None or not before.phase.live:
+        return None
+    # A hang that was found as a stall before: its time is in `stalled` already.
+    if isinstance(event, HangFound) and key in d.base.stalled:
         return None
     # The host's own sign is more exact than that of its node.
     sign = signs.get(host, signs.get(d.base.hosts[host].node))

@@ -283,6 +283,17 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkBegan:
+    """Processes that were heard to work for the first time: each reported a step, or served a call or an item.
+
+    Each process once, all that were heard within a second together.
+    """
+
+    ranks: tuple[tuple[str, int, int, float], ...]
+    """(role, rank, its incarnation, when that work was done in unix seconds)."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankEnded:
     """A rank's user code ended, well or not."""
 
@@ -530,6 +541,7 @@ Event = (
     | WeightsPublished
     | WeightsLoaded
     | Stepped
+    | WorkBegan
     | RankEnded
     | CheckpointCommitted
     | CheckpointDecided

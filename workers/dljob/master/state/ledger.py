@@ -6,6 +6,7 @@ multiplied by the number of ranks, exactly. The ledger's own time never goes bac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,7 +37,8 @@ class Account(StrEnum):
     SCHEDULE = "schedule"
     """A reservation is awaited: at admission, or for a unit that lost its node."""
     INIT = "init"
-    """The first process of the rank starts, or a restarted rank has not reported a step yet."""
+    """The rank starts: up to its first step, call or item, where it reports any, else until its user code runs. A
+    restarted rank that had reported steps: up to its next one."""
     PRODUCTIVE = "productive"
     """The rank does work that was not done before."""
     DETECT = "detect"
@@ -49,6 +51,8 @@ class Account(StrEnum):
     """The rank is up and waits for the other ranks of its torch world."""
     RECOMPUTE = "recompute"
     """A restarted rank repeats steps that an earlier process had done."""
+    STALLED = "stalled"
+    """The rank stands still in a stall: it waits for a rank that does not go on, or is the one that does not."""
     STALE = "stale"
     """A ready rank gets no requests, as it loads weights or lags too far behind the newest."""
     WAIT = "wait"
@@ -88,6 +92,8 @@ class Ledger:
     """Rank -> its present account, and since when."""
     books: Map[BookKey, RoleAccount] = field(default_factory=Map[BookKey, RoleAccount])
     """(role, account) -> its total and the number of ranks in it."""
+    stalled: Map[RankKey, Clock] = field(default_factory=Map[RankKey, Clock])
+    """Rank in `stalled` -> the account that it had before, and since when it had that one."""
     floors: Map[BookKey, int] = field(default_factory=Map[BookKey, int])
     """(role, account) -> its total when time was moved out of it: a metric counter must not show less."""
     ranks: Map[str, RoleAccount] = field(default_factory=Map[str, RoleAccount])
@@ -116,6 +122,12 @@ class Move(NamedTuple):
     """The new account; None: the role shrank and dropped the rank."""
     lost: int | None = None
     """Time of its last sign of life, for a rank whose loss is only reported now; the time since then is `detect`."""
+    stalled: int | None = None
+    """For a rank in `stalled`: when its stall began. The time since then is taken from the account that it had."""
+    resumed: bool = False
+    """Whether the stall of a rank that was in `stalled` ended by itself: what it took is given back."""
+    began: int | None = None
+    """When its process did its first work, for a rank of which only this moment tells that it was not productive."""
 
 
 def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
@@ -124,29 +136,68 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
     A rank without a clock (its state was written by an older version) is counted from now on.
     """
     at = max(now, ledger.at)  # the clock may have gone back
-    page = _Page(ledger.books, at)
-    clocks, floors = ledger.clocks.mutate(), ledger.floors
+    page = _Page(ledger.books, ledger.floors, at)
+    clocks, stalled = ledger.clocks.mutate(), ledger.stalled
     for role, change in spares.items():
         page.line(role, Account.SPARE)[1] += change
     for move in moves:
-        role, was = move.key[0], clocks.get(move.key)
-        if was is not None:
-            line = page.line(role, was[0])
-            line[1] -= 1
+        role, before = move.key[0], clocks.get(move.key)
+        if before is None:
+            clock = origin = None
+        else:
+            clock, origin = _redate(page, move, before, stalled.get(move.key))
             if move.lost is not None:
                 # The time since the last sign of life was booked as if the rank had lived: move it to `detect`.
-                amount = at - max(was[1], min(move.lost, at))
-                # Metrics have already shown the larger total, and a counter must not fall.
-                floors = floors.set((role, was[0]), max(page.shown(role, was[0]), floors.get((role, was[0]), 0)))
-                line[0] -= amount
-                page.line(role, Account.DETECT)[0] += amount
+                page.transfer(role, clock[0], Account.DETECT, max(clock[1], min(move.lost, at)), at)
+                clock = None
+            page.line(role, before[0])[1] -= 1
+        if origin is not None:
+            stalled = stalled.set(move.key, origin)
+        elif move.key in stalled:
+            stalled = stalled.delete(move.key)
         if move.account is None:
             del clocks[move.key]
             continue
         page.line(role, move.account)[1] += 1
-        clocks[move.key] = (move.account, at)
+        clocks[move.key] = clock if clock is not None and clock[0] is move.account else (move.account, at)
     productive, marks = _total(ledger, page, at)
-    return Ledger(at, clocks.finish(), page.filed(), floors, ledger.ranks, productive, marks, ledger.resizes)
+    books = page.filed()
+    return Ledger(at, clocks.finish(), books, stalled, page.floors, ledger.ranks, productive, marks, ledger.resizes)
+
+
+def _redate(page: _Page, move: Move, clock: Clock, origin: Clock | None) -> tuple[Clock, Clock | None]:
+    """Move time between accounts where only this event tells when a rank's stall, or its work, began or ended.
+
+    Args:
+        page: The booking.
+        move: The rank's move.
+        clock: The rank's account before it, and since when.
+        origin: For a rank in `stalled`, its account before the stall, and since when.
+
+    Returns:
+        Clock and origin as they would be if this had been known at the time. The origin is None outside of `stalled`.
+    """
+    role, at = move.key[0], page.at
+    if origin is not None and move.resumed:
+        # A rank may be in another stall, too: what that one takes is not given back.
+        end = at if move.stalled is None else min(max(move.stalled, clock[1]), at)
+        page.transfer(role, Account.STALLED, origin[0], clock[1], end)
+        clock = Account.STALLED, end
+    if move.account is not Account.STALLED and origin is not None:
+        clock, origin = (origin if move.resumed else clock), None
+    source = clock if origin is None else origin
+    if move.began is not None and source[0] is Account.PRODUCTIVE:
+        end = min(max(move.began, source[1]), at if origin is None else clock[1])
+        page.transfer(role, Account.PRODUCTIVE, Account.INIT, source[1], end)
+        source = Account.PRODUCTIVE, end
+        clock, origin = (source, None) if origin is None else (clock, source)
+    if move.stalled is not None:
+        # Not before the rank came into its last account: what it did in an earlier one is known better.
+        begin = at if origin is None else clock[1]
+        earlier = max(source[1], min(move.stalled, begin))
+        page.transfer(role, source[0], Account.STALLED, earlier, begin)
+        clock, origin = (Account.STALLED, earlier), source
+    return clock, origin
 
 
 def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
@@ -169,10 +220,13 @@ def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
 class _Page:
     """The entries that one booking changes, brought up to its time: [total, count] each."""
 
-    def __init__(self, books: Map[BookKey, RoleAccount], at: int) -> None:
+    def __init__(self, books: Map[BookKey, RoleAccount], floors: Map[BookKey, int], at: int) -> None:
         self.books = books
+        self.floors = floors
         self.at = at
         self.lines: dict[BookKey, list[int]] = {}
+        self.productive_shifts = Counter[tuple[int, int]]()
+        """(begin, end) of past time -> ranks more or fewer that were productive then, as is known now."""
 
     def line(self, role: str, account: Account) -> list[int]:
         """Return the changeable [total, count] of an account, with the total brought up to the booking's time."""
@@ -182,6 +236,17 @@ class _Page:
             old = self.books.get(key, _NOTHING)
             line = self.lines[key] = [old.upto(self.at), old.count]
         return line
+
+    def transfer(self, role: str, source: Account, target: Account, begin: int, end: int) -> None:
+        """Move the time of one rank from `begin` to `end`, which is booked already, to another account."""
+        if end <= begin:
+            return
+        # Metrics have already shown the larger total, and a counter must not fall.
+        floor = max(self.shown(role, source), self.floors.get((role, source), 0))
+        self.floors = self.floors.set((role, source), floor)
+        self.line(role, source)[0] -= end - begin
+        self.line(role, target)[0] += end - begin
+        self.productive_shifts[begin, end] += (target is Account.PRODUCTIVE) - (source is Account.PRODUCTIVE)
 
     def shown(self, role: str, account: Account) -> int:
         """Return the account's total as it could be seen just before the booking."""
@@ -213,6 +278,8 @@ def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tup
         # One mark at or before the window's start stays: the total there is interpolated from it.
         while len(marks) > 1 and marks[1][0] <= at - WINDOW_US:
             marks = marks[1:]
+    if shifts := [(begin, end, ranks) for (begin, end), ranks in page.productive_shifts.items() if ranks]:
+        marks = tuple((when, total + sum(n * max(0, min(when, e) - b) for b, e, n in shifts)) for when, total in marks)
     return RoleAccount(total, count, at), marks
 
 

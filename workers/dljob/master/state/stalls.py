@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from immutables import Map
 
 from dljob.master.state.ledger import RankKey
-from dljob.telemetry.wording import seconds
+from dljob.telemetry.wording import moment, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,9 @@ class Stall:
     circle: bool = False
     """Whether its ranks wait for each other, so that none of them can go on."""
 
+    hung: bool = False
+    """Whether it was found to hang, beyond the bounds of `faultTolerance.hang`, and is left standing all the same."""
+
     @property
     def whom(self) -> str:
         """The ranks that must go on for it to end, in words: the root, else a circle's ranks, else the first waiter."""
@@ -42,6 +45,11 @@ def describe(stall: Stall, now: float) -> str:
     """Return a stall's sentence with the present length of its oldest wait; `now` in unix seconds."""
     # Not str.format: the sentence quotes the user's lines, which may hold braces of their own.
     return stall.sentence.replace("{}", seconds(max(now - stall.since, 0.0)), 1)
+
+
+def describe_since(stall: Stall) -> str:
+    """Return a stall's sentence with the time since which it stands: a text that does not change while it lasts."""
+    return stall.sentence.replace("{}", f"since {moment(stall.since)}", 1)
 
 
 def stalled_ranks(stalls: Iterable[Stall]) -> Map[RankKey, float]:

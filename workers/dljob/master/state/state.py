@@ -169,6 +169,8 @@ class RankState:
     """Step that an earlier process reached and this one has yet to reach; None: no work is being repeated."""
     stepped: bool = False
     """Whether the present process reported a step below `goal`."""
+    has_worked: bool = False
+    """Whether the present process was heard to have done a step, a call or an item."""
     ready_at: float = 0.0
     """When the present process became ready (unix seconds); 0: it is not ready yet."""
     addresses: tuple[tuple[str, str], ...] = ()

@@ -94,6 +94,8 @@ class Touched:
     spares: set[SpareKey] = field(default_factory=set[SpareKey])
     resumed: set[RankKey] = field(default_factory=set[RankKey])
     """Ranks of a stall that ended by itself: what it took goes back to the account that they had before it."""
+    began: dict[RankKey, float] = field(default_factory=dict[RankKey, float])
+    """Rank -> when its process did its first work (unix seconds), where this transition learns of it."""
 
 
 class StateTransaction:

@@ -77,7 +77,7 @@ ROLES_READY = "RolesReady"  # all ranks of all roles are ready or have ended wel
 RANKS_PENDING = "RanksPending"  # some ranks are neither ready nor ended well
 
 # Recovering.
-STEADY = "Steady"  # nothing is being restarted
+STEADY = "Steady"  # nothing is being restarted, or no rank stands still
 RECOVERING = "Recovering"  # something is being restarted, and no fault tells why
 
 # Commands by annotation.

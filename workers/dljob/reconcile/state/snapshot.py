@@ -23,7 +23,7 @@ LEVELS = tuple(level for level in ALL_LEVELS if level != "cluster")
 """The restart levels that PrimeMaster counts; the operator counts those of clusters."""
 TIMES = ("stepTime", "lastCheckpointTime")
 STEPS = ("step", "lastCheckpointStep", "goodputPermille")
-MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
+MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED, MAX_STALLS = 32, 10, 16, 20, 50, 10
 FAULT = ("level", "reason", "target", "firstCause", "rank")
 FAULT_TIMES = ("detectedAt", "recoveredAt")
 FAULT_COUNTS = ("incarnation", "lostSteps")
@@ -72,9 +72,17 @@ def digest(snapshot: Object) -> Object:
         found["endpoints"] = endpoints(snapshot)
     if part(snapshot, "cuts"):
         found["cuts"] = _cuts(part(snapshot, "cuts"))
+    if items(snapshot, "stalls"):
+        found["stalls"] = [_stall(stall) for stall in items(snapshot, "stalls")[:MAX_STALLS]]
     if items(snapshot, "resourceUse"):
         found["resourceUse"] = resource_use(snapshot)
     return found
+
+
+def _stall(stall: Object) -> Pieces:
+    """Return the part of a stall that conditions tell."""
+    return {"name": bounded(text(stall, "name"), 128), "words": bounded(text(stall, "words"), 512),
+            "hung": stall.get("hung") is True}  # fmt: skip
 
 
 def _carry(snapshot: Object) -> Object:
@@ -261,6 +269,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         [(text(node, "name"), text(node, "reason")) for node in items(snapshot, "nodes", "excluded")],
         part(snapshot, "nodes").get("wanted"),
         snapshot.get("services"),
+        [(text(stall, "name"), stall.get("hung") is True) for stall in items(snapshot, "stalls")],
     )
 
 

@@ -1,8 +1,9 @@
 """The conditions, which are what programs wait for: each has a reason, a message, and the time of its last change.
 
-In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Suspended,
-Complete, Failed, Stopped. The last three are terminal: at the end exactly one of them is True. Until then Stopped=False
-says that somebody ordered the job to stop, Failed=False that a deadline passed; the reason and the message say which.
+In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Stalled,
+Hung, Suspended, Complete, Failed, Stopped. The last three are terminal: at the end exactly one of them is True. Until
+then Stopped=False says that somebody ordered the job to stop, Failed=False that a deadline passed; the reason and the
+message say which.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from dljob.reconcile.state.hints import advised
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.steps import ENDINGS, Change, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
 from dljob.reconcile.status import cluster
-from dljob.telemetry.reasons import NO_ROOM, PLACEMENT_PENDING
+from dljob.telemetry.reasons import HANG_FOUND, NO_ROOM, PLACEMENT_PENDING, STALL_FOUND
 
 TRIES = 3
 """Number of refused submissions that is normal: the head's dashboard comes up a moment after its pod is ready."""
 ORDER = (
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
-    *("Recovering", "Suspended", *ENDINGS),
+    *("Recovering", "Stalled", "Hung", "Suspended", *ENDINGS),
 )
 
 
@@ -94,7 +95,7 @@ def _ended(case: ReconcileContext, verdict: JobEnd) -> list[Said]:
         "MasterReady",
         "PlacementReady",
         "RolesReady",
-        *(("Recovering",) if "Recovering" in case.conditions else ()),
+        *(kind for kind in ("Recovering", "Stalled", "Hung") if kind in case.conditions),
     )
     gone = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
     return [*_first(case), *gone, Said(verdict.condition, "True", verdict.reason, verdict.message)]
@@ -110,6 +111,7 @@ def _after_loss(case: ReconcileContext, change: NewAttempt) -> list[Said]:
         # The quota goes with the RayCluster; the next one stands in the queue again.
         *([Said("QuotaReserved", "False", change.reason, change.message)] if case.queued else []),
         *(Said(kind, "False", change.reason, change.message) for kind in kinds),
+        *_go_on(case, change.reason, change.message),
         *recovering,
     ]
 
@@ -136,7 +138,13 @@ def _at_rest(case: ReconcileContext) -> list[Said]:
         accepted(case, running=False),
         *(Said(kind, "False", reasons.JOB_SUSPENDED, message) for kind in (*quota, *kinds)),
         *_not_recovering(case),
+        *_go_on(case, reasons.JOB_SUSPENDED, message),
     ]
+
+
+def _go_on(case: ReconcileContext, reason: str, message: str) -> list[Said]:
+    """Return that no rank stands still any more, for a job in which one did."""
+    return [Said(kind, "False", reason, message) for kind in ("Stalled", "Hung") if kind in case.conditions]
 
 
 def _not_recovering(case: ReconcileContext) -> list[Said]:
@@ -156,6 +164,7 @@ def _standing(case: ReconcileContext) -> list[Said]:
     if snapshot:
         said += [_placement(case, snapshot), _roles(snapshot)]
         said += _recovering(case, snapshot)
+        said += _standing_still(case, snapshot)
     elif not case.has_reported and not case.replaced:
         unknown = (reasons.WAITS_FOR_MASTER, "PrimeMaster has not spoken yet")
         said += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
@@ -269,6 +278,21 @@ def _roles(snapshot: Object) -> Said:
         return Said("RolesReady", "True", reasons.ROLES_READY, "every rank is set up or has ended well")
     message = ", ".join(f"{name} {ready}/{desired}" for name, ready, desired in waiting)
     return Said("RolesReady", "False", reasons.RANKS_PENDING, f"ready: {message}")
+
+
+def _standing_still(case: ReconcileContext, snapshot: Object) -> list[Said]:
+    """Return whether ranks stand still, and whether they hang and are left so; nothing of a job where none ever did."""
+    stalls = items(snapshot, "stalls")
+    found: list[Said] = []
+    for kind, reason, rows in (
+        ("Stalled", STALL_FOUND, stalls),
+        ("Hung", HANG_FOUND, [stall for stall in stalls if stall.get("hung")]),
+    ):
+        if rows:
+            found.append(Said(kind, "True", reason, "; ".join(text(stall, "words") for stall in rows[:3])))
+        elif kind in case.conditions:
+            found.append(Said(kind, "False", reasons.STEADY, "no rank stands still"))
+    return found
 
 
 def _recovering(case: ReconcileContext, snapshot: Object) -> list[Said]:

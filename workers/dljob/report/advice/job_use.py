@@ -99,6 +99,7 @@ def measure(record: RecordedJob, name: str) -> JobUse:
         (caller, callee): _calls(record.samples, caller, callee)
         for caller, callees in record.samples.waited.items()
         for callee in callees
+        if callee in roles
     }
     return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded, calls)
 

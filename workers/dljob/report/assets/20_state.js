@@ -38,6 +38,7 @@ const KNOWN_ACCOUNTS = {
   replace: "new processes are made",
   rendezvous: "waiting for the other ranks of its world",
   recompute: "steps repeated after a restart",
+  stalled: "stands still: it waits for a rank that does not go on, or is that rank",
   stale: "loading weights, or too far behind them",
   wait: "a role that it depends on is not ready",
   idle: "ended, or the job is ending",

@@ -36,6 +36,8 @@ function buildHeader() {
     el("div", { class: `verdict ${phaseKind(job.phase)}` },
       el("p", { class: "phase", title: "Source: the job's status" }, user(job.phase || "Unknown", { class: "badge" }),
         user(job.reason || ""), job.message ? [": ", user(job.message)] : null),
+      (job.stalls || []).map((stall) => el("p", { class: "stall", role: "alert", title: "Source: the job's status, stalls" },
+        user(stall.hung ? "Hung: " : "Stands still: "), user(stall.sentence))),
       el("div", { class: "cause" },
         el("h3", null, failed ? (job.phase === "Failed" ? "First cause" : "Last failure, recovered") : "First cause"),
         el("p", { class: "cause-line", title: "Source: dljob why" }, failed ? user(cause) : "Nothing failed."),

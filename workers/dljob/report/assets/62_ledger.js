@@ -46,7 +46,19 @@ function waterfall() {
     el("thead", null, el("tr", null, ["account", el("span", { class: "wide-only" }, "from all time, down to work"), "share", "process time"].map((cell) => el("th", { scope: "col" }, cell)))),
     el("tbody", null, rows),
     el("tfoot", null, el("tr", null, el("th", { scope: "row" }, "sum"), el("td"), el("td", { class: "number" }, figure("100.0 %", source)), el("td", { class: "number" }, figure(processTime(sum), source)))))),
+  busyNote(role ? [role] : ledger.roles || []),
   spare ? note(figure(processTime(spare), source), " of spare processes are counted apart: they are not ranks.") : null];
+}
+
+// Productive, but waiting: beside the accounts, which stay whole.
+function busyNote(roles) {
+  const known = roles.filter((role) => role.busy && typeof role.busy.share === "number");
+  if (!known.length) return null;
+  return el("ul", { class: "busy" }, known.map((role) => {
+    const waits = Object.entries(role.busy.waited || {}).filter(([, share]) => share >= 0.0005);
+    return el("li", { class: "note" }, user(role.name), ": busy ", figure(percent(role.busy.share), "the ranks' own clocks: calls served, and waits"),
+      waits.length ? [" of its time; waited for ", user(waits.map(([what, share]) => `${what} ${percent(share)}`).join(", "))] : " of its time");
+  }));
 }
 
 function processTime(value) {

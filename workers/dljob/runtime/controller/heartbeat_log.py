@@ -15,7 +15,7 @@ from typing import Any
 
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
-from dljob.master.state.state import JobState, RankPhase
+from dljob.master.state.state import JobState, RankPhase, RankState
 from dljob.master.state.views import Outcome
 from dljob.master.status import rfc3339
 from dljob.runtime.process.messages import Heartbeat
@@ -24,6 +24,8 @@ from dljob.runtime.process.worker_context import DEVICE
 _HEARD = frozenset(phase.value for phase in RankPhase if phase.live)
 """Phases of ranks whose host sends heartbeats."""
 ROOM = 1000
+WORK_S = 1.0
+"""Least seconds between two events about the first work of processes."""
 RECENT = 9
 """Number of recent intervals between steps whose median is shown."""
 
@@ -80,6 +82,12 @@ class HeartbeatLog:
         self.rate = StepRate()
         self._queued: set[tuple[str, int, int, bool]] = set()
         """Steps that the core is yet to fold: rank, incarnation, whether the rank has made up for its restart."""
+        self._begun: dict[tuple[str, int], tuple[int, float]] = {}
+        """Rank -> (its incarnation, when it did its first work), for the next event about that."""
+        self._queued_work: set[tuple[str, int, int]] = set()
+        """The processes, as (role, rank, incarnation), of such events that the core is yet to fold."""
+        self._work_due = 0.0
+        """When the next event about first work may be offered (unix seconds)."""
 
     def record(self, state: JobState, heartbeat: Heartbeat, now: float) -> Iterator[ev.Event]:
         """Take a heartbeat; yield the events that the core has to know of.
@@ -101,6 +109,7 @@ class HeartbeatLog:
                 self.rate.add_step(step, self.progress[key][0] if key in self.progress else None, now)
             self._step(key, step, metrics, now)
             own = state.ranks.get(key)
+            self._note_work(key, own, incarnation, now)
             # Steps of an earlier incarnation, or of a rank that ends, are shown but decide nothing.
             if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
                 continue
@@ -108,12 +117,49 @@ class HeartbeatLog:
             if (step >= own.goal or not own.stepped) and queued not in self._queued:
                 self._queued.add(queued)
                 yield ev.Stepped(heartbeat.role, rank, incarnation, step)
+        if heartbeat.usage:
+            self._note_usage(state, heartbeat, now)
+        yield from self._first_works(now)
+
+    def _first_works(self, now: float) -> Iterator[ev.WorkBegan]:
+        """Yield the event about first work: all of a second together, as a large job's ranks begin at nearly once."""
+        if self._begun and now >= self._work_due:
+            self._work_due = now + WORK_S
+            begun = tuple((*key, incarnation, at) for key, (incarnation, at) in self._begun.items())
+            self._queued_work.update(row[:3] for row in begun)
+            self._begun.clear()
+            yield ev.WorkBegan(begun)
+
+    def _note_usage(self, state: JobState, heartbeat: Heartbeat, now: float) -> None:
+        """Note the ranks of a host that ran a call of others, or that called others or used a queue themselves."""
+        for rank, served_ms in heartbeat.usage.get("served", ()):
+            key = heartbeat.role, rank
+            own = state.ranks.get(key)
+            # The calls of an earlier process of the rank, in the same host, may be reported late.
+            if own is not None and served_ms / 1000 <= now - own.ready_at + 1:
+                self._note_work(key, own, own.incarnation, now - served_ms / 1000)
+        ranks = heartbeat.usage.get("memory", ())
+        # Of a host with several ranks it is not known which of them called.
+        if len(ranks) == 1 and (heartbeat.usage.get("calls") or heartbeat.usage.get("stores")):
+            key = heartbeat.role, ranks[0][0]
+            own = state.ranks.get(key)
+            if own is not None:
+                self._note_work(key, own, own.incarnation, now)
+
+    def _note_work(self, key: tuple[str, int], own: RankState | None, incarnation: int, at: float) -> None:
+        """Note the first work of a rank's present process."""
+        if own is None or own.has_worked or own.phase is not RankPhase.READY or own.incarnation != incarnation:
+            return
+        if (*key, incarnation) not in self._queued_work and self._begun.get(key, (0, at))[0] != incarnation:
+            self._begun[key] = incarnation, at
 
     def record_folded(self, event: ev.Event) -> None:
         """Take an event that the core has folded: from here on the state has the step in it."""
         if isinstance(event, ev.Stepped):
             life = (event.role, event.rank, event.incarnation)
             self._queued -= {(*life, False), (*life, True)}
+        elif isinstance(event, ev.WorkBegan):
+            self._queued_work.difference_update(row[:3] for row in event.ranks)
 
     def _forget(self, state: JobState) -> None:
         """Forget all actors but the present hosts: others were ended, or are spares, which are heard again soon.

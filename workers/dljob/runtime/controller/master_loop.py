@@ -449,7 +449,17 @@ class MasterLoop:
         progress = {**made["progress"], **rate, **declared}
         own = {"progress": progress, "version": version, "masterNode": self._node}
         used = self.samples.resource_use()
-        return {**made, **own, **({"resourceUse": list(used)} if used else {})}
+        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {})}
+
+    def _busy(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ledger of a snapshot with the busy time of each role whose ranks tell it."""
+        busy = self.samples.busy_times()
+        if not busy:
+            return {}
+        roles = [
+            {**row, **({"busy": busy[row["name"]]} if row["name"] in busy else {})} for row in made["ledger"]["roles"]
+        ]
+        return {"ledger": {**made["ledger"], "roles": roles}}
 
     def _client_state(self) -> JobState:
         # The core's phase is final before the last status is written; until then clients see Stopping.

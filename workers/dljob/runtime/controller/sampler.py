@@ -25,6 +25,7 @@ from dljob.plan.role import AutoscalePlan
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import calls_under_way
 from dljob.runtime.controller.worker_hosts import Offer
+from dljob.runtime.journal.busy_times import BusyTimes
 from dljob.runtime.journal.resource_use import ResourceUses
 from dljob.runtime.journal.sample_rows import Columns, SampleRow
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter, last_columns
@@ -77,6 +78,7 @@ class Sampler:
         self._writer = SampleWriter(self._folder)
         self._rows = RowMaker()
         self._uses = ResourceUses(chosen)
+        self._busy = BusyTimes()
         self._errors = ErrorLog("the recording of samples", log)
         self._ended = self._begun = False
         # One thread keeps the order of the rows; the volume may be slow, and then samples are left out.
@@ -95,6 +97,10 @@ class Sampler:
     def resource_use(self) -> tuple[Mapping[str, Any], ...]:
         """Return what roles used whose resources were chosen, as rows of the status; empty: there is none."""
         return self._uses.rows
+
+    def busy_times(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return role -> how much of its time it was busy, and what it waited for in the rest."""
+        return self._busy.rows
 
     async def watch_queues(self) -> None:
         """Ask the queues that ranks use for their fill, until the task is cancelled."""
@@ -126,6 +132,7 @@ class Sampler:
             self._begun = True
             columns = self._rows.columns(view)
             self._uses.take(view.at, view.state, columns)
+            self._busy.take(view.at, columns)
             self._writer.append(SampleRow(view.at, columns))
             self._errors.worked()
         except OSError as error:

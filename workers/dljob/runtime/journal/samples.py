@@ -59,6 +59,7 @@ ACCOUNTS = {
     "replace": "r",
     "rendezvous": "v",
     "recompute": "c",
+    "stalled": "t",
     "stale": "l",
     "wait": "a",
     "idle": "e",

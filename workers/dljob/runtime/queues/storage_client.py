@@ -13,6 +13,7 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import KEEPER, Reply
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
+from dljob.runtime.rpc.waits import standing_still
 
 SLICE_S = 20.0
 """Seconds that one request may wait in the actor for its answer; then the client repeats it."""
@@ -90,10 +91,11 @@ class StorageClient:
 def _waited(me: WorkerContext, call: RankCall, unless: Callable[[], bool]) -> Reply | None:
     """Wait for the reply, so that this thread can be interrupted; None once `unless` returns True."""
     future = me.calls.send(call)
-    while not unless():
-        try:
-            return future.result(LOOK_S)
-        except TimeoutError:
-            if future.done():
-                return future.result()
+    with standing_still(call.role, me.note):
+        while not unless():
+            try:
+                return future.result(LOOK_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
     return None

@@ -21,14 +21,15 @@ from dljob.testing.world.model import (
     Depart,
     Done,
     Drained,
+    GoOn,
     Heal,
     Item,
     Lapse,
     NodeOverdue,
     Probed,
+    ReportHang,
     SetUp,
     Silence,
-    Stall,
     StrikeOff,
     Up,
 )
@@ -56,6 +57,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.watched.items()),
         frozenset(w.owner.items()),
         frozenset(w.hung),
+        frozenset((running, _since(at, now)) for running, at in w.stalls.items()),
         frozenset(w.met),
         frozenset(w.said.items()),
         frozenset(w.heard.items()),
@@ -94,6 +96,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
     verdict, join = s.verdict, limits.JOIN_S + 1
     return (
         s.phase.value,
+        tuple((stall.name, stall.ranks, stall.hung) for stall in s.stalls),
         _search(s, now),
         frozenset((name, evolve(own, stop_by=_from(own.stop_by, now))) for name, own in s.roles.items()),
         frozenset(
@@ -188,10 +191,12 @@ def _void(w: World, item: Item) -> bool:
     match item:
         case Up():
             return item.actor not in w.processes
-        case SetUp() | Done() | Stall() | Probed() | Drained():
+        case SetUp() | Done() | ReportHang() | Probed() | Drained():
             # The process is gone, or runs another incarnation of the rank.
             process = w.processes.get(item.actor)
             return process is None or item.running not in process.ranks
+        case GoOn():
+            return item.running not in w.stalls
         case AskIfKnown():
             # It is gone, or PrimeMaster watches it by now.
             return item.actor not in w.processes or item.actor in w.watched

@@ -17,6 +17,8 @@ WINDOW_S = 2_592_000
 """The window of the budgets, a month: longer than any run here."""
 KILL, ERROR, DEAF, DOUBLE = FaultMove("kill"), FaultMove("error"), FaultMove("deaf"), FaultMove("double")
 HANG = FaultMove("hang")
+STALLS = (FaultMove("stall", 0, 1.0), FaultMove("stall"))
+"""A rank stands still and goes on by itself; or until it is found to hang, and restarted."""
 CRASHES = tuple(FaultMove("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
 """PrimeMaster dies at once; before the next event is journaled; after it, before any action; after one action, which is
 lost, or takes effect.
@@ -102,6 +104,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
     Bounded(Small("a resize in process", job(_RESIZES), (*SCALES, KILL, DEAF, *FEW), PROMPT), 2),
     Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
+    Bounded(Small("a rank that stands still", job(role("a", 2)), (*STALLS, *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a spare node", job(role("a"), spares={"nodes": 1}), (KILL, *NODES, *FEW), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),

@@ -17,7 +17,7 @@ from dljob.master.state.memory_overrides import Given, unit_of
 from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
-from dljob.testing.world.model import Arrive, Carry, Item, Pending, Process, Running, Silence, Watched
+from dljob.testing.world.model import Arrive, Carry, Item, Pending, Process, ReportStalls, Running, Silence, Watched
 from dljob.testing.world.tables import NodeTable, PlacedTable
 
 _SHOWN, _WHERE = attrgetter("id", "leaving"), attrgetter("node")
@@ -98,7 +98,9 @@ class Surroundings:
         """(role, node) pairs that passed a node check."""
 
     def _serve(self) -> None:
-        """Set up what concerns servers."""
+        """Set up what concerns servers, and ranks that stand still."""
+        self.stalls: dict[Running, float] = {}
+        """Rank that stands still -> since when (unix seconds); all others wait for it."""
         self.cut_versions: dict[int, int] = {}
         """Cut -> the newest version of weights when its trainer saved."""
         self.left_versions: dict[int, tuple[int, int]] = {}
@@ -181,6 +183,8 @@ class Surroundings:
             self.running.pop(key, None)
         self._count(running, actor, -1)
         self.hung.discard(running)
+        if self.stalls.pop(running, None) is not None:
+            self.later(ReportStalls())
         self.said.pop(running, None)
         self.draining.discard(running)
         self.stubborn.discard(running)

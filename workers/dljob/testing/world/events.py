@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dljob.master.failure.stalling import standing_stalls
 from dljob.master.placement import elastic
-from dljob.master.state.events import HangFound, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
+from dljob.master.state.events import (
+    HangFound,
+    HostReady,
+    NodeFrozen,
+    NodesSeen,
+    NodeThawed,
+    RankReady,
+    SpareReady,
+    StallsFound,
+)
 from dljob.master.state.evolve import evolve
+from dljob.master.state.stalls import Stall
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Outcome, Reason
 from dljob.testing.world import executor, leaving, servers
@@ -21,6 +32,7 @@ from dljob.testing.world.model import (
     Depart,
     Done,
     Drained,
+    GoOn,
     Heal,
     Item,
     Lapse,
@@ -28,10 +40,11 @@ from dljob.testing.world.model import (
     PollNodes,
     Probed,
     Process,
+    ReportHang,
+    ReportStalls,
     SetUp,
     Silence,
     SpareKey,
-    Stall,
     StrikeOff,
     Up,
     made_by,
@@ -112,7 +125,7 @@ def _done(w: MasterWorld, i: Done) -> None:
     # A rank that hangs never ends by itself.
     if process is None or i.running not in process.ranks or i.running in w.hung:
         return
-    if w.nodes[process.node].silence is Silence.FROZEN:
+    if w.nodes[process.node].silence is Silence.FROZEN or i.running in w.stalls:
         w.later(i, 0.5)
         return
     w.ended.add((i.running.role, i.running.rank))
@@ -125,7 +138,7 @@ def _drained(w: MasterWorld, i: Drained) -> None:
         executor.leave(w, process, i.running, executor.LEFT)
 
 
-def _stall(w: MasterWorld, i: Stall) -> None:
+def _report_hang(w: MasterWorld, i: ReportHang) -> None:
     """The hang detection reports a rank, once PrimeMaster counts it as ready and its node answers."""
     process, r = w.processes.get(i.actor), i.running
     if process is None or r not in w.hung or w.state is None:
@@ -138,6 +151,23 @@ def _stall(w: MasterWorld, i: Stall) -> None:
         w.later(Arrive(HangFound(r.role, r.rank, r.incarnation, Reason.HANG.value, "it stands still")))
     else:
         w.later(i, 0.5)
+
+
+def _report_stalls(w: MasterWorld, _i: ReportStalls) -> None:
+    if w.state is None or w.finished is not None:
+        return
+    ranks = tuple(sorted(w.running))
+    stalls = tuple(
+        Stall(f"{r.role}/{r.rank}@{r.incarnation}", since, "all wait {} for it", f"{r.role}/{r.rank}", ranks)
+        for r, since in w.stalls.items()
+    )
+    if standing_stalls(w.state, stalls) != w.state.stalls:
+        w.later(Arrive(StallsFound(stalls)))
+
+
+def _go_on(w: MasterWorld, i: GoOn) -> None:
+    if w.stalls.pop(i.running, None) is not None:
+        w.later(ReportStalls())
 
 
 def _poll_nodes(w: MasterWorld, _i: PollNodes) -> None:
@@ -260,7 +290,9 @@ _HAPPEN: dict[type, Callable[[MasterWorld, Any], None]] = {
     Done: _done,
     Probed: servers.probed,
     Drained: _drained,
-    Stall: _stall,
+    ReportHang: _report_hang,
+    ReportStalls: _report_stalls,
+    GoOn: _go_on,
     PollNodes: _poll_nodes,
     Boot: _boot,
     Break: _break,

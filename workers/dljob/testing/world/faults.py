@@ -10,16 +10,20 @@ from dljob.master.state.views import HostId, NodeView, Outcome, Reason
 from dljob.testing.world import checks, elastic, executor, fleets, leaving, servers, weight_invariants
 from dljob.testing.world.events import on
 from dljob.testing.world.model import (
+    GO_ON_S,
     HANG_S,
+    STALL_S,
     Arrive,
     Break,
     FaultMove,
+    GoOn,
     Heal,
     Lapse,
     Node,
     NodeOverdue,
+    ReportHang,
+    ReportStalls,
     Silence,
-    Stall,
     StrikeOff,
 )
 from dljob.testing.world.prime_master import MasterWorld
@@ -108,7 +112,26 @@ def _hang(w: MasterWorld, f: FaultMove) -> None:
     running = next(r for r in w.processes[actor].ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
     if running not in w.hung:
         w.hung.add(running)
-        w.later(Stall(actor, running), HANG_S)
+        w.later(ReportHang(actor, running), HANG_S)
+
+
+def _stand_still(w: MasterWorld, f: FaultMove) -> None:
+    """A rank finishes nothing, and all others wait for it: for `value` 0 until it is restarted, else for GO_ON_S."""
+    live = sorted(w.running)
+    if not live:
+        return
+    key = live[f.pick % len(live)]
+    incarnation, actor = w.running[key][0]
+    running = next(r for r in w.processes[actor].ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
+    if running in w.stalls:
+        return
+    w.stalls[running] = w.clock()
+    w.later(ReportStalls(), STALL_S)
+    if f.value:
+        w.later(GoOn(running), GO_ON_S)
+    elif running not in w.hung:
+        w.hung.add(running)
+        w.later(ReportHang(actor, running), HANG_S)
 
 
 def _speaking(w: MasterWorld, f: FaultMove) -> list[str]:
@@ -209,6 +232,7 @@ FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "error": _end_rank,
     "deaf": _deafen,
     "hang": _hang,
+    "stall": _stand_still,
     "node lost": _lose_node,
     "freeze": lambda w, f: _silence(w, f, Silence.FROZEN),
     "cut": lambda w, f: _silence(w, f, Silence.CUT),
@@ -238,7 +262,7 @@ def possible(w: MasterWorld, kind: str) -> list[FaultMove]:
     """Return the possible faults of a kind now, one for each victim."""
     if kind in ("kill", "deaf"):
         count = len(w.processes)
-    elif kind in ("error", "hang"):
+    elif kind in ("error", "hang", "stall"):
         count = len(w.running)
     elif kind in ("unready", "unhealthy", "stubborn"):
         count = servers.victims(w, kind)

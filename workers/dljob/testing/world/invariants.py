@@ -16,6 +16,7 @@ from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Reserve, SpawnHost
 from dljob.master.state.events import Event
 from dljob.master.state.ledger import Account
+from dljob.master.state.stalls import stalled_ranks
 from dljob.master.state.state import (
     HostPhase,
     JobState,
@@ -40,7 +41,7 @@ from dljob.testing.world import (
     spare_invariants,
     weight_invariants,
 )
-from dljob.testing.world.model import Process, Running, spare_actor
+from dljob.testing.world.model import Process, ReportStalls, Running, spare_actor
 from dljob.testing.world.state import WorldState
 
 
@@ -168,7 +169,15 @@ def left_behind(w: WorldState) -> list[str]:
 
 def sweep(w: WorldState) -> list[str]:
     """Return all broken invariants that can be seen from outside the core or inside."""
-    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
+    found = [
+        *_counts(w.known),
+        *_incidents(w.known),
+        *_timers(w.known),
+        *_budgets(w),
+        *_ledger(w),
+        *_stalls(w),
+        *well_ended(w),
+    ]
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
@@ -291,6 +300,24 @@ def _ledger(w: WorldState) -> Iterator[str]:
         whole = ledger.rank_time(book, name, facts.plan.replicas, at)
         if spent != whole:
             yield f"ledger: {name} spent {spent} us, its ranks were there for {whole}"
+
+
+def _stalls(w: WorldState) -> Iterator[str]:
+    """A rank that stands still is in `stalled` since its stall began, and in no other account; nobody else is."""
+    state, clocks = w.known, w.known.ledger.clocks
+    if state.stalled != stalled_ranks(state.stalls):
+        yield "stalls: the index is not that of the stalls"
+    for key, (account, since) in clocks.items():
+        if (account is Account.STALLED) != (key in state.stalled):
+            yield f"stalls: {key} is in {account.value}, and is {'' if key in state.stalled else 'not '}in a stall"
+        elif key in state.stalled:
+            origin, begin = state.ledger.stalled[key]
+            told = max(begin, micros(state, state.stalled[key]))
+            if since > told:
+                yield f"stalls: {key} stands still since {told} us, and was in {origin.value} until {since} us"
+    busy = w.arriving or any(isinstance(pending.item, ReportStalls) for pending in w.pending.values())
+    if state.stalls and w.state is not None and not w.stalls and not busy:
+        yield f"stalls: {state.stalls[0].name} stands in the state, and no rank stands still"
 
 
 def _orphans(w: WorldState) -> Iterator[str]:

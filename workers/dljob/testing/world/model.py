@@ -10,6 +10,8 @@ from dljob.master.state.actions import Action, SpawnHost, SpawnSpare
 from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, RankServes, SpareLost, WeightsLoaded
 from dljob.master.state.views import HostId, NodeView, Outcome
 
+STALL_S, GO_ON_S = 1.0, 2.0
+"""Seconds for which a rank has stood still when its stall is reported, and when it goes on by itself."""
 HANG_S = 3.0
 """Seconds for which a rank has made no step when the hang is detected."""
 
@@ -179,10 +181,22 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class ReportHang:
     """PrimeMaster's hang detection finds a rank that hangs."""
 
     actor: str
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStalls:
+    """PrimeMaster's stall watch looks at who waits for whom, and reports what has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """A rank that stood still goes on by itself."""
+
     running: Running
 
 
@@ -254,7 +268,9 @@ Item: TypeAlias = (
     | Done
     | Probed
     | Drained
-    | Stall
+    | ReportHang
+    | ReportStalls
+    | GoOn
     | PollNodes
     | Boot
     | Break

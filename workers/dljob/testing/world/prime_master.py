@@ -24,12 +24,14 @@ from dljob.testing.world import elastic, executor, fleets, invariants, server_in
 from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     HANG_S,
+    STALL_S,
     Arrive,
     AskIfKnown,
     NodeOverdue,
+    ReportHang,
+    ReportStalls,
     Silence,
     SpareKey,
-    Stall,
     Watched,
 )
 from dljob.testing.world.state import GONE, WorldState
@@ -181,7 +183,9 @@ class MasterWorld(WorldState):
         """Detect silent nodes and hung ranks again: the detectors' own state died with the last PrimeMaster."""
         for running in sorted(self.hung, key=lambda r: (r.role, r.rank)):
             actor = next(a for i, a in self.running[running.role, running.rank] if i == running.incarnation)
-            self.later(Stall(actor, running), HANG_S)
+            self.later(ReportHang(actor, running), HANG_S)
+        if self.stalls or self.known.stalls:
+            self.later(ReportStalls(), STALL_S)
         for name, node in self.nodes.items():
             if node.silence is not Silence.NONE:
                 self.later(NodeOverdue(name), self.job.fault_tolerance.node.freeze_seconds)
