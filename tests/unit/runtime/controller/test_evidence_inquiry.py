@@ -217,31 +217,38 @@ def test_who_forked_a_process_of_this_node_has_noted_its_end_where_no_agent_is(t
     assert lost(Asked({AGENT: ()}, "ray", end=ignorant, here="n1"), told) == WITHOUT_A_WORD, "it would have read that"
 
 
-def test_a_loss_on_another_node_without_an_agent_waits_for_no_process_there_and_its_cause_comes_later(
-    told, monkeypatch
-):
+def test_who_forked_a_process_of_another_raylet_of_this_machine_has_noted_its_end(told, monkeypatch):
+    monkeypatch.setattr(worker_ends, "wait_status_beside", {41: 9}.get)
+    outcome = lost(Asked(name="ray", here="head"), told)
+    assert (outcome.code, outcome.message) == (137, "ended by SIGKILL")
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["it answers", "its answer comes late"])
+def test_another_machine_without_an_agent_is_asked_and_a_loss_waits_little_for_its_answer(told, monkeypatch, is_slow):
     monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0,))
-    nodes = []
+    asked_nodes = []
 
     async def on_node(node, function, pid):
-        nodes.append(node)
+        asked_nodes.append(node)
+        if is_slow and len(asked_nodes) == 1:
+            await asyncio.Event().wait()
         return 9 if (function, pid) == (worker_ends.wait_status, 41) else ()
 
-    async def ask_late():
+    async def ask_twice():
         async def offer(*events):
             told.extend(events)
 
         inquiry = Inquiry(backend, offer, "j/agent/", TaskOwner(print))
-        assert await inquiry.ended("n1", 41, WITHOUT_A_WORD) == WITHOUT_A_WORD
-        assert not nodes
+        first = await inquiry.ended("n1", 41, WITHOUT_A_WORD)
         inquiry.begin_end(WHO, "n1", 41, WITHOUT_A_WORD)
         await asyncio.gather(*inquiry._tasks)
+        return first
 
     monkeypatch.setattr(log_tails, "on_node", on_node)
     backend = Asked(name="ray")
-    asyncio.run(ask_late())
+    assert asyncio.run(ask_twice()).code == (None if is_slow else 137)
     (event,) = told
-    assert (nodes, event.end.code, event.end.message) == (["n1"], 137, "ended by SIGKILL")
+    assert (asked_nodes, event.end.code, event.end.message) == (["n1", "n1"], 137, "ended by SIGKILL")
 
 
 @pytest.mark.parametrize(

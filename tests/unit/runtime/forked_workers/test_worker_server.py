@@ -205,8 +205,12 @@ def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served: Served, mon
     monkeypatch.setattr(worker_ends, "FRESH_S", 0.0)
     assert worker_ends.wait_status(int(str(told["pid"]))) is None, "the pid may be another process's by now"
     monkeypatch.setattr(worker_ends, "FRESH_S", 60.0)
+    pid = int(str(told["pid"]))
+    assert worker_ends.wait_status_beside(pid) is None, "its note is its own raylet's"
     monkeypatch.setenv(clean_process.RAYLET, "1")
-    assert worker_ends.wait_status(int(str(told["pid"]))) is None, "a Ray of user code has no such servers"
+    assert worker_ends.wait_status(pid) is None, "a Ray of user code has no such servers"
+    monkeypatch.setenv(server.FOLDER, f"1:{served.folder}")
+    assert (worker_ends.wait_status(pid), worker_ends.wait_status_beside(pid)) == (None, signal.SIGKILL)
 
 
 def test_notes_of_ends_take_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

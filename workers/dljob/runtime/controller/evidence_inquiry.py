@@ -66,16 +66,18 @@ class Inquiry:
         return vanished if found is None else process_end.with_status(vanished, *found)
 
     async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
-        """Return the wait status that was noted by who had forked a host, on a node that has no agent yet, or none.
+        """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
 
-        The restart does not wait for another node than PrimeMaster's: a process of Ray starts there for the question.
+        On another machine a process of Ray starts for the question. The restart waits END_S for that at most: without
+        the status, a second such end would end the job with its cause unknown.
         """
-        status = None
         if node == self._backend.here():
             status = await asyncio.to_thread(worker_ends.wait_status, pid)
-        elif late and self._backend.name == "ray":
-            async with asyncio.timeout(WITHIN_S):
-                status = await log_tails.on_node(node, worker_ends.wait_status, pid)
+        else:
+            status = await asyncio.to_thread(worker_ends.wait_status_beside, pid)
+            if status is None and self._backend.name == "ray":
+                async with asyncio.timeout(WITHIN_S if late else END_S):
+                    status = await log_tails.on_node(node, worker_ends.wait_status, pid)
         return None if status is None else (status, "")
 
     async def wait_until_gone(self, node: str, pid: int) -> None:

@@ -7,6 +7,7 @@ node's agent, if the job has one there yet (docs/adr/0019-first-cause-attributio
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,16 +23,31 @@ WITHIN_S, PAUSE_S = 0.1, 0.005
 def wait_status(pid: int) -> int | None:
     """Return the wait status of a worker of this node that has just ended; None where no server notes it."""
     folder, raylet = clean_process.sockets()
-    if not folder:
-        return None
+    return _awaited_note(Path(folder), pid, lambda server: server.startswith(f"{raylet}-")) if folder else None
+
+
+def wait_status_beside(pid: int) -> int | None:
+    """Return the wait status of a worker of another raylet of this machine; None where no server notes it.
+
+    Only raylets of one machine share a folder of sockets, as those of `dljob run` do: there a pid means one process.
+    """
+    folder, raylet = clean_process.sockets()
+    return _awaited_note(Path(folder), pid, lambda server: not server.startswith(f"{raylet}-")) if folder else None
+
+
+def _awaited_note(folder: Path, pid: int, is_asked: Callable[[str], bool]) -> int | None:
+    """Wait for the note of a worker's end by one of the servers in a folder; None where it does not come."""
     until = time.monotonic() + WITHIN_S
-    while (found := _noted(Path(folder), raylet, pid)) is None and time.monotonic() < until:
+    while servers := [file for file in folder.glob("*.sock*") if is_asked(file.name)]:
+        status = _noted([file for file in servers if file.suffix == ENDS], pid)
+        if status is not None or time.monotonic() >= until:
+            return status
         time.sleep(PAUSE_S)
-    return found
+    return None
 
 
-def _noted(folder: Path, raylet: int, pid: int) -> int | None:
-    for file in folder.glob(f"{raylet}-*{ENDS}"):
+def _noted(files: Iterable[Path], pid: int) -> int | None:
+    for file in files:
         with suppress(OSError, ValueError):
             for line in reversed(file.read_text().splitlines()):
                 number, status, at = line.split()
