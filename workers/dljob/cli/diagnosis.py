@@ -75,8 +75,9 @@ def _plain(line: str) -> str:
 def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     status = job.status
     phase, reason, message = job.phase, str(status.get("reason") or ""), str(status.get("message") or "")
-    said = ": ".join(text for text in (reason, message) if text)
-    head = [one_line(f"{job.title}: {phase}{f': {said}' if said else ''}", WIDTH)]
+    # A job that runs, and one that has succeeded, have no reason but their phase.
+    words = ": ".join(text for text in (reason if reason != phase else "", message) if text)
+    head = [one_line(f"{job.title}: {phase}{f': {words}' if words else ''}", WIDTH)]
     if job.unseen:
         return Diagnosis(CauseKind.UNKNOWN, [*head, f"  {job.unseen}"])
     faults = [fault for fault in _faults(status) if fault.get("reason") not in _ORDERED]
@@ -93,6 +94,10 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         return Diagnosis(CauseKind.UNKNOWN, [*lines, f"next: dljob events {name}{flags}"])
     if not faults:
         return _without_faults(head, phase, name, flags)
+    # Its failures are history: an advice to correct something would be wrong.
+    if phase == "Succeeded":
+        lines = [*head, "nothing failed in the end; the job went on after each failure", *_restarts(status)]
+        return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
     last = faults[-1]
     # PrimeMaster has no rank's log, but one of its own.
     remedy = VERDICTS[reasons.MASTER_BUDGET] if last.get("target") == MASTER else of_fault(*_cause(last))
@@ -185,8 +190,13 @@ def _done(status: Json, faults: Sequence[Json]) -> list[str]:
         spent = last.get("seconds")
         took = f"recovered in {seconds(spent)}" if isinstance(spent, int | float) else "not yet recovered"
         done = f"{target} restarted at level {level}; {took}{lost_steps(last)}"
+    return [f"done: {done}", *_restarts(status), *_earlier(faults[:-1])]
+
+
+def _restarts(status: Json) -> list[str]:
+    """Return the line with the number of restarts of each level; none without any."""
     counts = ", ".join(f"{n} {level_words(level)}" for level, n in nested(status, "restarts").items() if n)
-    return [f"done: {done}", *([f"restarts: {counts}"] if counts else []), *_earlier(faults[:-1])]
+    return [f"restarts: {counts}"] if counts else []
 
 
 def _earlier(faults: Sequence[Json]) -> list[str]:

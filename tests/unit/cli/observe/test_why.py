@@ -115,6 +115,17 @@ def test_jobs_without_a_fault_have_a_kind_too(said: dict[str, Any], kind: CauseK
     assert explained(said)[0] is kind
 
 
+def test_a_job_that_succeeded_has_healed_failures_and_no_advice() -> None:
+    kind, lines = explained(status("Succeeded", "Succeeded", faults=(RAISED, LOST), restarts={"role": 1}))
+    assert (kind, lines[0]) == (CauseKind.NOTHING, "ppo (a7efe1a7): Succeeded")
+    assert lines[1].startswith("nothing failed")
+    assert [line.partition(":")[0] for line in lines[2:]] == ["restarts", "earlier", "earlier"]
+
+
+def test_a_phase_is_no_reason_of_itself() -> None:
+    assert explained(status("Running", "Running"))[1] == ["ppo (a7efe1a7): Running", "nothing failed"]
+
+
 def test_an_exception_about_a_full_device_counts_as_memory() -> None:
     assert (
         of_fault("UserError", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB").kind is CauseKind.MEMORY
