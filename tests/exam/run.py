@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,19 @@ TRIES = 2
 """A cause that was not planted, as on a busy machine, is planted once more."""
 LONGER_S = 600.0
 """What a cause may take beside its own time limit: start, questions, end, a second try."""
+
+
+RUNNING: set[subprocess.Popen[str]] = set()
+"""The runs of causes; where this one is to end, they end their jobs."""
+
+
+def leave(_number: int, _frame: object) -> None:
+    """End with all runs of causes, each of which ends its job."""
+    for ran in tuple(RUNNING):
+        ran.terminate()
+    if RUNNING:
+        os._exit(143)  # the threads that wait for them would go on to the next causes
+    sys.exit(143)
 
 
 def version() -> str:
@@ -94,14 +108,17 @@ def in_namespaces(cause: Cause, peer: str = "") -> dict[str, Any]:
         command = [*prefix, sys.executable, str(HERE / "run.py"), "--inside", cause.name, "--row", str(file)]
         command += ["--peer", peer]
         row: dict[str, Any] = {"name": cause.name, "group": cause.group, "grade": BROKEN, "peer": peer}
-        try:
-            ran = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=cause.limit_s + LONGER_S
-            )
-        except subprocess.TimeoutExpired:
-            return {**row, "broken": "the run of this cause itself did not end"}
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ran:
+            RUNNING.add(ran)
+            try:
+                printed, _ = ran.communicate(timeout=cause.limit_s + LONGER_S)
+            except subprocess.TimeoutExpired:
+                ran.terminate()
+                return {**row, "broken": "the run of this cause itself did not end"}
+            finally:
+                RUNNING.discard(ran)
         if not file.exists():
-            return {**row, "broken": ran.stderr[-2000:]}
+            return {**row, "broken": printed[-2000:]}
         return json.loads(file.read_text())
 
 
@@ -179,4 +196,6 @@ def run_all(runs: Sequence[tuple[Cause, str]], jobs: int, file: Path, *, again: 
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
     sys.exit(main())
