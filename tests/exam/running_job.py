@@ -45,7 +45,7 @@ PARTS = {
     "head raylet": ("raylet/raylet", "/raylet-0 "),
     "raylet": ("raylet/raylet", "/raylet-1 "),
     "gcs": ("gcs/gcs_server",),
-    "host": ("ray::ThreadHost",),
+    "host": ("ray::", "Host"),
     "node agent": ("ray::NodeAgent",),
     "light agent": ("light_agent.py", "/n1/"),
     "fork server": ("forked_workers/server.py",),
