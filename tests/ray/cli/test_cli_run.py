@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_kit import Place, Running, child, using
 
+from dljob.telemetry.remedies import CauseKind
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
 
 NOTHING = {"inProcess": 0, "process": 0, "roleGroup": 0, "role": 0, "job": 0, "node": 0, "master": 0}
@@ -125,16 +127,22 @@ def wait_for_end(pidfd: int, timeout: float = 20) -> None:
 
 
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
-def test_run_exits_with_code_4_when_its_ray_dies(victim: str, place: Place) -> None:
+def test_run_tells_how_its_ray_ended_and_leaves_a_final_status(victim: str, place: Place) -> None:
     with place.running("run", place.job("patient")) as run:
         running(run)
         scratch = place.scratch()
-        os.kill(child(run.process.pid, f"/{victim} ", *(["--head"] if victim == "raylet" else [])), signal.SIGKILL)
+        pid = child(run.process.pid, f"/{victim} ", *(["--head"] if victim == "raylet" else []))
+        os.kill(pid, signal.SIGKILL)
         code, out, errors = run.end()
     assert code == 4
     assert out == ""
-    assert f"Ray ended before the job: {victim} of the embedded Ray ended; its log: {scratch}" in errors
-    assert str(place.entry()["folder"]) in errors
+    cause = f"the {victim} (pid {pid}) of the head was ended by SIGKILL from outside"
+    assert f"Ray ended before the job: {cause}" in errors
+    status = json.loads(place.dljob("status", "job", "-o", "json").stdout)
+    assert (status["phase"], status["reason"], status["message"]) == ("Failed", "RayLost", cause)
+    why = place.dljob("why", "job")
+    assert (why.returncode, f"RayLost: {cause}" in why.stdout) == (CauseKind.NODE, True)
+    assert (place.entry()["folder"] / "ray-logs" / f"head-{victim}.out").stat().st_size, "Ray's own folder is gone"
     assert gone(place, scratch)
 
 

@@ -23,6 +23,7 @@ from dljob.api.logs import UNTIMED
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
 from dljob.errors import UsageError
+from dljob.telemetry.remedies import CauseKind
 
 UID = "0123456789abcdef0123456789abcdef"
 ENDED: dict[str, Any] = {
@@ -125,10 +126,22 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("ppo (01234567): Lost")
-    assert f"its runner, pid {os.getpid()}, ended without a final status" in shown
+    lost = f"RunnerKilled: its runner (pid {os.getpid()}) is gone without a final status: it was killed"
+    assert lost in shown
+    assert main.run(["why", "ppo"]) == CauseKind.STOPPED
+    assert f"first cause: job: {lost}" in capsys.readouterr().out
     for words in (["stop", "ppo"], ["restart", "ppo"]):
         assert main.run(words) == 3
         assert record.dir in capsys.readouterr().err
+
+
+def test_a_job_from_before_a_restart_of_the_machine_was_not_killed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, _, pids = registry.this_host().split("/")
+    job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1, runner_host=f"{host}/old/{pids}")
+    assert main.run(["why", "ppo"]) == CauseKind.NODE
+    assert "this machine was restarted while the job ran" in capsys.readouterr().out
 
 
 def test_orders_to_an_ended_job_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

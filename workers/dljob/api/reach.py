@@ -70,7 +70,7 @@ def why_unreached(record: RegistryEntry) -> str:
         return f"job {record.name} runs on {host}, or was killed there: no command reaches it from this host"
     if not record.stale:
         return ""
-    return f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status"
+    return f"job {record.name} is lost: {record.why_lost()[1]}"
 
 
 def _silence(record: RegistryEntry, line: SocketLine) -> str:

@@ -20,6 +20,7 @@ from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.runtime.control_socket.location import ENTRY, read, remove, write
 from dljob.runtime.process.guard import boot_id
 from dljob.spec.status import TERMINAL
+from dljob.telemetry import reasons
 
 _UID8 = 8
 _PREFIX = 4
@@ -72,6 +73,14 @@ class RegistryEntry:
         """Whether the runner is gone without a final status: nothing of the job can be alive."""
         gone = self.runner != 0 and start_of(self.runner) != self.runner_started
         return gone and not self.over and not self.elsewhere
+
+    def why_lost(self) -> tuple[str, str]:
+        """Return a reason and a message about a runner that is gone without a final status."""
+        gone = f"its runner (pid {self.runner}) is gone without a final status"
+        here, there = this_host().split("/"), self.runner_host.split("/")
+        if here[1:2] != there[1:2] and there[1:2] not in ([], [""]):
+            return reasons.MACHINE_RESTARTED, f"{gone}: this machine was restarted while the job ran"
+        return reasons.RUNNER_KILLED, f"{gone}: it was killed; the job's processes were ended"
 
     @property
     def elsewhere(self) -> str:

@@ -99,8 +99,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         lines = [*head, "nothing failed in the end; the job went on after each failure", *_restarts(status)]
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
     last = faults[-1]
-    # PrimeMaster has no rank's log, but one of its own.
-    remedy = VERDICTS[reasons.MASTER_BUDGET] if last.get("target") == MASTER else of_fault(*_cause(last))
+    remedy = _remedy(last)
     lines = [*head, *_first(last), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
@@ -157,6 +156,15 @@ def _cause(fault: Json) -> tuple[str, str]:
     reason = words.partition(":")[0]
     # `reason` is that of the fault, which may have followed from a first cause of another reason.
     return (reason if reason in FAULTS else str(fault.get("reason") or ""), words)
+
+
+def _remedy(fault: Json) -> Remedy:
+    # PrimeMaster has no rank's log, but one of its own.
+    if fault.get("target") == MASTER:
+        return VERDICTS[reasons.MASTER_BUDGET]
+    reason, words = _cause(fault)
+    # What ended the whole job, such as the end of its Ray, may be no failure of a rank.
+    return VERDICTS[reason] if fault.get("level") == "Fail" and reason in VERDICTS else of_fault(reason, words)
 
 
 def _whose(fault: Json) -> str:

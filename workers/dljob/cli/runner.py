@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dljob.api import registry
 from dljob.api.handle import check_code_dir, free_name, refuse_suspended
+from dljob.api.local.final_status import AbruptEnd, ray_end, write_end
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
 from dljob.cli.progress import outcome_line
@@ -18,6 +19,8 @@ from dljob.cli.rank_output import EVERYTHING, Shown
 from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.plan import plan
 from dljob.plan.targets import load_faults
+from dljob.telemetry import reasons
+from dljob.telemetry.process_ends import describe_end
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from dljob.runtime.backend.embedded import EmbeddedRay
     from dljob.runtime.faults.injector import FaultInjector
     from dljob.spec.model import DLJobManifest
+    from dljob.telemetry.process_ends import ProcessEnd
 
 STOP_S = 20.0
 """Time, in seconds, for a job to stop after Ctrl-C before its Ray is ended."""
@@ -82,8 +86,10 @@ class Runner:
         self._code_dir = code_dir
         check_code_dir(self._code_dir)
         # Filled by the thread that watches Ray's processes, before its signal.
-        self._deaths: list[str] = []
+        self._deaths: list[ProcessEnd] = []
         self._handle: JobHandle | None = None
+        self._end: AbruptEnd | None = None
+        """How the job ended where PrimeMaster could not end it."""
         note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
         if note:
             output.say(note)
@@ -104,6 +110,9 @@ class Runner:
                     return self._job(ray)
                 except Interrupted:
                     return self._stop()
+                except RayDied:
+                    self._end = ray_end(self._deaths[0], ray.folder, self._folder(), time.time())
+                    raise
                 except OSError:  # a pipe or terminal was closed, and our output has no reader any more
                     # The job may have ended already: then only its outcome could not be printed.
                     if self._handle is None or not self._handle.record.over:
@@ -113,11 +122,17 @@ class Runner:
             return self._say_interrupted()
         except RayDied:
             raise UnreachableError(
-                f"Ray ended before the job: {self._deaths[0]}", hint=f"journal and logs: {self._folder()}"
+                f"Ray ended before the job: {describe_end(self._deaths[0])}",
+                hint=f"see dljob why {self._name()}; journal and logs, also those of Ray: {self._folder()}",
             ) from None
+        except Exception as error:
+            self._end = AbruptEnd("Failed", reasons.RUNNER_FAILED, f"dljob run failed: {error}", at=time.time())
+            raise
         finally:
             if self._handle is not None:
-                # PrimeMaster may have died with its Ray before it could remove its socket.
+                # Nothing of the job is left. PrimeMaster may have died with its Ray before it could write a final
+                # status or remove its socket.
+                write_end(self._handle.record, self._end or self._killed())
                 registry.close_socket(self._handle.record)
 
     def _job(self, ray: EmbeddedRay) -> int:
@@ -200,6 +215,14 @@ class Runner:
 
     def _folder(self) -> Path:
         return self._handle.dir if self._handle is not None else registry.home()
+
+    def _name(self) -> str:
+        return self._manifest.metadata.name if self._handle is None else self._handle.uid[:8]
+
+    def _killed(self) -> AbruptEnd:
+        """Return the end of a job that was asked to stop, and killed before it had stopped."""
+        message = f"stopped by pid {os.getpid()}; its processes were killed, as it had not ended when it was to end"
+        return AbruptEnd("Stopped", reasons.STOPPED, message, at=time.time(), is_failure=False)
 
 
 _heard = -ONCE_S

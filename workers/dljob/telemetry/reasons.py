@@ -104,6 +104,10 @@ JOURNAL_FAILED = "JournalFailed"  # the journal cannot be written or read: no fu
 MASTER_FAILED = "MasterFailed"  # PrimeMaster has a bug; please report it with its log
 STOPPED = "StoppedByUser"  # a person or a program ordered the job to stop
 SUSPENDED = "JobSuspended"  # the job is suspended: this attempt ends, the next one resumes
+RAY_LOST = "RayLost"  # the Ray that `dljob run` had started for the job ended before it; its last logs are in ray-logs
+RUNNER_KILLED = "RunnerKilled"  # `dljob run` was killed, and the job's processes were ended with it
+RUNNER_FAILED = "RunnerFailed"  # `dljob run` met an error while the job ran, and ended the job's processes
+MACHINE_RESTARTED = "MachineRestarted"  # the machine was restarted while `dljob run` ran the job
 RELEASED = "Released"  # all actors and reservations of the job are gone
 
 RENAMED: Mapping[str, str] = {

@@ -117,6 +117,17 @@ VERDICTS: Mapping[str, Remedy] = {
     reasons.JOURNAL_FAILED: Remedy(
         CauseKind.NODE, "see that the volume of the job's folder is mounted, writable and not full"
     ),
+    reasons.RAY_LOST: Remedy(
+        CauseKind.NODE, "see who ended it: the machine's kernel log (dmesg) or its other users; then run the job again"
+    ),
+    reasons.RUNNER_KILLED: Remedy(
+        CauseKind.STOPPED,
+        "see who killed it: a user, a closed session, or the kernel for lack of memory (dmesg); then run the job again",
+    ),
+    reasons.RUNNER_FAILED: Remedy(
+        CauseKind.UNKNOWN, "read the error, and what dljob run printed; then run the job again"
+    ),
+    reasons.MACHINE_RESTARTED: Remedy(CauseKind.NODE, "run the job again"),
     "InvalidSpec": Remedy(CauseKind.SPEC, "correct the spec; dljob validate FILE shows all of its problems"),
     "DoesNotFit": Remedy(CauseKind.SPEC, "correct nodeGroups or the roles; dljob plan FILE shows what each rank takes"),
     "ForbiddenPod": Remedy(CauseKind.SPEC, "leave out what the message names, or ask an administrator to allow it"),

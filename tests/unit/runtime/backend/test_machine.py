@@ -80,7 +80,8 @@ def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
 
 
 def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = SimpleNamespace(gcs_address="127.0.0.1:4321", get_logs_dir_path=lambda: str(tmp_path / "logs"))
+    logs = str(tmp_path / "logs")
+    head = SimpleNamespace(gcs_address="127.0.0.1:4321", get_logs_dir_path=lambda: logs, all_processes={})
 
     def start(_params: Any, serves: Callable[[Any], None]) -> Any:
         serves(head)
@@ -92,6 +93,25 @@ def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path: Path, monke
     here._run_head()
     assert (here.address, here.log_dir) == ("127.0.0.1:4321", tmp_path / "logs")
     assert here._gcs_up.is_set(), "nodes may start"
+
+
+@pytest.mark.parametrize(("load", "starts"), [(64.0, 2), (0.1, 1)])
+def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(
+    load: float, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+
+    def start(here: EmbeddedRay) -> None:
+        begun.append(here.folder)
+        here._fail("Ray's nodes did not come up within 60 s")
+
+    monkeypatch.setattr(embedded, "scratch_folder", lambda: Path(tempfile.mkdtemp(dir=tmp_path)))
+    monkeypatch.setattr(EmbeddedRay, "_start", start)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(UnreachableError, match="did not come up"):
+        EmbeddedRay([]).__enter__()
+    assert len(set(begun)) == starts
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import registry
+from dljob.api.local.final_status import lost_end, with_end
 from dljob.api.reach import reach, why_unreached
 from dljob.errors import NotFoundError, UnreachableError
 from dljob.runtime.control_socket.client import LocalConnection, SocketLine
@@ -137,7 +138,7 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
         raise NotFoundError(f"job {record.name} has ended: {phase}", hint=f"see dljob status {record.uid[:8]}")
     if record.stale:
         raise NotFoundError(
-            f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status",
+            f"job {record.name} is lost: {record.why_lost()[1]}",
             hint=f"its journal and logs are in {record.dir}",
         )
     if record.elsewhere:
@@ -155,6 +156,4 @@ def filed(record: registry.RegistryEntry) -> dict[str, Any]:
 
 def lost_status(record: registry.RegistryEntry) -> dict[str, Any]:
     """Return the status of a job that ended without a final one: the last written status, with phase Lost."""
-    message = f"its runner, pid {record.runner}, ended without a final status"
-    # The last written status may still say Running: phase and message come after it.
-    return {"name": record.name, "uid": record.uid, **record.status(), "phase": "Lost", "message": message}
+    return with_end({"name": record.name, "uid": record.uid, **record.status()}, lost_end(record))

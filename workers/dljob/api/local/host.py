@@ -29,9 +29,11 @@ from dljob.errors import DLJobError, UnreachableError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
+    from dljob.api.local.final_status import AbruptEnd
     from dljob.runtime.backend.embedded import EmbeddedRay
     from dljob.runtime.backend.machine import EmbeddedNode
     from dljob.spec.model import DLJobManifest
+    from dljob.telemetry.process_ends import ProcessEnd
 
 STOP_S = 20.0
 """Longest time, in seconds, for jobs to stop before their Ray ends, the same as after Ctrl-C of `dljob run`."""
@@ -58,7 +60,10 @@ class LocalJobs:
     """Machines of ended jobs; a later job that plans machines of the same shape reuses them."""
     jobs: list[LocalJob] = field(default_factory=list[LocalJob])
     served: bool = False
-    deaths: list[str] = field(default_factory=list[str])
+    deaths: list[ProcessEnd] = field(default_factory=list["ProcessEnd"])
+    """How the GCS or the head's raylet ended, with which all of its Ray ends."""
+    ends: list[tuple[LocalJob, AbruptEnd]] = field(default_factory=list[tuple[LocalJob, "AbruptEnd"]])
+    """How the jobs ended that ran when their Ray ended."""
 
     def submit(self, order: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
         """Start a job and return its uid and number of machines.
@@ -116,6 +121,22 @@ class LocalJobs:
         for job in [job for job, record in records if record.over or not record.folder.is_dir()]:
             self.jobs.remove(job)
             self.idle += job.nodes
+
+    def write_ends(self) -> None:
+        """Write the final status of jobs whose Ray has ended. Call it when nothing of that Ray is left."""
+        from dljob.api.local.final_status import write_end
+
+        for job, end in self.ends:
+            write_end(job.handle.record, end)
+
+    def keep_ends(self) -> None:
+        """Keep how the Ray of the running jobs ended, with its logs, before its folder is removed."""
+        if self.deaths and self.ray is not None:
+            from dljob.api.local.final_status import ray_end
+
+            self.look()
+            now = time.time()
+            self.ends = [(job, ray_end(self.deaths[0], self.ray.folder, job.handle.dir, now)) for job in self.jobs]
 
     @property
     def done(self) -> bool:
@@ -225,6 +246,8 @@ def main() -> int:
         except _SignalReceived:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the last checkpoints
             host.stop()
+        host.keep_ends()
+    host.write_ends()
     return 0
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import queue
 import secrets
 import select
 import signal
@@ -25,15 +26,18 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from dljob import ray_private
 from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
 from dljob.plan.labels import NODE_NAME
-from dljob.runtime.backend import light_agent, sweeper
+from dljob.runtime.backend import light_agent, ray_processes, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
 from dljob.runtime.forked_workers.first_template import start_raylet
+from dljob.telemetry.process_ends import ProcessEnd
+
+log = logging.getLogger(__package__)
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
@@ -43,22 +47,40 @@ _ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A dead raylet is noticed within 1.5 s instead of 14 s. More tries than Ray's default, as CPUs may be overloaded.
+    # A dead raylet refuses each check at once, so it is noticed within 1.5 s instead of 14 s. One that is stopped,
+    # swapped out or cut off answers nothing, which is waited for 51 s: on one machine it mostly goes on, and a node
+    # that Ray has given up can never come back. PrimeMaster judges silent nodes by itself, and sooner.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "5",
 }
+_HEAD = "the head"
+"""Name of the head in messages: it has no ranks, and so no name of a node."""
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 """The default for gloo: it would take the interface of the host name, and be open to the network there."""
 _FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_REDIS_ADDRESS", "RAY_GCS_SERVER_PORT", "RAY_NAMESPACE")
 """Variables by which this Ray would join another one, or be mistaken for it."""
 
 
+class _StartTimeoutError(UnreachableError):
+    """A process of Ray did not start in time, and none has said why it cannot."""
+
+
+class _Watched(NamedTuple):
+    """A process of Ray whose end is to be noticed."""
+
+    program: str
+    node: str
+    pid: int
+    pidfd: int
+    logs: Path
+
+
 class EmbeddedRay:
     """A context manager: on entry Ray is up at `address`, after exit nothing of it is left.
 
-    `on_death` is called with a message when Ray's GCS or its head's raylet dies.
+    `on_death` is called when Ray's GCS or its head's raylet has ended, with which all of it is lost.
 
     Attributes:
         address: host:port of the GCS.
@@ -66,9 +88,13 @@ class EmbeddedRay:
         log_dir: The logs of the head; those of other nodes lie beside it under `folder`.
     """
 
-    def __init__(self, nodes: Sequence[EmbeddedNode], *, on_death: Callable[[str], None] | None = None) -> None:
+    def __init__(self, nodes: Sequence[EmbeddedNode], *, on_death: Callable[[ProcessEnd], None] | None = None) -> None:
         self._nodes = nodes
         self._on_death = on_death
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Begin as an object whose Ray was never started."""
         self._made: list[Any] = []
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
@@ -80,6 +106,9 @@ class EmbeddedRay:
         self._saved: dict[str, str | None] = {}
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._wake: tuple[int, int] | None = None
+        self._watched: queue.SimpleQueue[_Watched] = queue.SimpleQueue()
+        """Processes whose end the watching thread does not wait for yet."""
+        self._processes = ray_processes.ProcessFile(Path())
         self._own_ip: Callable[..., str] | None = None
         self._store = STORE_BYTES
         self.folder = Path()
@@ -95,6 +124,20 @@ class EmbeddedRay:
         Raises:
             UnreachableError: Shared memory is too small, there is no folder, or a process failed (with its log).
         """
+        try:
+            self._enter()
+        except _StartTimeoutError as error:
+            # Beside much other work Ray misses its time now and then, and mostly no second time. Where nothing else
+            # runs, something else is wrong, which a second try would only tell a minute later.
+            load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
+            if load <= cpus:
+                raise
+            log.warning("%s; it is started once more, as the machine's load is %.0f", error.message, load)
+            self._prepare()
+            self._enter()
+        return self
+
+    def _enter(self) -> None:
         check_shared_memory(len(self._nodes))
         self._store = store_bytes(len(self._nodes), memory_limit.free()[0])
         self.folder = scratch_folder()
@@ -105,7 +148,6 @@ class EmbeddedRay:
         except BaseException:
             self.close()
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End Ray, however the block ended."""
@@ -165,6 +207,7 @@ class EmbeddedRay:
         ray_private.read_config_again()
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # Ray warns of absent devices: "Failed to detect NPU type"
         self._stay_local()
+        self._watch()
         with _quicker(self.folder, self):
             self._spawn("head", self._run_head)
             # Nodes need the GCS's address, and nothing else of the head.
@@ -172,7 +215,6 @@ class EmbeddedRay:
             if not self._gcs_up.wait(START_S) or self._errors:
                 self._fail("Ray's head did not start")
             self._start_nodes(self._nodes, first=1, wanted=len(self._nodes) + 1)
-        self._watch()
 
     def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, wanted: int) -> None:
         """Start nodes at once, numbered from `first`; return once `wanted` threads, the head's among them, report."""
@@ -265,7 +307,7 @@ class EmbeddedRay:
 
         # No CPUs and no devices: only planned nodes carry ranks.
         params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
-        self._made.append(ray_private.start_head(params, serves))
+        self._add_node(_HEAD, ray_private.start_head(params, serves))
         self.address = self._head.gcs_address
         self.log_dir = Path(self._head.get_logs_dir_path())
 
@@ -283,32 +325,62 @@ class EmbeddedRay:
             resources=resources,
             labels={**node.labels, NODE_NAME: node.name},
         )
-        self._made.append(ray_private.start_node(params))
+        self._add_node(node.name, ray_private.start_node(params))
 
     def _fail(self, what: str) -> None:
         cause = f": {self._errors[0]}" if self._errors else ""
-        raise UnreachableError(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint="is the machine out of memory?")
+        late = not self._errors or any(words in cause for words in ("timed out", "took too long"))
+        kind = _StartTimeoutError if late else UnreachableError
+        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint="is the machine out of memory?")
 
     # --- end
 
+    def _add_node(self, name: str, node: Any) -> None:
+        """Keep a node that was started, and have the ends of its processes noticed."""
+        self._made.append(node)
+        logs = Path(node.get_logs_dir_path())
+        for program in ray_processes.PROGRAMS:
+            for info in node.all_processes.get(program, ()):
+                pid = info.process.pid
+                self._processes.add_start(program, name, pid)
+                # A pidfd shows the end of a process without collecting its exit status.
+                self._watched.put(_Watched(program, name, pid, os.pidfd_open(pid), logs))
+        if self._wake:
+            os.write(self._wake[1], b".")
+
     def _watch(self) -> None:
-        """Call `on_death` when the GCS or the head's raylet ends before this process ends Ray."""
-        names = {}
-        for name, processes in self._head.all_processes.items():
-            # Pidfds: they show the end of a process without collecting its exit status.
-            names[os.pidfd_open(processes[0].process.pid)] = name
+        """Write down how each of Ray's processes ends until this process ends Ray, and call `on_death`."""
+        self._processes = ray_processes.ProcessFile(self.folder)
         self._wake = os.pipe()
-        wake = self._wake[0]
+        wake, leaving, new = self._wake[0], self._leaving, self._watched
 
-        def wait() -> None:
-            ready, _, _ = select.select([*names, wake], [], [])
-            if wake not in ready and not self._leaving.is_set() and self._on_death:
-                self._on_death(f"{names[ready[0]]} of the embedded Ray ended; its log: {self.log_dir}")
-            for descriptor in names:
-                os.close(descriptor)
+        def watch() -> None:
+            watched: dict[int, _Watched] = {}
+            while True:
+                ready, _, _ = select.select([*watched, wake], [], [])
+                if leaving.is_set():
+                    break
+                if wake in ready:
+                    os.read(wake, 1)
+                    while not new.empty():
+                        process = new.get()
+                        watched[process.pidfd] = process
+                for pidfd in ready:
+                    if pidfd in watched:
+                        self._note_end(watched.pop(pidfd))
+            for pidfd in watched:
+                os.close(pidfd)
 
-        thread = threading.Thread(target=wait, name="ray-watch", daemon=True)
+        thread = threading.Thread(target=watch, name="ray-watch", daemon=True)
         thread.start()
+
+    def _note_end(self, process: _Watched) -> None:
+        program, node, pid, pidfd, logs = process
+        end = ray_processes.read_end(program, node, pidfd, pid, logs)
+        os.close(pidfd)
+        self._processes.add_end(end)
+        if node == _HEAD and self._on_death:
+            self._on_death(end)
 
     def _reap(self) -> None:
         """Collect dead children, so that none stays as a zombie while this process lives."""
@@ -361,12 +433,12 @@ def _tail(folder: Path, lines: int = 5) -> str:
     return "\n".join(found)
 
 
-def send_signal_on_death(deaths: list[str]) -> Callable[[str], None]:
-    """Return an `on_death` that appends its message to `deaths` and wakes the main thread by SIGUSR1."""
+def send_signal_on_death(deaths: list[ProcessEnd]) -> Callable[[ProcessEnd], None]:
+    """Return an `on_death` that appends the end to `deaths` and wakes the main thread by SIGUSR1."""
 
-    def told(words: str) -> None:
-        deaths.append(words)
+    def on_death(end: ProcessEnd) -> None:
+        deaths.append(end)
         # A signal, as the main thread may be in a wait that nothing else interrupts.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    return told
+    return on_death

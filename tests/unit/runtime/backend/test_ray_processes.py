@@ -1,0 +1,77 @@
+"""The file in which an embedded Ray's parent writes down its processes, with real children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from dljob.runtime.backend.ray_processes import ProcessFile, ProcessReader, keep_logs, read_end
+from dljob.telemetry.process_ends import ProcessEnd
+
+ERROR = "[2026-11-29 12:01:41,551 E 1 1] (raylet) agent_manager.cc:87: an agent failed\n"
+
+
+def ended(command: str, logs: Path, number: int = 0) -> ProcessEnd:
+    """Return how a child is said to have ended, and check that its parent can still collect its exit status."""
+    with subprocess.Popen(["sh", "-c", command]) as child:
+        pidfd = os.pidfd_open(child.pid)
+        if number:
+            child.send_signal(number)
+        end = read_end("raylet", "cpu2-0", pidfd, child.pid, logs)
+        os.close(pidfd)
+        assert child.wait(5) == (-number if number else end.status and end.status >> 8)
+        assert end.pid == child.pid
+    return end
+
+
+def test_the_exit_status_of_a_child_is_read_and_stays_for_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "raylet.err").write_text(ERROR)
+    by_itself = ended("exit 3", tmp_path)
+    assert (by_itself.status, by_itself.error) == (3 << 8, "an agent failed")
+    killed = ended("sleep 60", tmp_path, signal.SIGKILL)
+    assert (killed.status, killed.error) == (9, ""), "an old error is no cause of a SIGKILL"
+
+
+def test_each_end_is_read_once_and_a_line_only_when_it_is_whole(tmp_path: Path) -> None:
+    file, reader, end = ProcessFile(tmp_path), ProcessReader(tmp_path), ProcessEnd("raylet", "cpu2-0", 7, 9)
+    assert reader.new_ends() == []
+    file.add_start("gcs_server", "the head", 5)
+    file.add_start("raylet", "cpu2-0", 7)
+    with (tmp_path / "processes.jsonl").open("a") as half:
+        half.write('{"program": ')
+        half.flush()
+        assert (reader.new_ends(), reader.raylets) == ([], {"cpu2-0": 7})
+        half.write('"raylet", "node": "cpu2-1", "pid": 8}\n')
+    file.add_end(end)
+    assert (reader.new_ends(), reader.raylets) == ([end], {"cpu2-0": 7, "cpu2-1": 8})
+    assert reader.new_ends() == []
+    assert ProcessReader(None).new_ends() == [], "another Ray has no such file"
+
+
+def test_a_stopped_raylet_is_said_to_be_stopped(tmp_path: Path) -> None:
+    file, reader = ProcessFile(tmp_path), ProcessReader(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        file.add_start("raylet", "cpu2-0", child.pid)
+        reader.new_ends()
+        assert reader.why_silent("cpu2-0") == ""
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert reader.why_silent("cpu2-0") == f"its raylet (pid {child.pid}) is stopped (state T)"
+        assert reader.why_silent("cpu2-1") == "", "nothing is known of that node"
+        child.kill()
+
+
+def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path) -> None:
+    ray, job = tmp_path / "ray", tmp_path / "job"
+    job.mkdir()
+    assert keep_logs(ray, job) is None
+    for folder in ("session_1/logs", "n1/session_1/logs"):
+        (ray / folder).mkdir(parents=True)
+        for name in ("raylet.err", "worker-1.out"):
+            (ray / folder / name).write_text(f"{folder} {name}")
+    (ray / "session_latest").symlink_to("session_1")
+    assert keep_logs(ray, job) == job / "ray-logs"
+    kept = {file.name: file.read_text() for file in (job / "ray-logs").iterdir()}
+    assert kept == {"head-raylet.err": "session_1/logs raylet.err", "n1-raylet.err": "n1/session_1/logs raylet.err"}

@@ -1,0 +1,143 @@
+"""The raylets and the GCS of an embedded Ray: who they are and how they ended, as their parent writes it down.
+
+Nobody else learns the exit status of a raylet on every Linux. PrimeMaster, which lives in that Ray, reads the file; the
+parent keeps the ends of their logs in the job's folder, as Ray's own folder is removed with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dljob.linux.descendants import below
+from dljob.runtime.backend.sweeper import MARK
+from dljob.telemetry.process_ends import ProcessEnd, describe_states, last_error
+
+FILE = "processes.jsonl"
+PROGRAMS = ("raylet", "gcs_server")
+"""Processes of a Ray without which a node, or all of it, is lost."""
+LOG_BYTES = 256 << 10
+"""Bytes of the end of each log that is kept."""
+KEPT = "ray-logs"
+"""Folder in a job's folder for the logs of a Ray that ended before the job."""
+
+
+class ProcessFile:
+    """The file, as the parent writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def add_start(self, program: str, node: str, pid: int) -> None:
+        """Write down a process that was started."""
+        self._append({"program": program, "node": node, "pid": pid})
+
+    def add_end(self, end: ProcessEnd) -> None:
+        """Write down how a process ended."""
+        self._append({**end._asdict(), "ended": True})
+
+    def _append(self, row: dict[str, Any]) -> None:
+        # One write per line, by one thread at a time: a reader sees whole lines.
+        with self._lock, suppress(OSError), (self._folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(row)}\n")
+
+
+class ProcessReader:
+    """The file, as PrimeMaster reads it: each end once."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: that of the embedded Ray; None: this Ray is no embedded one, and nothing is known."""
+        self._file = None if folder is None else folder / FILE
+        self._offset = 0
+        self.raylets: dict[str, int] = {}
+        """Node's name -> pid of its raylet."""
+
+    def new_ends(self) -> list[ProcessEnd]:
+        """Return the ends that were written down since the last call, and learn of new raylets."""
+        ends: list[ProcessEnd] = []
+        for row in self._new_rows():
+            if row.pop("ended", False):
+                ends.append(ProcessEnd(**row))
+            elif row["program"] == "raylet":
+                self.raylets[row["node"]] = row["pid"]
+        return ends
+
+    def _new_rows(self) -> Iterator[dict[str, Any]]:
+        if self._file is None:
+            return
+        with suppress(OSError), self._file.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is being written, and is read whole the next time
+                self._offset += len(line)
+                yield json.loads(line)
+
+    def why_silent(self, node: str) -> str:
+        """Return why a node does not answer, by the states of its processes; empty if they can run, or are unknown."""
+        raylet = self.raylets.get(node, 0)
+        states = [_state(pid) for pid in (raylet, *below(raylet))] if raylet else []
+        return describe_states(raylet, states) if states else ""
+
+
+def embedded_folder() -> Path | None:
+    """Return the folder of the embedded Ray that this process belongs to; None in another Ray."""
+    return Path(os.environ[MARK]) if os.environ.get(MARK) else None
+
+
+def read_end(program: str, node: str, pidfd: int, pid: int, logs: Path) -> ProcessEnd:
+    """Return how a child of this process ended. Its exit status stays there for who waits for it.
+
+    Args:
+        program: raylet or gcs_server.
+        node: Name of its node.
+        pidfd: A descriptor of it, readable since its end.
+        pid: Its pid.
+        logs: Folder of its logs.
+    """
+    status = None
+    with suppress(OSError):
+        known = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+        if known is not None:
+            status = known.si_status << 8 if known.si_code == os.CLD_EXITED else known.si_status
+    # Its last words only matter where its own code ended it.
+    error = "" if status == signal.SIGKILL else last_error(_tail(logs / f"{program}.err"))
+    return ProcessEnd(program, node, pid, status, error)
+
+
+def keep_logs(ray: Path, job: Path) -> Path | None:
+    """Copy the ends of the logs of raylets and GCS to a job's folder; return the folder, or None without any."""
+    target = job / KEPT
+    for log in sorted(ray.glob("**/session_*/logs/*")):
+        node = log.relative_to(ray).parts[0]
+        if log.stem not in PROGRAMS or "session_latest" in log.parts:
+            continue
+        with suppress(OSError):
+            text = "".join(_tail(log))
+            target.mkdir(mode=0o700, exist_ok=True)
+            name = "head" if node.startswith("session_") else node
+            (target / f"{name}-{log.name}").write_text(text, encoding="utf-8")
+    return target if target.is_dir() else None
+
+
+def _tail(log: Path) -> list[str]:
+    """Return the last lines of a log, with their ends; none without a log."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+        return file.read().decode("utf-8", "replace").splitlines(keepends=True)
+    return []
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process; empty when it is gone."""
+    with suppress(OSError, IndexError):
+        # The name, in parentheses, may itself contain spaces and parentheses: fields are counted from the last.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
