@@ -7,6 +7,7 @@ pattern, not even a user's, can take long. Each rule has an example of its evide
 from __future__ import annotations
 
 from dljob.telemetry.evidence import CauseRule, EvidenceScope, Source
+from dljob.telemetry.memory_kills import LOW
 
 NVIDIA_XID = (46, 48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143)
 """Xids that require a reset or replacement of the device; those of user code (13, 31, 43, 45, ...) are left out."""
@@ -175,9 +176,9 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         "ray-oom",
         Source.BACKEND,
-        ("due to the node running low on memory", "node_out_of_memory", "due to memory pressure (oom)"),
+        (LOW, "due to the node running low on memory", "node_out_of_memory", "due to memory pressure (oom)"),
         "OOMKilled",
-        "Task was killed due to the node running low on memory.",
+        "node low on memory (23.1 of 23.5GB used): Ray's memory monitor killed 3, largest trainer/1 (1.9GB)",
         "docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html; ray-project/ray#28778",
         of=EvidenceScope.KILLED,
     ),

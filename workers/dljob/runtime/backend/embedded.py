@@ -305,6 +305,9 @@ class EmbeddedRay:
             self._head = head
             self._gcs_up.set()
 
+        # On a machine that is low on memory Ray's monitor kills what it can restart first: that is PrimeMaster, and it
+        # frees little. The raylets of the other nodes go on to kill ranks.
+        _LOCAL.env = {"RAY_memory_monitor_refresh_ms": "0"}
         # No CPUs and no devices: only planned nodes carry ranks.
         params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
         self._add_node(_HEAD, ray_private.start_head(params, serves))

@@ -43,6 +43,7 @@ from dljob.runtime.backend.ray_keys import NAMESPACE, RayKeyValue
 from dljob.runtime.backend.ray_tables import RayTables
 from dljob.runtime.process.making import Making
 from dljob.spec.capabilities import ALL
+from dljob.telemetry import memory_kills
 
 NODE_ID = "ray.io/node-id"
 NODE_GROUP = "ray.io/node-group"
@@ -377,5 +378,7 @@ def _why_not(row: Mapping[str, Any]) -> str:
 
 
 def _first_lines(error: BaseException) -> str:
+    if memory_kills.is_memory_kill(str(error)):
+        return memory_kills.summarize(str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:1000] or type(error).__name__

@@ -21,6 +21,7 @@ from dljob.runtime.controller.evidence_inquiry import Inquiry
 from dljob.runtime.process.device_probe import Devices, together
 from dljob.runtime.process.messages import Hello, NewestVersion, Report
 from dljob.tasks import TaskOwner
+from dljob.telemetry.memory_kills import name_process
 
 log = logging.getLogger(__package__)
 
@@ -347,7 +348,10 @@ class WorkerHosts:
         if isinstance(error, ActorLostError):
             if error.node_lost:
                 return Outcome(False, Reason.NODE_LOST, message="its node is gone")
-            return Outcome(False, Reason.UNKNOWN, detail=str(error))
+            # Ray kills several processes at once, and names each of them in the report of any.
+            names = {pid: str(who) for who, (_, pid) in self._former.items()}
+            names |= {each.pid: str(each.who) for each in self._watched.values() if isinstance(each.who, HostId)}
+            return Outcome(False, Reason.UNKNOWN, detail=name_process(str(error), names))
         if isinstance(error, ActorCallError):
             return _failed(error)
         return Outcome(False, Reason.UNKNOWN, message=str(error))
