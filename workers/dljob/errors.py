@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from textwrap import indent
+from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
@@ -59,6 +60,17 @@ class DLJobError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickle would call the class with the message alone, and classes of this tree ask for more.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(cls: type[DLJobError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DLJobError:
+    """Return a pickled error."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class RenamedWarning(FutureWarning):
@@ -210,12 +222,37 @@ class PeerLostError(CallError):
         self.died = died
 
 
-class RemoteError(CallError):
-    """The callee's code raised; `remote_traceback` is its traceback as text."""
+@dataclass(frozen=True, slots=True)
+class ErrorOrigin:
+    """The rank whose code raised an error that reached others by calls, and what it raised first."""
 
-    def __init__(self, message: str, *, role: str, rank: int, remote_traceback: str) -> None:
+    rank: str
+    """As users write it: `reward/0`."""
+    incarnation: int
+    error_type: str
+    message: str
+    frame: str
+    """Innermost line of the user's code there, "file.py:12 in f"; empty: none is known."""
+
+
+class RemoteError(CallError):
+    """The callee's code raised; `remote_traceback` is its traceback as text, which `str` has below the message.
+
+    `origin` says where the error began: in the callee, or in a rank that the callee called. It is None where no code of
+    a callee raised, as for a method that does not exist.
+    """
+
+    def __init__(
+        self, message: str, *, role: str, rank: int, remote_traceback: str, origin: ErrorOrigin | None = None
+    ) -> None:
         super().__init__(message, role=role, rank=rank)
         self.remote_traceback = remote_traceback
+        self.origin = origin
+
+    def __str__(self) -> str:
+        if not self.remote_traceback:
+            return super().__str__()
+        return f"{super().__str__()}\n  in {self.role}/{self.rank}:\n{indent(self.remote_traceback.rstrip(), '    ')}"
 
 
 _EXTRAS = {

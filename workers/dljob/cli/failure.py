@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ MOST_LINES = 120
 """Most lines of a traceback that is shown whole, beyond LAST_LINES."""
 _END_BYTES = 128 << 10
 _TRACEBACK = "Traceback (most recent call last):"
+_INDENTED = re.compile(rf"\s+{re.escape(_TRACEBACK)}")
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -57,9 +59,11 @@ def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = ""
     # Only of the failed incarnation: one log file has all of a rank, and an earlier traceback would mislead.
     with suppress(OSError), log(role, int(number)) as file:  # no log: the line below says so
         end = _end(logs.of_incarnation(file, rank, incarnation, _END_BYTES))
+    caller = str(fault.get("caller") or "")
+    first = f"{rank} raised the error that ended {caller}" if caller else f"{rank} failed first"
     if not end:
-        return [*lines, f"{rank} failed first, in its incarnation {incarnation}; its log, if there is one: {whole}"]
-    lines.append(f"{rank} failed first, in its incarnation {incarnation}. The end of its log:")
+        return [*lines, f"{first}, in its incarnation {incarnation}; its log, if there is one: {whole}"]
+    lines.append(f"{first}, in its incarnation {incarnation}. The end of its log:")
     return [*lines, *(f"  {line}".rstrip() for line in end), f"all of it: {whole}"]
 
 
@@ -78,7 +82,8 @@ def _end(text: bytes) -> list[str]:
 
 def _traceback(lines: list[str]) -> int:
     """Return where the last traceback begins, with its chained ones; the number of lines when there is none."""
-    starts = [at for at, line in enumerate(lines) if _TRACEBACK in line]
+    # An indented one is part of a message, as that of a callee in the error of its caller.
+    starts = [at for at, line in enumerate(lines) if _TRACEBACK in line and not _INDENTED.match(line)]
     if not starts:
         return len(lines)
     first = starts.pop()

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 from zlib import crc32
 
+from dljob.errors import ErrorOrigin
 from dljob.master.failure.attribution import root_of
 from dljob.master.ledger import view
 from dljob.master.placement.previous_attempt import carry
@@ -443,12 +444,13 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
     """Return a fault for users, under its first cause: what failed first, the evidence, and later failures."""
     recovered = fault.recovered
     root = root_of(state.faults, fault)  # users want the first cause, not its echoes
+    origin = root.outcome.origin if root.outcome else None
     return {
         "level": fault.level,
         "reason": fault.reason,
         "target": fault.target,
         "firstCause": root.cause,
-        **({"rank": root.rank, "incarnation": root.incarnation} if root.rank else {}),
+        **_to_blame(root, origin),
         "evidence": list(evidence(root.outcome)) if root.outcome else [],
         "followed": [follower.cause for follower in root.followed],
         "detectedAt": rfc3339(fault.detected),
@@ -456,6 +458,13 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
         "seconds": None if recovered is None else round(recovered - fault.detected, 3),
         "lostSteps": fault.lost,
     }
+
+
+def _to_blame(fault: FaultRecord, origin: ErrorOrigin | None) -> dict[str, Any]:
+    """Return the rank to blame for a fault: the one that failed, or the callee whose error ended it."""
+    if origin is not None:
+        return {"rank": origin.rank, "incarnation": origin.incarnation, "caller": fault.rank}
+    return {"rank": fault.rank, "incarnation": fault.incarnation} if fault.rank else {}
 
 
 def _progress(state: JobState, progress: Progress) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def of_history(history: JobHistory, until: float, faults: Mapping[int, Json] | N
         members: Sequence[RankKey] = own.members if own else ()
         outcome: Json = fault.get("outcome") or {}
         shown = _base(number, fault, _evidence(outcome))
+        if origin := outcome.get("origin"):
+            shown.update(rank=origin["rank"], incarnation=origin["incarnation"])
         found.append(
             {
                 **shown,

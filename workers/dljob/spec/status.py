@@ -97,6 +97,7 @@ def _fault(words: str) -> Schema:
         firstCause=_text("Original error message of the first failure."),
         rank=_text("The rank that failed first (role/rank); absent where no rank is to blame."),
         incarnation=_count("Number of that rank's process, from 1."),
+        caller=_text("The rank that ended by an error of `rank`, which it had called; absent where none did."),
         detectedAt=_time("Time of the detection."),
         recoveredAt=_time("Time when the job continued; absent until then."),
         lostSteps=_count("Steps of the role after the checkpoint that it resumed from."),

@@ -159,7 +159,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     # Else a host that is late would end the whole run of tests.
     monkeypatch.setattr(thread_host, "end", lambda code, why: pytest.fail(f"the process ends with code {code}: {why}"))
     role = role_plan("t", ("class", "m.T"), elastic=True, comm_backend="gloo", init_process_group=True, replicas=2)
-    made.spec = SimpleNamespace(role=role)
+    made.spec = SimpleNamespace(role=role, job=SimpleNamespace(code_dir=""))
     made.actor_name = "t/0/1"
     made.reports = Reports()
     made._serving = SimpleNamespace(

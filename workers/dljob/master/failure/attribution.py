@@ -159,7 +159,9 @@ def _faults_of(d: StateTransaction, host: HostId) -> list[FaultRecord]:
 
 
 def _named(fault: FaultRecord) -> str:
-    """Return the name of what failed, which the cause begins with: the fault's rank, or its world's torch store."""
+    """Return the name of what failed: the fault's rank, or its world's torch store, as its cause begins."""
+    if fault.outcome is not None and fault.outcome.origin is not None:
+        return fault.rank
     return fault.cause.partition(": ")[0]
 
 
@@ -250,8 +252,11 @@ def _is_under(fault: FaultRecord, other: FaultRecord) -> bool:
     """
     if not fault.secondary:
         return fault.reason == other.reason and _same_node(fault, other)
-    named = _NAME.findall(fault.cause)[1:]  # the first name in a cause is the fault's own rank
-    same_role = fault.rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
+    origin = fault.outcome.origin if fault.outcome else None
+    rank = fault.rank if origin is None else origin.rank
+    # The first name in a cause is that of its own rank; a callee's error has its caller behind it, which is no cause.
+    named = _NAME.findall(fault.cause)[1:] if origin is None else _NAME.findall(origin.message)
+    same_role = rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
     return other.rank in named or (same_role and not named)
 
 

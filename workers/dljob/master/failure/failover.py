@@ -68,7 +68,9 @@ def failed(
     repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
     decision = decided or decide(d, failure, repeated, joined=joined)
     if isinstance(decision, Replace):
-        restart = _leave_node(d, failure, decision, who or failure.name, blamed=blamed)
+        # The error of a callee says nothing about the node of its caller.
+        is_own = failure.outcome.origin is None
+        restart = _leave_node(d, failure, decision, who or failure.name, blamed=blamed and is_own)
         if restart is None:
             return
         decision = restart

@@ -60,14 +60,19 @@ class Ignore:
 
 
 def describe(target: str, outcome: Outcome) -> str:
-    """Return a failure in one line: target, reason, error, place and exit code."""
+    """Return a failure in one line: target, or the callee whose error ended it, reason, error, place and exit code."""
     what = outcome.reason.value if outcome.reason else "Failed"
     if outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code = "" if outcome.code is None else f" with exit code {outcome.code}"
         return f"{target}: process gone{code}, cause unknown" + (f" ({outcome.message})" if outcome.message else "")
-    error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
     where = f" (at {outcome.frame})" if outcome.frame else ""
     code = "" if outcome.code is None else f", exit code {outcome.code}"
+    # The code of the callee is to blame, and the line of its caller is told behind.
+    if (origin := outcome.origin) is not None:
+        place = f" (at {origin.frame})" if origin.frame else ""
+        error = ": ".join(part for part in (origin.error_type, origin.message) if part)
+        return f"{origin.rank}: {what}: {error}{place}; it ended {target}{where}{code}"
+    error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
     return f"{target}: {what}" + (f": {error}" if error else "") + where + code
 
 

@@ -60,7 +60,9 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
     progressed = _progressed(d, last, outcome, began, own.ready_at)
     short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, failure)
     short_lives = (last.short_lives if last and short else 0) + short
-    memory = ErrorMemory(outcome.error_type, outcome.frame, outcome.step, outcome.code, d.now, ready, short_lives)
+    # An error of a callee is known by its place there: the caller's line is the same for all of them.
+    error = outcome if outcome.origin is None else outcome.origin
+    memory = ErrorMemory(error.error_type, error.frame, outcome.step, outcome.code, d.now, ready, short_lives)
     d.errors = d.errors.set(key, memory)
     if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
         return (

@@ -139,7 +139,8 @@ def _lines(outcome: Outcome) -> Lines:
     for clue in outcome.clues:
         found.setdefault(clue.source, []).append(clue.text[:LINE])
     if outcome.error_type:
-        found[Source.ERROR] = [f"{outcome.error_type}: {outcome.message}"[:LINE]]
+        error = outcome if outcome.origin is None else outcome.origin
+        found[Source.ERROR] = [f"{error.error_type}: {error.message}"[:LINE]]
     else:
         found[Source.END] = [outcome.message[:LINE]]
         tail = [line.strip()[:LINE] for line in outcome.detail.splitlines()[-LINES:]]
@@ -154,7 +155,8 @@ def _lines(outcome: Outcome) -> Lines:
 
 def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
     """Whether a rule applies to this kind of end: trouble of the machine explains no exception of user code."""
-    if rule.errors and outcome.error_type not in rule.errors:
+    error_type = outcome.error_type if outcome.origin is None else outcome.origin.error_type
+    if rule.errors and error_type not in rule.errors:
         return False
     if rule.of is EvidenceScope.ANY or killed(outcome):
         return True

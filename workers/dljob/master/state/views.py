@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from dljob.errors import ErrorOrigin
 from dljob.plan.model import Resources
 
 ENDS = {"stop": "stopped", "suspend": "suspended"}
@@ -102,6 +103,8 @@ class Outcome:
     """When any role of the job last reported its highest step so far (unix seconds); None: unknown."""
     clues: tuple[Clue, ...] = ()
     """Evidence of the end from the kernel, the container, the pod or a monitor."""
+    origin: ErrorOrigin | None = None
+    """Where its error began, if that was in the code of a rank that it called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,6 +415,8 @@ class Reply:
     refused: NotRun | None = None
     idempotent: bool = False
     """Whether the method is idempotent; the caller remembers it, in case it has to send a lost call again."""
+    origin: tuple[str, int, str, str, str] | None = None
+    """The values of the `ErrorOrigin` of an exception of the callee's code."""
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as a Call."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
 import signal
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dljob.errors import DLJobError
+from dljob.errors import DLJobError, ErrorOrigin
 from dljob.master.state.views import Outcome, Reason
+from dljob.runtime.process.error_origin import error_chain, remote_origin
 
 DETAIL_BYTES = 8192
 """The longest traceback or log tail in an outcome: outcomes go into the journal."""
@@ -25,6 +28,7 @@ _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib
 
 
 _IMPORTLIB = importlib.__path__[0]
+_LOOPS = tuple(f"{sysconfig.get_paths()['stdlib']}/{package}/" for package in ("asyncio", "concurrent/futures"))
 
 
 class ResultError(TypeError):
@@ -50,6 +54,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         message=f"{_say(error)} (in {phase}){where}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
+        origin=remote_origin(error),
     )
 
 
@@ -63,8 +68,20 @@ def _exited(error: SystemExit, phase: str) -> Outcome:
     else:
         number, said = 1, f"sys.exit({str(code)[:500]!r})"
     return Outcome(
-        ok=False, reason=Reason.USER_ERROR, code=number, error_type="SystemExit", message=f"{said} (in {phase})"
+        ok=False,
+        reason=Reason.USER_ERROR,
+        code=number,
+        error_type="SystemExit",
+        message=f"{said} (in {phase})",
+        origin=remote_origin(error),
     )
+
+
+def decode_outcome(words: Mapping[str, Any]) -> Outcome:
+    """Return an outcome that came as JSON."""
+    origin = words.get("origin")
+    values: dict[str, Any] = {**words, "origin": ErrorOrigin(**origin) if origin else None}
+    return Outcome(**values)
 
 
 def from_status(status: int, *, detail: str = "") -> Outcome:
@@ -146,11 +163,34 @@ def is_users(filename: str, code_dir: str) -> bool:
     return not filename.startswith((*_LIBRARIES, _OWN, "<"))
 
 
+def origin_of(error: BaseException, *, rank: str, incarnation: int, code_dir: str, line: str) -> ErrorOrigin:
+    """Return where an error of a rank's code began: in it, or in a rank that it called.
+
+    Args:
+        error: What the code raised.
+        rank: The rank, as `reward/0`.
+        incarnation: That of its process.
+        code_dir: The folder of the user's code.
+        line: The place to name where no line of the user's raised.
+    """
+    if (origin := remote_origin(error)) is not None:
+        return origin
+    *_, first = error_chain(error)
+    frame = user_frame(first, code_dir) or line
+    return ErrorOrigin(rank, incarnation, type(first).__name__, _say(first), frame)
+
+
+def code_line(function: Any, code_dir: str) -> str:
+    """Return where a function begins, as `file.py:12 in f`; empty for one that is not written in Python."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return "" if code is None else f"{_short(code.co_filename, code_dir)}:{code.co_firstlineno} in {code.co_name}"
+
+
 def user_traceback(error: BaseException) -> str:
     """Format the traceback without dljob's outer frames, at most 8 KiB of its end, which has the cause."""
     first = error.__traceback__
-    # The outermost frames are dljob's, and say nothing about the user's error.
-    while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen")):
+    # The outermost frames are dljob's and those of the loop that it runs coroutines on: nothing about the user's error.
+    while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen", *_LOOPS)):
         first = first.tb_next
     with contextlib.suppress(Exception):  # a user's __str__ may raise: then the type's name must do
         return clip(_writable("".join(traceback.format_exception(type(error), error, first))))
@@ -189,8 +229,9 @@ def _say(error: BaseException) -> str:
     """Return an error's message; its type is in `error_type`."""
     with contextlib.suppress(Exception):  # user code's __str__ may raise anything
         # An event is one line: the hint of dljob's own errors stands behind their message there.
-        said = f"{error.message}; {error.hint}" if isinstance(error, DLJobError) and error.hint else str(error)
-        return _writable(said[:1000])
+        if isinstance(error, DLJobError):
+            return _writable((f"{error.message}; {error.hint}" if error.hint else error.message)[:1000])
+        return _writable(str(error)[:1000])
     return type(error).__name__
 
 

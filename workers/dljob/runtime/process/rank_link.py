@@ -223,7 +223,10 @@ class RankLink(CallTransport):
             future.set_exception(_error(head, call))
         else:
             refused = NotRun(head["refused"]) if head["refused"] else None
-            future.set_result(Reply(body, head["error_type"], head["message"], head["traceback"], refused))
+            origin = tuple(head["origin"]) if head["origin"] else None
+            future.set_result(
+                Reply(body, head["error_type"], head["message"], head["traceback"], refused, origin=origin)
+            )
 
     def _place(self, head: Mapping[str, Any]) -> None:
         # The host answers such requests in their order, and they carry no number.

@@ -20,9 +20,10 @@ from typing import Any, Generic, TypeVar, overload
 from dljob.calls import collect
 from dljob.calls.dispatch import Dispatched
 from dljob.calls.mark import RpcMark, seconds
-from dljob.errors import RemoteError, UsageError
+from dljob.errors import ErrorOrigin, RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
+from dljob.runtime.process.error_origin import ends_at_caller
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.arrivals import Arrivals
@@ -109,7 +110,17 @@ class Invocation:
     def read(self, number: int, reply: Reply) -> Any:
         """Unpickle the value of a reply; raises RemoteError with the callee's exception."""
         self._check(number, reply)
-        return wire.load(reply.payload)
+        try:
+            return wire.load(reply.payload)
+        except MemoryError:  # the caller's own
+            raise
+        except Exception as error:
+            # Of a class whose instances do not come back from pickle, or that is not there in this process.
+            rank = self.sent.sends[number].rank
+            words = f"its answer cannot be read by the caller: {type(error).__name__}: {error}"
+            origin = ErrorOrigin(f"{self.role}/{rank}", 0, wire.WireError.__name__, f"{self.method}: {words}", "")
+            message = f"{self.role}/{rank}.{self.method}: {words}"
+            raise RemoteError(message, role=self.role, rank=rank, remote_traceback="", origin=origin) from error
 
     def ended(self, number: int) -> None:
         """Wait for the end of a request without reading its value; raises RemoteError with the callee's exception."""
@@ -144,7 +155,8 @@ class Invocation:
         # These messages name the rank and method already.
         whole = reply.refused or reply.error_type == wire.WireError.__name__
         said = reply.message if whole else what + reply.message
-        raise RemoteError(said, role=self.role, rank=rank, remote_traceback=reply.traceback)
+        origin = ErrorOrigin(*reply.origin) if reply.origin else None
+        raise RemoteError(said, role=self.role, rank=rank, remote_traceback=reply.traceback, origin=origin)
 
 
 class AsCompleted:
@@ -161,6 +173,7 @@ class AsCompleted:
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
+    @ends_at_caller
     def __next__(self) -> tuple[int, Any]:
         while True:
             self._begin(StopIteration())
@@ -177,16 +190,17 @@ class AsCompleted:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        while True:
-            self._begin(StopAsyncIteration())
-            try:
-                with self._started.awaiting():
-                    number = await self._coming.coming()
-            except BaseException:
-                self._left += 1
-                raise
-            if pair := self._pair(number):
-                return pair
+        with ends_at_caller:
+            while True:
+                self._begin(StopAsyncIteration())
+                try:
+                    with self._started.awaiting():
+                        number = await self._coming.coming()
+                except BaseException:
+                    self._left += 1
+                    raise
+                if pair := self._pair(number):
+                    return pair
 
     def _begin(self, end: Exception) -> None:
         """Claim one answer before waiting for it, so that two iterating threads do not wait for the same last one."""
@@ -210,6 +224,7 @@ class CallFuture(Generic[T]):
         self._started = started
         self._what = what
 
+    @ends_at_caller
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; raises what the call raised, TimeoutError after `timeout` seconds (the call goes on)."""
         return self.answered(timeout).value()
@@ -247,11 +262,12 @@ class CallFuture(Generic[T]):
         return self._started.exception() is not None or self._started.result().has_value()
 
     def __await__(self) -> Generator[Any, None, T]:
-        started = yield from _begun(self._started, self._what).__await__()
-        if not started.comes_at_once:
-            with started.awaiting():
-                yield from _all(started).__await__()
-        return started.value()
+        with ends_at_caller:
+            started = yield from _begun(self._started, self._what).__await__()
+            if not started.comes_at_once:
+                with started.awaiting():
+                    yield from _all(started).__await__()
+            return started.value()
 
 
 class FutureSequence(Sequence[T]):
@@ -272,6 +288,7 @@ class FutureSequence(Sequence[T]):
     def __getitem__(self, index: int) -> T: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[T]: ...
+    @ends_at_caller
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._size))]
@@ -288,24 +305,27 @@ class FutureSequence(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Yield the items in order, each rank's once it has answered; raises the first error of any rank at once."""
-        started = begun(self._started, self._what)
-        coming = Arrivals(started.futures)
-        for number, chunk in zip(started.received, started.shares, strict=True):
-            # Any answer may be an error, also one of a rank whose items come later.
-            while not started.futures[number].done():
-                with started.standing_still(), started.waiting():
-                    coming.wait()
-                started.check()
-            yield from self._chunk(started, number, chunk)
-        # Quiet ranks and ranks without rows: their errors count, too.
-        self._call.answered()
+        with ends_at_caller:
+            started = begun(self._started, self._what)
+            coming = Arrivals(started.futures)
+            for number, chunk in zip(started.received, started.shares, strict=True):
+                # Any answer may be an error, also one of a rank whose items come later.
+                while not started.futures[number].done():
+                    with started.standing_still(), started.waiting():
+                        coming.wait()
+                    started.check()
+                yield from self._chunk(started, number, chunk)
+            # Quiet ranks and ranks without rows: their errors count, too.
+            self._call.answered()
 
+    @ends_at_caller
     def result(self, timeout: float | None = None) -> list[T]:
         """Wait for all items; raises what a rank raised, TimeoutError after `timeout` seconds."""
         started = self._call.answered(timeout)
         pairs = zip(started.received, started.shares, strict=True)
         return [item for number, chunk in pairs for item in self._chunk(started, number, chunk)]
 
+    @ends_at_caller
     def wait(self, timeout: float | None = None) -> list[T]:
         """Return `result`; DLRover's unified API has this name for it."""
         return self.result(timeout)
@@ -315,10 +335,11 @@ class FutureSequence(Sequence[T]):
         return self._call.done()
 
     def __await__(self) -> Generator[Any, None, list[T]]:
-        started = yield from _begun(self._started, self._what).__await__()
-        with started.awaiting():
-            yield from _all(started).__await__()
-        return self.result()
+        with ends_at_caller:
+            started = yield from _begun(self._started, self._what).__await__()
+            with started.awaiting():
+                yield from _all(started).__await__()
+            return self.result()
 
     def _chunk(self, started: Invocation, number: int, size: int) -> Sequence[T]:
         """Return the items of one rank; raises UsageError when it answered another number than it was given rows."""

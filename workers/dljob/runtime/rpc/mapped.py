@@ -9,6 +9,7 @@ from collections.abc import Generator
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from dljob.runtime.process.error_origin import ends_at_caller
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.rpc.futures import Invocation, then
 
@@ -66,6 +67,7 @@ class MappedFuture(Generic[T]):
         self._batch = batch
         self._number = number
 
+    @ends_at_caller
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; raises what the call raised, TimeoutError after `timeout` seconds (the call goes on)."""
         return self._batch.started.read(0, self._batch.replies(timeout)[self._number])
@@ -83,9 +85,10 @@ class MappedFuture(Generic[T]):
         return self._batch.future.done()
 
     def __await__(self) -> Generator[Any, None, T]:
-        with self._batch.started.awaiting():
-            yield from asyncio.wrap_future(self._batch.ended()).__await__()
-        return self.result()
+        with ends_at_caller:
+            with self._batch.started.awaiting():
+                yield from asyncio.wrap_future(self._batch.ended()).__await__()
+            return self.result()
 
 
 def packed(replies: list[Reply]) -> bytes:

@@ -18,6 +18,7 @@ from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, changed
 from dljob.calls.resumption import RECEIVED, STATE
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.error_origin import ends_at_caller
 from dljob.runtime.process.worker_context import WorkerContext
 from dljob.runtime.rpc.futures import CallFuture, FutureSequence
 from dljob.runtime.rpc.mapped import MappedFuture
@@ -168,6 +169,7 @@ class Method:
         self._handle = handle
         self._name = name
 
+    @ends_at_caller
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method and wait for its value; a stream returns its iterator at once."""
         if self._handle._target.is_stream(self._name):
@@ -190,6 +192,7 @@ class Rank(_Handle):
 
         def __getattr__(self, method: str) -> Method: ...
 
+    @ends_at_caller
     def map(self, method: str, *iterables: Iterable[Any], batch_size: int = 64) -> list[MappedFuture[Any]]:
         """Call an @rpc method once for each tuple of items, many in a request; returns the futures in order.
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from dljob.calls.batch import Arguments
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.calls.pending import PendingCalls
+from dljob.errors import RemoteError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import CallActivity
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
-from dljob.runtime.process.outcome import user_traceback
+from dljob.runtime.process.outcome import code_line, origin_of, user_traceback
 from dljob.runtime.process.worker_context import FOR_ANSWER
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.mapped import packed, unpacked_calls
@@ -30,6 +33,8 @@ from dljob.telemetry.wording import counted
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LOOK_S = 1.0
 """Most seconds that a pull without an item keeps its thread: streams may be more than the threads that serve them."""
+PLACES = 100
+"""Places of errors whose number is remembered."""
 LAPSED = 1000
 """Number of dropped streams whose error is kept for a caller that still comes."""
 
@@ -37,8 +42,10 @@ LAPSED = 1000
 class RpcServer:
     """Serves the @rpc methods of a rank's object; thread-safe, since each call has a thread of its own."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, code_dir: str = "") -> None:
         self._role = role
+        self._code_dir = code_dir
+        self._error_log = CallErrorLog()
         self.trace: RankTrace | None = None
         """Where its calls are recorded; None where they are not traced."""
         # One lock for all: what a call waits for (setup, the end, a cancel) is changed under it.
@@ -224,7 +231,7 @@ class RpcServer:
             return _refuse(NotRun.NOT_AGAIN, f"{name} {self._closed}, and the stream with it")
         except BaseException as error:  # noqa: BLE001 - the caller receives it
             self._drop(key)
-            return self._failed(error, name, idempotent=False)
+            return self._failed(error, stream.call or call, idempotent=False)
         if taken is None and call.timeout_s is not None and call.timeout_s <= LOOK_S:
             return _refuse(NotRun.LATE, f"for an item of {name}")
         # Nothing yet: its caller asks again, after those who wait for a thread.
@@ -338,7 +345,7 @@ class RpcServer:
             payload = b"" if call.quiet else wire.dump(value, f"the result of {what}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
-            return self._failed(error, f"{self._role}/{call.rank}", idempotent=mark.idempotent)
+            return self._failed(error, call, idempotent=mark.idempotent)
 
     def _ended(self, slot: threading.Semaphore | None) -> None:
         with self._changed:
@@ -353,12 +360,17 @@ class RpcServer:
         self._ended(slot)
         running.end()
 
-    def _failed(self, error: BaseException, name: str, *, idempotent: bool) -> Reply:
-        said, trace = _text(error), user_traceback(error)
+    def _failed(self, error: BaseException, call: Call, *, idempotent: bool) -> Reply:
+        """Return the reply to a call whose method raised, and log the error here, where its line is."""
+        rank, message, trace = f"{self._role}/{call.rank}", _text(error), user_traceback(error)
         # The rank is being broken off: the error comes from that, and not from the method.
         if self._cut:
-            return _refuse(NotRun.CUT_OFF, f"{name} starts again; {said}", trace)
-        return Reply(error_type=type(error).__name__, message=said, traceback=trace, idempotent=idempotent)
+            return _refuse(NotRun.CUT_OFF, f"{rank} starts again; {message}", trace)
+        line = code_line(getattr(type(self._object), call.method, None), self._code_dir)
+        incarnation, code_dir = call.incarnation, self._code_dir
+        origin = origin_of(error, rank=rank, incarnation=incarnation, code_dir=code_dir, line=line)
+        self._error_log.write(call, trace, (type(error).__name__, origin.frame))
+        return Reply(b"", type(error).__name__, message, trace, None, idempotent, astuple(origin))
 
     def _open_stream(self, mark: RpcMark, call: Call, arguments: Arguments, ended: Callable[[], None]) -> Reply:
         """Start a stream; the answer is the key by which its items are pulled."""
@@ -375,11 +387,11 @@ class RpcServer:
                 raise TypeError(f"{call.method} is a stream and gave {type(items).__name__}: wanted a generator")
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             ended()
-            return self._failed(error, name, idempotent=False)
+            return self._failed(error, call, idempotent=False)
         patience = UNHEARD_S if call.timeout_s is None else max(UNHEARD_S, call.timeout_s)
 
         def lapsed(error: BaseException) -> None:
-            self._lapse(call.id, self._failed(error, name, idempotent=False))
+            self._lapse(call.id, self._failed(error, call, idempotent=False))
 
         def pack(item: Any) -> bytes:
             return wire.dump(item, what)
@@ -389,11 +401,11 @@ class RpcServer:
         with self._changed:
             try:
                 stream = StreamProducer(
-                    items, max(1, call.window), stamped, ended, patience, lapsed=lapsed, state=state
+                    items, max(1, call.window), stamped, ended, patience, lapsed=lapsed, state=state, call=call
                 )
             except RuntimeError as error:  # no thread is left for it
                 ended()
-                return self._failed(error, name, idempotent=False)
+                return self._failed(error, call, idempotent=False)
             self._streams[call.id] = stream
             # All of it may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
@@ -412,6 +424,35 @@ class RpcServer:
             return None
         with self._changed:
             return self._slots.setdefault(method, threading.Semaphore(mark.concurrency))
+
+
+class CallErrorLog:
+    """Writes into the rank's log what its methods raise: a traceback of each place once, later ones as a count.
+
+    A caller may go on after an error and meet it again with each item, and a call whose answer was lost is sent again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str, str], int] = {}
+        """Method, type and place of an error -> how often it was raised."""
+
+    def write(self, call: Call, trace: str, place: tuple[str, str]) -> None:
+        """Write an error of a call; `place` is its type and the line where it began."""
+        key = (call.method, *place)
+        with self._lock:
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+            if len(self._counts) > PLACES:
+                # The oldest one: a dict keeps the order of insertion.
+                del self._counts[next(iter(self._counts))]
+        if count == 1:
+            words = f"called by {call.caller}, raised:\n{trace.rstrip()}"
+        elif count & (count - 1) == 0:  # at 2, 4, 8 ...
+            words = f"called by {call.caller}, raised {place[0]} again at {place[1]}: {count} times by now"
+        else:
+            return
+        with contextlib.suppress(OSError, ValueError):  # the disk is full, or stderr closed: its caller has it all
+            print(f"[dljob] {call.method}, {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
 
 def _refuse(why: NotRun, message: str, traceback: str = "") -> Reply:
@@ -434,7 +475,8 @@ def _cancelled(name: str) -> Reply:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)[:2000]
+        # Without the remote traceback of an error of a further call, which the traceback here has.
+        return (error.message if isinstance(error, RemoteError) else str(error))[:2000]
     except Exception:  # noqa: BLE001 - a user's __str__ may raise
         return "(its message cannot be shown)"
 

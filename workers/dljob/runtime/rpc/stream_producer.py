@@ -10,6 +10,7 @@ from typing import Any
 
 from dljob.runtime.process import activities
 from dljob.runtime.process.loop import settle
+from dljob.runtime.process.messages import Call
 
 UNHEARD_S = 600.0
 """Seconds that a stream waits for its caller to take an item before it ends with an error, unless the caller's timeout
@@ -45,7 +46,10 @@ class StreamProducer:
         *,
         lapsed: Callable[[BaseException], None] = lambda _: None,
         state: Callable[[], bytes] | None = None,
+        call: Call | None = None,
     ) -> None:
+        self.call = call
+        """The call that opened it."""
         self._items = items
         self._window = window
         self._pack = pack

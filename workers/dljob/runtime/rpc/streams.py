@@ -17,6 +17,7 @@ from dljob.calls.resumption import StreamSegment
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
+from dljob.runtime.process.error_origin import ends_at_caller
 from dljob.runtime.process.messages import CLOSE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import sending
@@ -57,6 +58,7 @@ class Stream:
     def __iter__(self) -> Stream:
         return self
 
+    @ends_at_caller
     def __next__(self) -> Any:
         return _value(self._next())
 
@@ -77,7 +79,8 @@ class Stream:
         return self
 
     async def __anext__(self) -> Any:
-        return _value(await self._anext())
+        with ends_at_caller:
+            return _value(await self._anext())
 
     async def _anext(self) -> Any:
         if self._closed:
@@ -301,6 +304,7 @@ class StreamItems:
     def __iter__(self) -> StreamItems:
         return self
 
+    @ends_at_caller
     def __next__(self) -> StreamItem:
         return _origin(self._stream._next())
 
@@ -308,7 +312,8 @@ class StreamItems:
         return self
 
     async def __anext__(self) -> StreamItem:
-        return _origin(await self._stream._anext())
+        with ends_at_caller:
+            return _origin(await self._stream._anext())
 
 
 def _origin(item: Any) -> StreamItem:

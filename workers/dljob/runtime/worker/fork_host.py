@@ -45,7 +45,7 @@ from dljob.runtime.process.messages import (
     StartOrder,
     StopOrder,
 )
-from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
+from dljob.runtime.process.outcome import DETAIL_BYTES, clip, decode_outcome, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
@@ -391,7 +391,7 @@ class ForkHost(Host):
         words = event["words"]
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
         if words and not bare.ok:
-            said = Outcome(**words)
+            said = decode_outcome(words)
             bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
         # Evidence is collected only for ends that were not ordered.
         if not bare.ok and not rank.why:

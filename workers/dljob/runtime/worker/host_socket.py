@@ -188,7 +188,7 @@ def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]
     if error is None:
         reply = done.result()
         said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
-        line.post({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
+        line.post({"op": "reply", **about, "refused": reply.refused, "origin": reply.origin, **said}, reply.payload)
         return
     known = isinstance(error, CallError)
     said: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}

@@ -93,7 +93,7 @@ class ThreadHost(Host):
         self._progress = ProgressCounter()
         self._stopping = Stopping()
         self._traces = CallTraces(spec.job, spec.role)
-        self._callee = RpcServer(spec.role.name)
+        self._callee = RpcServer(spec.role.name, spec.job.code_dir)
         self._life: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
@@ -213,7 +213,7 @@ class ThreadHost(Host):
         """Reset the state of the last incarnation; one that failed may have left a process group behind."""
         torch_group.abort(self._order.store if self._order else "")
         self._recall, self._done = ThreadInterrupt(), threading.Event()
-        self._callee = RpcServer(self.spec.role.name)
+        self._callee = RpcServer(self.spec.role.name, self.spec.job.code_dir)
         self._stopping.withdraw()
 
     def _report_left(self, start: RankStart) -> None:
