@@ -11,6 +11,7 @@ from dljob.report.advice.values import mapping, number, rows
 from dljob.report.job_folder import RecordedJob
 from dljob.runtime.journal.cpu_windows import GAP_S, PRODUCTIVE, WINDOW_S, CpuWindow
 from dljob.runtime.journal.samples import Samples
+from dljob.runtime.process.messages import KEEPER
 
 LATE = 0.75
 """Share of a rank's samples after which its peak should not grow any more."""
@@ -99,7 +100,8 @@ def measure(record: RecordedJob, name: str) -> JobUse:
         (caller, callee): _calls(record.samples, caller, callee)
         for caller, callees in record.samples.waited.items()
         for callee in callees
-        if callee in roles
+        # Waits for queues and weights are no calls of a role.
+        if not callee.startswith(KEEPER)
     }
     return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded, calls)
 
