@@ -43,6 +43,8 @@ class Story:
         if "node_of" in line:
             gone = self._node(line["node_of"])
             return ev.NodesSeen(tuple(view for view in self.world.views if view.id != gone))
+        if "learned" not in line and "learned_of_node_of" not in line:
+            return ev.Tick()
         if "learned" in line:
             return ev.CauseLearned(line["learned"], clues)
         return ev.CauseLearned(f"node/{self._node(line['learned_of_node_of'])}", clues)

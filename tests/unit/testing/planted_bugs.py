@@ -8,7 +8,7 @@ import pytest
 from immutables import Map
 
 from dljob.master import status, transition
-from dljob.master.failure import budget, coupling, ending, moving, restart
+from dljob.master.failure import budget, coupling, ending, lost_peers, moving, restart
 from dljob.master.ledger import rules
 from dljob.master.persistence import codec
 from dljob.master.placement import admission, autoscale, commands, gaps, giving, leaving, reissue, resizing
@@ -54,6 +54,12 @@ def drops_the_fence_of_incarnations(patch):
         old(d, evolve(e, incarnation=d.ranks[e.role, e.rank].incarnation))
 
     instead(patch, RankEnded, ended)
+
+
+@bug
+def blames_a_witness(patch):
+    """The rank that reports the loss of a peer is the cause, and not the one that ended before."""
+    patch.setattr(lost_peers, "_ended_early", lambda *_: None)
 
 
 @bug

@@ -56,6 +56,7 @@ FOUND = {
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
     "dates_no_stall_back": ("a rank that stands still", "stalls"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
+    "blames_a_witness": ("a lost peer", "blame"),
 }
 """Bug -> the world that shows it, and the law that it breaks there."""
 LONG = {

@@ -19,6 +19,7 @@ from dljob.master.failure import (
     ending,
     failover,
     hanging,
+    lost_peers,
     memory,
     moving,
     restart,
@@ -65,6 +66,7 @@ from dljob.master.state.events import (
     NodesChecked,
     NodesSeen,
     NodeThawed,
+    PeersSeen,
     QueueOpened,
     RankEnded,
     RankReady,
@@ -139,6 +141,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
         return Step(state)
     d = StateTransaction(state, now)
     _HANDLERS[type(event)](d, event)
+    # Ends that only reported the loss of a peer, where the event has shown the cause or nobody is left to show it.
+    _end_inquiries(d)
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # Ranks of coupled roles start again once all of them have ended.
     starting.follow_stops(d)
@@ -247,6 +251,18 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
     if event.outcome.reason is Reason.NODE_LOST and nodes.node_lost(d, state.node):
         return
+    if not lost_peers.hold_host(d, event):
+        _lose_host(d, event)
+
+
+def _lose_host(d: StateTransaction, event: HostLost) -> None:
+    """Take a lost host and its ranks down, unless that was done meanwhile."""
+    state = d.hosts[event.host]
+    if state.life != event.life or state.phase is HostPhase.DOWN:
+        attribution.record_late_loss(
+            d, event.host.role, d.facts(event.host.role).ranks_of(event.host.index), event.outcome
+        )
+        return
     # A report about a process that was being created proves, too, that the kills ordered before it were carried out.
     unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
@@ -281,6 +297,16 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
         failover.failed(d, role, ranks, event.outcome, host_lost=True, begun=begun)
     else:
         starting.ensure_host(d, event.host)
+
+
+def _end_inquiries(d: StateTransaction) -> None:
+    """Handle ends that were held while the cause was looked for, where that is over."""
+    if d.inquiries:
+        for held in lost_peers.end_inquiries(d):
+            if isinstance(held, RankEnded):
+                _end_rank(d, held)
+            else:
+                _lose_host(d, held)
 
 
 def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
@@ -373,6 +399,18 @@ def _work_began(d: StateTransaction, event: WorkBegan) -> None:
 
 
 def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
+    """Handle the end of a rank's user code, or hold it while the cause of a lost peer is looked for."""
+    key = (event.role, event.rank)
+    rank = d.ranks.get(key)
+    present = rank is not None and rank.incarnation == event.incarnation and rank.phase in _RUNNING
+    if not (present and d.phase.active and not event.outcome.ok and lost_peers.hold(d, key, event.outcome)):
+        _end_rank(d, event)
+
+
+_RUNNING = (RankPhase.STARTING, RankPhase.READY)
+
+
+def _end_rank(d: StateTransaction, event: RankEnded) -> None:
     """Handle the end of a rank's user code: by itself, as ordered, at the job's end, or too late to change anything."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
@@ -393,7 +431,9 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
         departures.drained(d)
     elif event.outcome.ok:
         failover.settle(d, key)
-        d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0))
+        step = event.outcome.step
+        d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step))
+        lost_peers.note_early_end(d, event.role)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
         ending.role_changed(d, event.role)
@@ -432,6 +472,7 @@ def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
 
 
 def _tick(d: StateTransaction, _event: Tick) -> None:
+    _end_inquiries(d)  # before the time of the next Tick is set
     timers.tick(d)
 
 
@@ -473,6 +514,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     HangFound: hanging.report_hang,
     StallsFound: stalling.report_stalls,
     CauseLearned: departures.learned,
+    PeersSeen: lost_peers.seen,
     Commanded: commands.commanded,
     LoadSeen: autoscale.follow_load,
     Tick: _tick,

@@ -77,6 +77,14 @@ FAULTS: Mapping[str, Remedy] = {
 DEVICE_MEMORY = Remedy(
     CauseKind.MEMORY, "the device's memory is full: smaller batches, sharding, or activation checkpointing"
 )
+LOST_PEER = Remedy(
+    CauseKind.UNKNOWN,
+    "no rank, node or network is known to have failed: read the end of every rank's log of this role (dljob logs)",
+)
+EARLY_END = Remedy(
+    CauseKind.USER_CODE,
+    "see why that rank ended first: uneven data (torch's Join, drop_last), sys.exit(0), or a handler of SIGTERM",
+)
 OUT_OF_MEMORY = ("out of memory", "memoryerror", "cublas_status_alloc_failed")
 """Words in the first cause of a UserError that is one of memory."""
 
@@ -161,6 +169,10 @@ VERDICTS: Mapping[str, Remedy] = {
 def of_fault(reason: str, first_cause: str) -> Remedy:
     """Return the remedy for a fault; `first_cause`: its own words, such as "ValueError: bad"."""
     words = first_cause.lower()
+    if "cause unknown, it lost its peer" in words:
+        return LOST_PEER
+    if reason == "UserError" and "ended with code 0" in words:
+        return EARLY_END
     # The reason of an exception is UserError also where it reports a full device.
     if reason == "UserError" and any(each in words for each in OUT_OF_MEMORY):
         return DEVICE_MEMORY

@@ -6,6 +6,7 @@ import pytest
 from master_kit import KILLED, World, error, host, job
 
 from dljob.master.state import events as ev
+from dljob.master.state import limits
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.state.views import Clue, NodeView, Outcome, Reason
@@ -158,6 +159,8 @@ def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once(
         assert world.state.verdict is None
         before = world.state.ranks["t", 0].incarnation
         end(world, peer, role="t", rank=1)
+        world.send(ev.Tick(), after=limits.PEER_WAIT_S)  # no cause shows in time
+        settled(world)
         world.send(ev.RankEnded("t", 0, before, EXIT))
     assert (world.state.verdict.reason, world.state.phase) == (reasons.USER_ERROR_REPEATS, Phase.STOPPING)
 

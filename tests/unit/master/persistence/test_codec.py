@@ -21,7 +21,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import BudgetMark as Failure
 from dljob.master.state.state import JobState, RankPhase
-from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
+from dljob.master.state.views import Clue, HostId, NodeView, Outcome, PeerSample, Reason
 from dljob.master.transition import _HANDLERS, initial
 
 text = st.text(max_size=12)
@@ -139,6 +139,9 @@ EVENTS = st.one_of(
     st.builds(ev.WorkBegan, st.lists(st.tuples(text, small, small, st.floats(0, 2e9)), max_size=2).map(tuple)),
     st.builds(ev.RankEnded, text, small, small, outcomes),
     st.builds(ev.CauseLearned, text, clues, small, st.none() | outcomes),
+    st.builds(
+        ev.PeersSeen, text, st.lists(st.builds(PeerSample, small, small, text, text, st.none() | outcomes)).map(tuple)
+    ),
     st.builds(ev.Commanded, text, text, text, text, small),
     st.builds(ev.Tick),
     st.builds(ev.Released),
@@ -160,6 +163,9 @@ def test_any_event_at_any_time_gives_a_state_that_is_the_same_after_json(event):
     step = codec.transition(world.state, event, 2000.5)
     data = json.loads(json.dumps(codec.encode_state(step.state)))
     assert codec.decode_state(data, world.state.job) == step.state
+
+
+LOST_PEER = Outcome(ok=False, reason=Reason.USER_ERROR, error_type="RuntimeError", message="Connection closed by peer")
 
 
 def a_busy_job():
@@ -192,6 +198,7 @@ def a_busy_job():
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()
     ready = tuple(key for key, rank in sorted(world.state.ranks.items()) if rank.phase is RankPhase.READY)
+    world.send(ev.RankEnded("t", 0, world.state.ranks["t", 0].incarnation, LOST_PEER))
     world.send(ev.StallsFound((Stall("t/0@1", world.now - 60, "w/0 has waited {} for t/0", "t/0", ready),)))
     return world
 

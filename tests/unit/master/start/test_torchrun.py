@@ -6,6 +6,8 @@ import pytest
 from master_kit import World, error, nodes
 
 from dljob.api import torchrun, torchrun_line
+from dljob.master.state import events as ev
+from dljob.master.state import limits
 from dljob.master.state.state import Phase
 from dljob.plan.plan import plan
 from dljob.spec.loading.load import parse
@@ -79,9 +81,11 @@ def test_failures_of_a_lost_node_before_it_is_known_use_up_no_restart(boot, echo
         gone = next(rank for rank in range(4) if node_of(world, rank) == world.state.units["default/0"].node)
         if echo:  # a peer's collective breaks
             world.end("default", (gone + 2) % 4, ECHO)
+            world.deliver()
+            world.send(ev.Tick(), after=limits.PEER_WAIT_S)
         else:  # Ray tells of the process alone
             world.kill("default", gone)
-        world.deliver()
+            world.deliver()
         assert len(world.state.marks["default"]) == 1
         lose(world, number)
         assert world.state.verdict is None

@@ -74,6 +74,7 @@ class Here:
             ranks={("w", n): SimpleNamespace(**rank, pid=40 + n if world else 0) for n in range(3)},
             hosts={HostId("w", n): SimpleNamespace(node="n1", pid=90 + n) for n in range(3)},
             nodes=("n1",),
+            roles={"w": SimpleNamespace(succeeded=0, ready=3)},
             job=SimpleNamespace(
                 uid=UID, roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})
             ),
@@ -385,6 +386,32 @@ async def test_many_ranks_stacks_are_cut_and_a_node_that_did_not_look_is_said(
     assert "== w/0\nno stack: the agent of its node does not answer" in text
     assert "== w/2" not in text
     assert text.endswith("\n1 more ranks are not shown\n")
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_it(tmp_path: Path, steps: int) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=50)
+    await here.steps(steps, each=0.1)
+    here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=steps, pid=0)
+    here.state.roles["w"] = SimpleNamespace(succeeded=1, ready=2)
+    here.agent.sees = dict.fromkeys(("w/0", "w/2"), ProcessSample(activity=Where.COLLECTIVE, call="barrier"))
+    await here.passes(4.5)
+    assert here.told == []
+    await here.passes(6)
+    (event,) = here.told
+    assert (event.rank, event.whole, event.kind) == (1, False, "Hang")
+    assert event.why == f"ended with code 0 at step {steps}; w/0 and 2 wait for it in barrier: uneven data?"
+    assert "== w/0" in (tmp_path / "stacks" / "w-1-1.txt").read_text()
+
+
+async def test_a_rank_that_still_works_keeps_the_others_waiting_and_not_the_one_that_ended(tmp_path: Path) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=500)
+    here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=8, pid=0)
+    here.state.roles["w"] = SimpleNamespace(succeeded=1, ready=2)
+    here.agent.sees = {"w/0": WAITS, "w/2": ProcessSample(runs=True, activity=Where.USER)}
+    await here.passes(20)
+    assert here.told == []
+    assert 2 < len(here.agent.asked) < 20, "it looks again, and not all the time"
 
 
 async def test_the_watch_runs_until_it_is_cancelled_and_not_at_all_where_nobody_shall_look(tmp_path: Path) -> None:

@@ -164,6 +164,18 @@ def test_the_line_is_the_innermost_of_user_code() -> None:
     assert stacks.line(frames(inner)) == ""
 
 
+def test_the_call_of_torch_is_the_one_that_user_code_has_made() -> None:
+    calls = [
+        {"filename": f"{SITE}/torch/distributed/distributed_c10d.py", "name": "_wait", "line": 1},
+        {"filename": f"{SITE}/torch/distributed/distributed_c10d.py", "name": "all_reduce", "line": 2},
+        {"filename": f"{SITE}/torch/distributed/c10d_logger.py", "name": "wrapper", "line": 3},
+        {"filename": "/code/train.py", "name": "step", "line": 4},
+        {"filename": f"{SITE}/torch/distributed/run.py", "name": "main", "line": 5},
+    ]
+    assert stacks.torch_call(calls) == "all_reduce"
+    assert stacks.torch_call(calls[3:]) == stacks.torch_call([]) == ""
+
+
 def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one() -> None:
     main, user = frames("main.py"), frames("user.py")
     threads = [{"thread_name": "MainThread", "os_thread_id": 7, "frames": main}]

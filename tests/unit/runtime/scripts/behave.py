@@ -20,6 +20,9 @@ elif what == "modules":
     print(*(name in sys.modules for name in sys.argv[2:]), flush=True)
 elif what == "raise":
     raise ValueError("no such thing")
+elif what == "slow end":
+    atexit.register(time.sleep, 1000)
+    raise ValueError("no such thing")
 elif what == "astray":
     os.chdir("/")
     Path("no-such-data").read_text()

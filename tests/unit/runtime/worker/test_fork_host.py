@@ -12,7 +12,7 @@ from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Reason
 from dljob.runtime.process import preload
 from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder
-from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
+from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, _Rank
 
 START = RankStart(1, 3, 0, 1, 1, restart_reason="HostLost")
 
@@ -67,6 +67,29 @@ def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) 
     assert not host._changed()
 
 
+def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_rank() -> None:
+    host = bare()
+    words = {"ok": False, "reason": "UserError", "error_type": "AssertionError", "message": "bad loss", "code": 1}
+    rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7)  # type: ignore[arg-type]
+    host._ranks = {1: rank}
+    assert host.failing_ranks() == {}
+    host._on_event({"event": "failing", "rank": 1, "incarnation": 3, "pid": 7, "words": words})
+    ((incarnation, failure),) = host.failing_ranks().values()
+    assert (incarnation, failure.reason, failure.error_type) == (3, Reason.USER_ERROR, "AssertionError")
+    rank.why = "restart"
+    assert host._outcome(rank, {"status": 15, "words": words}) == failure
+    rank.ended.set()
+    assert host.failing_ranks() == {}
+
+
+def test_an_error_after_the_order_to_end_is_none_of_its_own() -> None:
+    host = bare()
+    rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7, why="restart")  # type: ignore[arg-type]
+    host._ranks = {1: rank}
+    host._on_event({"event": "failing", "rank": 1, "incarnation": 3, "pid": 7, "words": {"ok": False}})
+    assert rank.failing is None
+
+
 def driver(monkeypatch: Any, told: Any) -> Any:
     """Return a host of a role that reserves Quota; `told` is what Ray says was lost first."""
     host = bare()
@@ -75,7 +98,7 @@ def driver(monkeypatch: Any, told: Any) -> Any:
     host.evidence = SimpleNamespace(clues=lambda _pid, killed: ())
     monkeypatch.setattr("dljob.runtime.worker.fork_host._tail", lambda _rank: "ActorDiedError")
     monkeypatch.setattr("dljob.runtime.worker.fork_host.ray_drivers.first_lost", told)
-    rank = SimpleNamespace(start=START, pid=7, why="", failed=None)
+    rank = SimpleNamespace(start=START, pid=7, why="", failed=None, failing=None)
     return lambda: host._outcome(rank, {"status": 1 << 8, "words": {}})
 
 

@@ -90,6 +90,15 @@ def test_exception_is_told_with_its_frame(server):
     assert "no such thing" in server.log()
 
 
+def test_an_exception_is_told_before_the_exit_handlers_have_run(server):
+    server.fork("module", "behave.py", args=["slow end"])
+    failing = server.next("failing")
+    assert failing["words"]["error_type"] == "ValueError"
+    server.helper.order("kill", 0, 1)
+    ended = server.next("ended")
+    assert (code(ended), ended["words"]) == (-signal.SIGKILL, failing["words"])
+
+
 def test_a_crash_is_reported_as_a_signal_and_leaves_its_stack_in_the_log(server):
     assert code(server.run("module", "behave.py", args=["segv"])) == -signal.SIGSEGV
     assert "before" in server.log()

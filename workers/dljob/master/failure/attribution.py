@@ -45,6 +45,29 @@ def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcom
     return _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
 
 
+def is_unexplained_echo(d: StateTransaction, key: RankKey, outcome: Outcome) -> bool:
+    """Whether an end only reports the loss of a peer of its own role, and follows from no failure that is known.
+
+    A failure of before the process began explains nothing of its end.
+    """
+    role, rank = key
+    own, node, name = d.ranks[key], _node(d, role, rank), f"{role}/{rank}"
+    for target in (node, name):
+        outcome = causes.add_clues(outcome, _announced(d, target))
+    failure = _classify(d, key, own.incarnation, outcome, node)
+    if not failure.secondary or failure.ordered:
+        return False
+    cause = _describe(failure, name)
+    if any(named.rpartition("/")[0] != role for named in _NAME.findall(cause)[1:]):
+        return False  # it reports the loss of a rank that it had called
+    known = _follows(d, FaultRecord(0, "", _value(outcome), name, cause, d.now, rank=name, node=node, secondary=True))
+    return known is None or known.detected <= own.since
+
+
+def _describe(failure: Failure, name: str) -> str:
+    return policy.describe(name, failure.outcome, lost_peer=failure.secondary)
+
+
 def record_fault(d: StateTransaction, number: int, failure: Failure | None, root: int = 0) -> str:
     """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline.
 
@@ -103,7 +126,7 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
     failure = _classify(d, (role, rank), incarnation, outcome, _node(d, role, rank))
     if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause = _root(d, mine[-1]), policy.describe(name, failure.outcome)
+    fault, cause = _root(d, mine[-1]), _describe(failure, name)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if failure.secondary or not fault.secondary:
         _list(d, fault, (Consequence(name, incarnation, cause),))
@@ -205,7 +228,7 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
         return
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
     new = causes.judged(outcome, cause)
-    said = policy.describe(_named(fault), new)
+    said = policy.describe(_named(fault), new, lost_peer=cause.secondary)
     again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, cause=said)
     _put(d, again)
     if new.reason is not outcome.reason:

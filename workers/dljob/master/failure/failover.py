@@ -63,7 +63,7 @@ def failed(
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
     failure = attribution.attribute_failure(d, role, ranks[0], outcome)
-    cause = describe(who or failure.name, failure.outcome)
+    cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
     joined = _joined(d, failure)
     repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
     decision = decided or decide(d, failure, repeated, joined=joined)
@@ -119,7 +119,7 @@ def _leave_node(d: StateTransaction, failure: Failure, decision: Replace, who: s
     node = d.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
         return Restart(own_level(facts), decision.counts, decision.why)
-    why = f"{describe(who, failure.outcome)}; {decision.why}"
+    why = f"{describe(who, failure.outcome, lost_peer=failure.secondary)}; {decision.why}"
     d.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
     return None
 
@@ -164,7 +164,7 @@ def _order(
     culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause = describe(who, outcome)
+    cause = describe(who, outcome, lost_peer=failure.secondary)
     level = decision.level
     if outcome.reason in _NODE_REASONS and not decision.counts:
         _refund(d, failure)

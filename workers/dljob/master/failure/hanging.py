@@ -6,7 +6,9 @@ from dljob.master.failure import ending, failover, policy
 from dljob.master.failure.policy import Restart, at_least_role, own_level
 from dljob.master.failure.restart import kill
 from dljob.master.failure.stalling import mark_hung
+from dljob.master.state import early_end
 from dljob.master.state.events import HangFound
+from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, Outcome, Reason
@@ -20,10 +22,14 @@ _WORDS = {Reason.STRAGGLER: "straggler", Reason.SILENT_CORRUPTION: "silent corru
 def report_hang(d: StateTransaction, event: HangFound) -> None:
     """Report a finding about a rank, and restart it like a failed one unless a rule or the policy says otherwise."""
     rank = d.ranks.get((event.role, event.rank))
-    if not d.phase.active or rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.READY:
+    if not d.phase.active or rank is None or rank.incarnation != event.incarnation:
         return
     kind = Reason(event.kind)
-    outcome = _outcome(event, kind)
+    # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
+    ended = kind is Reason.HANG and rank.phase is RankPhase.SUCCEEDED and d.facts(event.role).world
+    if rank.phase is not RankPhase.READY and not ended:
+        return
+    outcome = _ended_outcome(event, rank.end_step) if ended else _outcome(event, kind)
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
     d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
@@ -45,10 +51,16 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
         decided = Restart(at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
-        for one in ranks:
-            kill(d, facts.host_of(one))
-            ending.drop_process(d, (event.role, one))
+        for number in ranks:
+            if d.ranks[event.role, number].phase.live:
+                kill(d, facts.host_of(number))
+                ending.drop_process(d, (event.role, number))
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
+
+
+def _ended_outcome(event: HangFound, step: int | None) -> Outcome:
+    """Return the end of a rank for which the others of its world wait as a failure, with the stacks as evidence."""
+    return evolve(early_end.as_failure(event.why, step), clues=_outcome(event, Reason.HANG).clues[1:])
 
 
 def _outcome(event: HangFound, kind: Reason) -> Outcome:

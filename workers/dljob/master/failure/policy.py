@@ -59,14 +59,19 @@ class Ignore:
     why: str
 
 
-def describe(target: str, outcome: Outcome) -> str:
-    """Return a failure in one line: target, or the callee whose error ended it, reason, error, place and exit code."""
+def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
+    """Return a failure in one line: target, or the callee whose error ended it, reason, error, place and exit code.
+
+    `lost_peer`: the failure only reports that a peer is gone; then its own error is no cause.
+    """
     what = outcome.reason.value if outcome.reason else "Failed"
-    if outcome.reason is Reason.UNKNOWN and not outcome.error_type:
+    if lost_peer and outcome.reason is Reason.UNKNOWN:
+        what = "cause unknown, it lost its peer"
+    elif outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code = "" if outcome.code is None else f" with exit code {outcome.code}"
         return f"{target}: process gone{code}, cause unknown" + (f" ({outcome.message})" if outcome.message else "")
     where = f" (at {outcome.frame})" if outcome.frame else ""
-    code = "" if outcome.code is None else f", exit code {outcome.code}"
+    code = f", exit code {outcome.code}" if outcome.code else ""
     # The code of the callee is to blame, and the line of its caller is told behind.
     if (origin := outcome.origin) is not None:
         place = f" (at {origin.frame})" if origin.frame else ""

@@ -3,12 +3,13 @@
 The job ends when a rank (in a torch world: any of its ranks) fails twice in a row in the same way, without progress in
 between, and with no other process to blame. A SIGKILL or SIGTERM may come from any process, so it counts only if both
 lives ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop,
-whatever the signal. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
+whatever the signal. A rank of a world that ends with code 0 while others wait for it fails, too, and again at the same
+step for good. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
 """
 
 from __future__ import annotations
 
-from dljob.master.state import causes, limits, memory_overrides
+from dljob.master.state import causes, early_end, limits, memory_overrides
 from dljob.master.state.faults import Failure
 from dljob.master.state.state import ErrorMemory, RankKey
 from dljob.master.state.transaction import StateTransaction
@@ -46,6 +47,8 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
     # The host knows that an import or a setup would fail again: no second life is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
+    if early_end.is_early(outcome):
+        return _ended_early_again(d, failure)
     if failure.secondary or failure.ordered or _blames_peer(outcome):
         return "", ""
     key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
@@ -73,6 +76,25 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
         words = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
         return reasons.CRASH_LOOP, f"a crash loop: {words}"
     return "", ""
+
+
+def _ended_early_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+    """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
+
+    Each life makes steps, so that only a step above the one where it ended last is progress; without steps a save is.
+    """
+    key, step = (failure.role, failure.rank), failure.outcome.step
+    last = d.errors.get(key)
+    d.errors = d.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, d.now))
+    if last is None:
+        return "", ""
+    if step is None and last.step is None:
+        went_further = any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
+    else:
+        went_further = step is not None and (last.step is None or step > last.step)
+    if went_further:
+        return "", ""
+    return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
 
 
 def _same(last: ErrorMemory, new: ErrorMemory) -> bool:

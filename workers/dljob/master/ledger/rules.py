@@ -33,7 +33,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     if key in s.stalled:
         return Account.STALLED
     if phase is RankPhase.READY:
-        return Account.STALE if why_out(s, key) else _ready(s.roles[key[0]], facts, own)
+        return _ready(s, key)
     if phase is RankPhase.STARTING:
         return Account.INIT
     if phase is not RankPhase.WAITING and phase is not RankPhase.STOPPING:
@@ -48,8 +48,13 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     return _waiting(s, facts, own, facts.host_of(key[1]))
 
 
-def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
+def _ready(s: JobState | StateTransaction, key: RankKey) -> Account:
     """Return the account of a ready rank."""
+    own, role, facts = s.ranks[key], s.roles[key[0]], s.job.roles[key[0]]
+    if key[0] in s.inquiries:  # it, or the peer that it waits for, is lost, and the cause is looked for
+        return Account.DETECT
+    if why_out(s, key):
+        return Account.STALE
     if facts.world and not _all_in(role):
         return Account.RENDEZVOUS
     if own.goal is None:  # no earlier process had come further

@@ -5,7 +5,7 @@ A Tick that comes too early finds nothing due and is harmless.
 
 from __future__ import annotations
 
-from dljob.master.failure import ending, failover, moving, restart
+from dljob.master.failure import ending, failover, lost_peers, moving, restart
 from dljob.master.placement import admission, departures, elastic, nodes
 from dljob.master.start import starting, weights
 from dljob.master.state import limits
@@ -39,6 +39,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
+    times.extend(lost_peers.deadlines(state))
     times.append(None if state.moving is None else state.moving.by)
     times.extend(role.stop_by for role in state.roles.values())
     return times

@@ -14,7 +14,7 @@ from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.stalls import Stall
-from dljob.master.state.views import Clue, HostId, NodeView, Outcome
+from dljob.master.state.views import Clue, HostId, NodeView, Outcome, PeerSample
 from dljob.plan.model import Amount
 
 
@@ -482,6 +482,14 @@ class CauseLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersSeen:
+    """Living ranks of a torch world were looked at, because others have reported the loss of a peer."""
+
+    role: str
+    peers: tuple[PeerSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Commanded:
     """A user or the operator gave a command. A command with a known `id` is ignored, so it may be sent again."""
 
@@ -557,6 +565,7 @@ Event = (
     | HangFound
     | StallsFound
     | CauseLearned
+    | PeersSeen
     | Commanded
     | LoadSeen
     | Tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.master.state.views import Clue, Outcome
+from dljob.master.state.views import Clue, Outcome, PeerSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,31 @@ class Failure:
     def name(self) -> str:
         """The rank as users write it, "<role>/<rank>"."""
         return f"{self.role}/{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEnd:
+    """An end of a rank that only reports the loss of a peer, held back until the cause is known or the wait is over."""
+
+    number: int
+    """Its place in the order of arrival."""
+    incarnation: int
+    outcome: Outcome
+    host_life: int = 0
+    """Life of the host where its process ended; 0: the rank's user code ended, and its host lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInquiry:
+    """The search among the living ranks of a torch world for the cause of ends that are held. Times: unix seconds."""
+
+    since: float
+    until: float
+    """When the ends are handled, whether their cause is known or not."""
+    count: int = 0
+    """Number of held ends."""
+    samples: tuple[PeerSample, ...] = ()
+    """What was seen of the ranks that live."""
 
 
 @dataclass(frozen=True, slots=True)

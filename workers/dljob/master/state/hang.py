@@ -150,6 +150,8 @@ class ProcessSample:
     activity: Where = Where.UNKNOWN
     at_line: str = ""
     """Innermost line of user code, "file.py:12 in f"."""
+    call: str = ""
+    """Function of torch.distributed that user code has called, such as "all_reduce"; empty: it is in none."""
     runs: bool = False
     """Whether one of its threads ran or waited for a CPU; like `where`, some looks do not tell it."""
 

@@ -28,6 +28,13 @@ RELEASE_S = 30.0
 """Time without an answer after which the release of the job is ordered again."""
 JOIN_S = 5.0
 """Window in which failures of one role on one node, of processes older than the first failure, count as one."""
+PEER_LOOK_S = 0.5
+"""Time after the first report of a lost peer after which the living ranks of its world are looked at: most causes have
+reported themselves by then."""
+PEER_WAIT_S = 8.0
+"""Time after that report for which it is held while such a rank lives, which may end slowly or be busy elsewhere."""
+EARLY_END_S = 1.0
+"""The same where a rank of the world has ended with code 0: only a death that is not reported yet is waited for."""
 NOTICE_S = 150.0
 """Window after a node's announced departure, or its deadline, in which ends of its processes are attributed to it."""
 DEPART_S = 30.0

@@ -15,7 +15,7 @@ from immutables import Map
 from dljob.master.state.actions import Action
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import Cuts
-from dljob.master.state.faults import Departure, DomainMove, FaultRecord, Notice
+from dljob.master.state.faults import Departure, DomainMove, FaultRecord, HeldEnd, Notice, PeerInquiry
 from dljob.master.state.job import Job
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
@@ -173,6 +173,10 @@ class RankState:
     """Whether the present process was heard to have done a step, a call or an item."""
     ready_at: float = 0.0
     """When the present process became ready (unix seconds); 0: it is not ready yet."""
+    ended_at: float = 0.0
+    """When the user code of the process that ended last ended well (unix seconds)."""
+    end_step: int | None = None
+    """Last step that this process reported; None: it reported none."""
     addresses: tuple[tuple[str, str], ...] = ()
     """(port name, host:port) of the present process, else of the last one."""
     serving: bool = False
@@ -450,6 +454,8 @@ class JobState:
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
     notices: Map[str, Notice] = field(default_factory=Map[str, Notice])  # by node id, or by rank as role/rank
     faults: tuple[FaultRecord, ...] = ()  # the last few, oldest first
+    held_ends: Map[RankKey, HeldEnd] = field(default_factory=Map[RankKey, HeldEnd])  # of torch worlds
+    inquiries: Map[str, PeerInquiry] = field(default_factory=Map[str, PeerInquiry])  # by role, one for its held ends
     serial: int = 0  # numbers incidents and faults
     carried: bool = False  # whether the state of the previous attempt was taken over
     verdict: Verdict | None = None

@@ -16,7 +16,7 @@ from dljob.master.state.actions import Action, Note
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.evolve import evolve
-from dljob.master.state.faults import Departure, DomainMove, Failure, FaultRecord, Notice
+from dljob.master.state.faults import Departure, DomainMove, Failure, FaultRecord, HeldEnd, Notice, PeerInquiry
 from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
@@ -125,6 +125,8 @@ class StateTransaction:
     restarts: Map[str, int]
     notices: Map[str, Notice]
     faults: tuple[FaultRecord, ...]
+    held_ends: Map[RankKey, HeldEnd]
+    inquiries: Map[str, PeerInquiry]
     serial: int
     carried: bool
     verdict: Verdict | None

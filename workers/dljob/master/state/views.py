@@ -50,7 +50,7 @@ class Reason(StrEnum):
     PREEMPTED = "Preempted"
     """Its machine or pod was taken away on purpose."""
     NETWORK = "Network"
-    """A connection to a peer broke, and no peer is known to have failed."""
+    """A route or an interface to a peer is gone, as the kernel says, and no peer is known to have failed."""
     HANG = "Hang"
     """It made no progress, and was killed for it."""
     STRAGGLER = "Straggler"
@@ -105,6 +105,20 @@ class Outcome:
     """Evidence of the end from the kernel, the container, the pod or a monitor."""
     origin: ErrorOrigin | None = None
     """Where its error began, if that was in the code of a rank that it called."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSample:
+    """A living rank of a torch world, looked at because peers have reported that one of them is gone."""
+
+    rank: int
+    incarnation: int
+    away: str = ""
+    """What it does outside of the collective that its peers were in, such as "it works in user code at a.py:3 in f"."""
+    stacks: str = ""
+    """Path of the file with its stacks."""
+    failure: Outcome | None = None
+    """What its host has of its failure already, where the process has not ended yet; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

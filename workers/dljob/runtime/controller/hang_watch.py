@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from dljob.master.state import early_end, hang
 from dljob.master.state import events as ev
-from dljob.master.state import hang
+from dljob.master.state.early_end import EndedRank
 from dljob.master.state.hang import HangFinding, Pace, ProcessSample, SamplePair
 from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Reason
@@ -68,6 +69,8 @@ class HangWatch:
         self._clock = 0.0
         self._last = 0.0
         self._slow_at = self._quiet_at = 0.0
+        self._ended: dict[Key, tuple[int, EndedRank]] = {}
+        """Rank of a world that ended with code 0 -> its incarnation, and its end on the watch's clock."""
         self._paces: dict[str, dict[int, Pace]] = {}
         self._reported: dict[Key, object] = {}
         """The report of each rank that was evaluated last."""
@@ -121,6 +124,7 @@ class HangWatch:
         if self._clock - self._slow_at >= SLOW_EVERY_S:
             self._slow_at = self._clock
             await self._seek_stragglers(state)
+            self._seek_early_ends(state)
 
     def _hear(self, state: JobState) -> None:
         """Update the paces with the steps reported since the last turn."""
@@ -146,6 +150,49 @@ class HangWatch:
 
     def _is_due(self, key: Key) -> bool:
         return self._clock >= self._next.get(key, 0.0)
+
+    # -- worlds of which a rank has ended
+
+    def _seek_early_ends(self, state: JobState) -> None:
+        """Look at worlds whose rest has not made a step for long since a rank of them has ended with code 0."""
+        for role, own in state.roles.items():
+            if not (state.job.roles[role].world and own.succeeded and own.ready):
+                continue
+            ended = self._ended_ranks(state, role)
+            due = all(self._is_due((role, rank)) for rank in ended)
+            if due and early_end.is_due(ended, self._of(state, role), self._clock, state.job.fault_tolerance.hang):
+                self._inquire(role, self._look_for_early_end(role))
+
+    def _ended_ranks(self, state: JobState, role: str) -> dict[int, EndedRank]:
+        found = dict[int, EndedRank]()
+        for rank in state.job.roles[role].ranks:
+            own = state.ranks[role, rank]
+            if own.phase is not RankPhase.SUCCEEDED:
+                continue
+            incarnation, ended = self._ended.get((role, rank), (0, None))
+            if ended is None or incarnation != own.incarnation:
+                ended = EndedRank(own.end_step, self._clock)
+                self._ended[role, rank] = own.incarnation, ended
+            found[rank] = ended
+        return found
+
+    async def _look_for_early_end(self, role: str) -> None:
+        looks = await self._twice(role, self._ready(self._state(), role), stacks=True)
+        state = self._state()
+        ready = self._ready(state, role)
+        self._next.update({(role, rank): self._clock + 2 * SLOW_EVERY_S for rank in self._ended_ranks(state, role)})
+        # Whoever was not seen may be the one that all others wait for.
+        still = dict.fromkeys(ready, UNSEEN) | {rank: seen for rank, seen in looks.items() if rank in ready}
+        finding = self._wait_for_ended(state, role, still)
+        if finding is not None:
+            await self._convict(state, role, finding, still)
+
+    def _wait_for_ended(self, state: JobState, role: str, looks: Mapping[int, SamplePair]) -> HangFinding | None:
+        """Return the finding that a world waits for a rank that has ended with code 0; None: it does not."""
+        ended, paces = self._ended_ranks(state, role), self._of(state, role)
+        if not early_end.is_due(ended, paces, self._clock, state.job.fault_tolerance.hang):
+            return None
+        return early_end.find_wait(role, ended, paces, looks)
 
     # -- inquiries about a role with silent ranks
 
@@ -203,7 +250,12 @@ class HangWatch:
         # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
         world = state.job.roles[role].world
-        for verdict in hang.judge(paces, still, self._clock, policy, world=world):
+        verdicts = hang.judge(paces, still, self._clock, policy, world=world)
+        # A rank that has ended explains the silence of the others; a stopped process is proof.
+        if verdicts and world and state.roles[role].succeeded and not any(seen.stopped for seen in still.values()):
+            finding = self._wait_for_ended(state, role, still)
+            verdicts = verdicts if finding is None else (finding,)
+        for verdict in verdicts:
             if self._witnesses is not None:
                 verdict = hang.with_witnesses(verdict, self._witnesses.hanging(role), still)  # noqa: PLW2901 - the same
             await self._convict(state, role, verdict, still)
@@ -248,7 +300,7 @@ class HangWatch:
         path, seen = await self._write_down(role, rank, incarnation, verdict.why)
         if self._witnesses is not None:
             await self._witnesses.wait_for_dumps()
-        woke = bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
+        woke = rank in looks and bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
         if woke or self._paces.get(role, {}).get(rank) is not pace:
             return  # it runs again: a debugger, or the migration of a virtual machine, has resumed it meanwhile
         self._first_seen[role, rank] = mark

@@ -37,6 +37,7 @@ from dljob.runtime.controller.rebuild import Rebuilding
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
+from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
@@ -187,23 +188,16 @@ class MasterLoop:
         """
         try:
             await self._recover(await self._opened(failed))
-            hangs = HangWatch(
-                *(self.setup, self.backend, self.offer, lambda: self.state, self.progress),
-                owner=self.tasks,
-                witnesses=self.witnesses,
-            )
-            stalls = StallWatch(
-                *(self.setup, self.backend, self.offer, lambda: self.state, self.heartbeats),
-                owner=self.tasks,
-                now=self.now,
-            )
+            shell = (self.setup, self.backend, self.offer, lambda: self.state)
+            hangs = HangWatch(*shell, self.progress, owner=self.tasks, witnesses=self.witnesses)
+            stalls = StallWatch(*shell, self.heartbeats, owner=self.tasks, now=self.now)
             self.tasks.repeat("node list", self._watch_nodes)
             self.tasks.repeat("status file", self._publish)
             self.tasks.repeat("node heartbeats", self.nodes.run)
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("stall watch", stalls.run)
-            group_watch = GroupWatch(self.setup, self.backend, self.offer, lambda: self.state)
-            self.tasks.repeat("group watch", group_watch.run)
+            self.tasks.repeat("peer watch", PeerWatch(*shell, self.now, owner=self.tasks).run)
+            self.tasks.repeat("group watch", GroupWatch(*shell).run)
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
             self.tasks.repeat("cuts", self.cuts.run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)

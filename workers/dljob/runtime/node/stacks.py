@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.linux.descendants import below
+from dljob.master.state.early_end import WRAPPERS
 from dljob.master.state.hang import ProcessSample, Where
 
 PROC = Path("/proc")
@@ -90,7 +91,8 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     if not threads:
         return ProcessStack(seen, why_not)
     frames = user_frames(threads, target.pid)
-    return ProcessStack(replace(seen, activity=activity_of(frames), at_line=line(frames)), text(threads))
+    place = replace(seen, activity=activity_of(frames), at_line=line(frames), call=torch_call(frames))
+    return ProcessStack(place, text(threads))
 
 
 # -- from the kernel
@@ -223,6 +225,17 @@ def line(frames: Sequence[dict[str, Any]]) -> str:
     """Return the innermost line of user code; empty without one."""
     frame = next((frame for frame in frames if _is_users(frame)), None)
     return f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}" if frame else ""
+
+
+def torch_call(frames: Sequence[dict[str, Any]]) -> str:
+    """Return the function of torch.distributed that the innermost line of user code has called; empty: none."""
+    called = ""
+    for frame in frames:
+        if _is_users(frame):
+            return called
+        if "torch/distributed/" in frame["filename"] and frame["name"] not in WRAPPERS:
+            called = frame["name"]
+    return called
 
 
 def _is_users(frame: dict[str, Any]) -> bool:

@@ -91,6 +91,8 @@ class _Rank:
     """Why it was asked to end; empty as long as it was not."""
     failed: Outcome | None = None
     """Its end, where a probe decided it."""
+    failing: Outcome | None = None
+    """The error that ends it, from before it was told to end: its exit handlers run. None: it has not reported any."""
     ended: threading.Event = field(default_factory=threading.Event)
     stopped: Future[None] = field(default_factory=Future)
     """Done once it was told to end, also before it is forked."""
@@ -334,6 +336,9 @@ class ForkHost(Host):
         if event["event"] == "started":
             rank.pid = event["pid"]
             self._serving.started(rank.start, rank.env)
+        elif event["event"] == "failing":
+            if not rank.why:
+                rank.failing = _reported(event["words"])
         else:
             self._ended(rank, self._outcome(rank, event))
 
@@ -388,11 +393,12 @@ class ForkHost(Host):
         bare = from_status(event["status"], detail=_tail(rank))
         if rank.failed is not None:
             return replace(rank.failed, code=bare.code, detail=bare.detail)
+        if rank.failing is not None and rank.why and not bare.ok:
+            return rank.failing  # it was told to end, by a signal perhaps, after its own error
         words = event["words"]
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
         if words and not bare.ok:
-            said = decode_outcome(words)
-            bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
+            bare = replace(_reported(words), code=bare.code)
         # Evidence is collected only for ends that were not ordered.
         if not bare.ok and not rank.why:
             bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
@@ -502,11 +508,26 @@ class ForkHost(Host):
         with self._lock:
             return {n: rank.pid for n, rank in self._ranks.items() if rank.pid and not rank.ended.is_set()}
 
+    def failing_ranks(self) -> Mapping[int, tuple[int, Outcome]]:
+        """Return the ranks whose script has failed and whose process has not ended yet."""
+        with self._lock:
+            return {
+                n: (rank.start.incarnation, rank.failing)
+                for n, rank in self._ranks.items()
+                if rank.failing is not None and not rank.ended.is_set()
+            }
+
     def restore_steps(self) -> None:
         """Send the last steps again."""
         with self._lock:
             for rank in self._ranks.values():
                 rank.progress.restore()
+
+
+def _reported(words: Mapping[str, Any]) -> Outcome:
+    """Return the rank's own report of its end."""
+    said = decode_outcome(words)
+    return replace(said, reason=Reason(said.reason) if said.reason else None)
 
 
 def _tail(rank: _Rank) -> str:

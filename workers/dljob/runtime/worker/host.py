@@ -20,7 +20,7 @@ from ray import actor as ray_actor
 from dljob.errors import UsageError
 from dljob.linux import descendants
 from dljob.logs.watch import LogWatch
-from dljob.master.state.views import Clue
+from dljob.master.state.views import Clue, Outcome
 from dljob.plan.role import HostKind
 from dljob.ray_private import SYSTEM_GROUP
 from dljob.runtime.node.host_channel import AgentLine, address
@@ -157,7 +157,16 @@ class Host:
         """Return evidence about the end of another process of this machine that died without a report."""
         return self.evidence.clues(pid, killed=True)
 
+    @ray.method(concurrency_group="ctl")
+    def failures(self) -> Mapping[int, tuple[int, Outcome]]:
+        """Return rank -> (incarnation, error) of ranks whose code has failed, and whose process has not ended yet."""
+        return self.failing_ranks()
+
     # -- what subclasses override
+
+    def failing_ranks(self) -> Mapping[int, tuple[int, Outcome]]:
+        """Return the answer of `failures`. The end of a thread's code is reported at once, so there are none."""
+        return {}
 
     def address(self) -> str:
         """Return host:port of the store or service that this host offers; empty for hosts of ranks."""

@@ -226,7 +226,9 @@ def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal:
 def _say(order: Mapping[str, Any], said: Outcome) -> None:
     """Pass the rank's report of its end to its supervisor, if it fits into the pipe."""
     data = json.dumps(asdict(said)).encode()
-    # A longer one would block this process: the pipe is read only after its end.
+    # A longer one would block this process: nobody has to read the pipe before its end.
     if len(data) <= supervise.WORDS_BYTES:
         with contextlib.suppress(OSError):
             os.write(order["words"], data)
+            if os.getppid() == order["supervisor"]:  # else its successor is another process, which the signal would end
+                os.kill(order["supervisor"], supervise.FAILING)

@@ -24,6 +24,9 @@ TERM = signal.SIGUSR1
 """Signal to the supervisor: pass SIGTERM on to the rank's process group."""
 KILL = signal.SIGTERM
 """Signal to the supervisor: SIGKILL everything below it. The kernel sends it, too, when the fork server dies."""
+FAILING = signal.SIGUSR2
+"""Signal of the rank to its supervisor: its report of the error that ends it is in the pipe, and its exit handlers run
+now. Their time, in which its connections close, is not waited for."""
 WORDS_BYTES = 60_000
 """The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
 SERVER_KILLED = "its fork server was killed"
@@ -31,7 +34,7 @@ SERVER_KILLED = "its fork server was killed"
 REAP_S = 5.0
 """Seconds to wait for processes that do not end on SIGKILL."""
 
-_SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL})
+_SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL, FAILING})
 
 
 def fork_supervised(link: socket.socket, order: dict[str, Any]) -> int | None:
@@ -75,7 +78,7 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
         # A session of its own: SIGTERM goes to the rank's whole group, and to nothing else.
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        order["words"] = writer
+        order["words"], order["supervisor"] = writer, me
         return
     # With the writer closed here, a read of the pipe ends once the rank has.
     os.close(writer)
@@ -100,6 +103,7 @@ def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
 
 def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, server: int) -> NoReturn:
     status, orphaned = _reap(rank), False
+    said: dict[str, Any] = {}
     while status is None:
         number = signal.sigwait(_SIGNALS)
         if number == KILL:
@@ -107,8 +111,11 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, se
             descendants.kill_all()
         elif number == TERM:
             _terminate(rank)
+        elif number == FAILING and not said:
+            said = _read_report(words)
+            _send(link, order, event="failing", pid=rank, words=said)
         status = _reap(rank)
-    said = _read_report(words)
+    said = said or _read_report(words)
     if orphaned and not said:
         said = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
     _end_rest()

@@ -125,6 +125,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
             for n, i in s.incidents.items()
         ),
+        _held_ends(s, now),
         _marks(s, now),
         frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
         frozenset(s.commands),
@@ -170,6 +171,16 @@ def _search(s: JobState, now: float) -> tuple[Any, ...]:
     times = (search.retry_at, search.deadline, search.final_at)
     until = tuple((name, _from(at, now)) for name, at in search.until)
     return (search.attempt, since, until, *(_from(at, now) for at in times))
+
+
+def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
+    """Return the ends whose cause is looked for, in the order of their arrival, and until when it is."""
+    ends = sorted(s.held_ends.items(), key=lambda item: item[1].number)
+    inquiries = sorted(s.inquiries.items())
+    return (
+        tuple((key, end.incarnation, end.host_life) for key, end in ends),
+        tuple((role, _from(own.until, now), own.samples) for role, own in inquiries),
+    )
 
 
 def _marks(s: JobState, now: float) -> frozenset[Any]:

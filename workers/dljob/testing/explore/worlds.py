@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.testing.explore.explore import PROMPT, SWIFT, Small, explore
+from dljob.testing.world import faults
 from dljob.testing.world.model import Carry, FaultMove, PollNodes, SetUp, Up
 
 CLASS, MODULE = {"class": "pkg.Class"}, {"module": "train"}
@@ -16,7 +17,7 @@ MOST = 10_000_000
 WINDOW_S = 2_592_000
 """The window of the budgets, a month: longer than any run here."""
 KILL, ERROR, DEAF, DOUBLE = FaultMove("kill"), FaultMove("error"), FaultMove("deaf"), FaultMove("double")
-HANG = FaultMove("hang")
+HANG, LOST_PEER = FaultMove("hang"), FaultMove("error", 0, faults.LOST_PEER)
 STALLS = (FaultMove("stall", 0, 1.0), FaultMove("stall"))
 """A rank stands still and goes on by itself; or until it is found to hang, and restarted."""
 CRASHES = tuple(FaultMove("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
@@ -100,6 +101,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a coupled pair", job(_ENGINE, _WAITS), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("a lost peer", job({**_WORLD, "replicas": 3}), (LOST_PEER, *FEW), SWIFT), 1),
     Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
     Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
     Bounded(Small("a resize in process", job(_RESIZES), (*SCALES, KILL, DEAF, *FEW), PROMPT), 2),

@@ -5,5 +5,5 @@ In reading order: `model`, `tables`, `environment` (nodes and processes), `state
 `world` (what a driver sees), `fault_schedule`, `jobs`.
 Rules that must hold: `invariants`, `checks`, `elastic`, `leaving`, `domain_invariants`, `spare_invariants`,
 `repeat_invariants`, `coupling_invariants`, `server_invariants`,
-`weight_invariants`.
+`weight_invariants`, `blame_invariants`.
 """

@@ -35,11 +35,19 @@ ERRORS = (
     Outcome(ok=False, reason=Reason.UNKNOWN, code=137),
     Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError", frame="train.py:7 in step", step=1),
     Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError", frame="train.py:9 in step", step=9),
-    Outcome(ok=False, reason=Reason.USER_ERROR, error_type="DistBackendError", frame="train.py:11 in step"),
+    Outcome(
+        ok=False,
+        reason=Reason.USER_ERROR,
+        error_type="DistBackendError",
+        frame="train.py:11 in step",
+        message="ncclRemoteError: remote process exited or there was a network error",
+    ),
     Outcome(ok=False, reason=Reason.UNKNOWN, code=3),
     Outcome(ok=False, reason=Reason.IMPORT_ERROR, error_type="ImportError", frame="train.py:1", fatal=True),
 )
 """Outcomes of user code that failed; the last one ends the job."""
+LOST_PEER = 4
+"""The index of an error that only reports the loss of a peer."""
 KILLED = 1
 """The index of a SIGKILL with a known exit code: a fork host sees its rank's, a node agent a host's.
 

@@ -31,6 +31,7 @@ from dljob.master.state.views import HostId
 from dljob.master.transition import transition
 from dljob.telemetry import reasons
 from dljob.testing.world import (
+    blame_invariants,
     checks,
     coupling_invariants,
     domain_invariants,
@@ -186,6 +187,7 @@ def sweep(w: WorldState) -> list[str]:
         missed = [note.target for _, note in w.notes if note.reason == reasons.PREFERRED_DOMAIN_MISSED]
         found += domain_invariants.check_preferences(w.known, missed)
     found += repeat_invariants.check_repeats(w.known)
+    found += blame_invariants.check_blame(w.known, w.last)
     found += elastic.bounded(w.known)
     found += fleets.gives_room(w.known)
     found += weight_invariants.served(w)

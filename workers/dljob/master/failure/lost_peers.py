@@ -1,0 +1,250 @@
+"""Ends that only report the loss of a peer: held until it is known which rank of the torch world is the cause.
+
+When a rank dies, its peers often report first that their connection to it is closed. Who reports is a witness, and the
+cause is another rank: it died and its report is still to come, it ends slowly after its connections have closed, it
+ended with code 0 while the others were still in a collective, or it lives and was busy elsewhere until the collective
+of the others timed out. So the first such report opens an inquiry, which ends
+
+- when another failure of the world is handled: that one is the cause;
+- when no rank of the world is left that could show a cause;
+- when the living ranks were looked at, and one of them shows it;
+- after `limits.PEER_WAIT_S`, or `limits.EARLY_END_S` where a rank has ended with code 0.
+
+Then the held ends are handled in the order of their arrival. A rank whose end is held keeps its phase until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dljob.master.failure import attribution, ending, failover
+from dljob.master.failure.restart import kill
+from dljob.master.state import early_end, limits
+from dljob.master.state.events import HostLost, PeersSeen, RankEnded
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import HeldEnd, PeerInquiry
+from dljob.master.state.hang import SamplePair, Where
+from dljob.master.state.job import STORE
+from dljob.master.state.state import JobState, RankKey, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Clue, Outcome, Reason
+from dljob.telemetry.evidence import Source
+
+LOOKED_AT = 64
+"""Most living ranks of a world that are looked at."""
+HeldEvent = RankEnded | HostLost
+
+
+def hold(d: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int = 0) -> bool:
+    """Hold the end of a live rank if it only reports the loss of a peer, and a cause may still show.
+
+    Args:
+        d: The transaction, of an active job.
+        key: The rank.
+        outcome: How it ended.
+        host_life: Life of the host if its process ended; 0: its user code ended.
+
+    Returns:
+        Whether it is held; otherwise it is to be handled now.
+    """
+    role, state = key[0], d.roles[key[0]]
+    if key in d.held_ends:
+        return True  # a host repeats a report that PrimeMaster has not acknowledged
+    # While ranks wait or stop, a restart is under way, whose cause is known.
+    if not d.facts(role).world or state.waiting or state.stopping:
+        return False
+    inquiry = d.inquiries.get(role)
+    has_peer = state.ready + state.starting > 1 or state.succeeded > 0
+    if not (inquiry or has_peer) or not attribution.is_unexplained_echo(d, key, outcome):
+        return False
+    if inquiry is None:
+        inquiry = PeerInquiry(d.now, d.now + limits.PEER_WAIT_S)
+        d.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
+    kept = outcome if inquiry.count < attribution.FOLLOWERS else evolve(outcome, detail="", clues=())
+    end = HeldEnd(d.next_serial(), d.ranks[key].incarnation, kept, host_life)
+    d.held_ends = d.held_ends.set(key, end)
+    _set_inquiry(d, role, evolve(inquiry, count=inquiry.count + 1))
+    if inquiry.count == 0:
+        d.touched.ranks.update((role, rank) for rank in d.facts(role).ranks)  # all wait: the ledger books it
+        _wait_less(d, role)
+    return True
+
+
+def hold_host(d: StateTransaction, event: HostLost) -> bool:
+    """Hold the loss of the host of one rank, as `hold` does; also where the end of its user code is held already."""
+    role, index = event.host.role, event.host.index
+    if index == STORE or d.facts(role).ranks_per_host != 1 or not d.phase.active:
+        return False
+    key = (role, index)
+    end = d.held_ends.get(key)
+    if end is not None:  # the later death of a process whose code has failed is no other cause
+        d.held_ends = d.held_ends.set(key, evolve(end, host_life=event.life))
+        return True
+    return d.ranks[key].phase in _RUNNING and hold(d, key, event.outcome, host_life=event.life)
+
+
+_RUNNING = (RankPhase.STARTING, RankPhase.READY)
+
+
+def note_early_end(d: StateTransaction, role: str) -> None:
+    """Shorten the wait of an inquiry once a rank of its world has ended with code 0."""
+    if role in d.inquiries:
+        _wait_less(d, role)
+
+
+def seen(d: StateTransaction, event: PeersSeen) -> None:
+    """Take in what was seen of the living ranks of a world."""
+    inquiry = d.inquiries.get(event.role)
+    if inquiry is not None:
+        _set_inquiry(d, event.role, evolve(inquiry, samples=event.peers[:LOOKED_AT]))
+
+
+def end_inquiries(d: StateTransaction) -> list[HeldEvent]:
+    """End the inquiries that are over, with the restart for their cause; return the held events to be handled now."""
+    events: list[HeldEvent] = []
+    for role in sorted(d.inquiries):
+        inquiry = d.inquiries[role]
+        is_handled = _is_handled(d, role)
+        if not is_handled and not _is_over(d, role, inquiry):
+            continue
+        ends = sorted(
+            ((key, end) for key, end in d.held_ends.items() if key[0] == role), key=lambda item: item[1].number
+        )
+        culprit = None if is_handled else _find_culprit(d, role, inquiry, [(key[1], end.outcome) for key, end in ends])
+        for key, _ in ends:
+            d.held_ends = d.held_ends.delete(key)
+        d.inquiries = d.inquiries.delete(role)
+        d.touched.ranks.update((role, rank) for rank in d.facts(role).ranks)
+        if culprit is not None:
+            _fail(d, role, *culprit)
+        events += [_event(d, key, end) for key, end in ends]
+    return events
+
+
+def deadlines(state: JobState | StateTransaction) -> Iterable[float]:
+    """Return when inquiries end at the latest (unix seconds)."""
+    return (inquiry.until for inquiry in state.inquiries.values())
+
+
+def ranks_to_look_at(state: JobState, role: str, now: float) -> tuple[int, ...]:
+    """Return the living ranks that may be the cause of held ends; empty while it is too early, and after the answer."""
+    inquiry = state.inquiries.get(role)
+    if inquiry is None or inquiry.samples or now < inquiry.since + limits.PEER_LOOK_S:
+        return ()
+    facts = state.job.roles[role]
+    living = (r for r in facts.ranks if state.ranks[role, r].phase in _RUNNING and (role, r) not in state.held_ends)
+    return tuple(living)[:LOOKED_AT]
+
+
+def away_from_collective(seen: SamplePair) -> str:
+    """Return in words what a rank does outside of a collective; empty where it is in one, or its stack is unknown."""
+    if seen.stopped:
+        return seen.stopped
+    if seen.activity in (Where.UNKNOWN, Where.COLLECTIVE):
+        return ""
+    what = "works" if seen.works else "waits"
+    line = f" at {seen.second.at_line}" if seen.second.at_line else ""
+    return f"it {what} {seen.activity}{line}"
+
+
+# -- when an inquiry ends
+
+
+def _is_handled(d: StateTransaction, role: str) -> bool:
+    """Whether the world is taken down already: for a failure that is a cause, by a command, or with the job."""
+    state = d.roles[role]
+    if not d.phase.active or state.waiting or state.stopping:
+        return True
+    changed = (key for key in d.touched.ranks if key in d.held_ends and key[0] == role)
+    return any(
+        d.ranks[key].phase not in _RUNNING or d.ranks[key].incarnation != d.held_ends[key].incarnation
+        for key in changed
+    )
+
+
+def _is_over(d: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:
+    state = d.roles[role]
+    nobody_left = state.ready + state.starting <= inquiry.count
+    return nobody_left or inquiry.until <= d.now or _shown_by_sample(d, role, inquiry) is not None
+
+
+def _wait_less(d: StateTransaction, role: str) -> None:
+    """Shorten the wait where a rank of the world has ended with code 0, which then is the likely cause."""
+    inquiry = d.inquiries[role]
+    outcomes = (end.outcome for key, end in d.held_ends.items() if key[0] == role)
+    if _ended_early(d, role, next(outcomes)) is not None:
+        _set_inquiry(d, role, evolve(inquiry, until=min(inquiry.until, d.now + limits.EARLY_END_S)))
+
+
+def _set_inquiry(d: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
+    d.inquiries = d.inquiries.set(role, inquiry)
+    d.wake_at(inquiry.until)
+
+
+def _event(d: StateTransaction, key: RankKey, end: HeldEnd) -> HeldEvent:
+    if end.host_life:
+        return HostLost(d.facts(key[0]).host_of(key[1]), end.host_life, end.outcome)
+    return RankEnded(*key, end.incarnation, end.outcome)
+
+
+# -- who is the cause
+
+
+def _find_culprit(
+    d: StateTransaction, role: str, inquiry: PeerInquiry, ends: Sequence[tuple[int, Outcome]]
+) -> tuple[int, Outcome] | None:
+    """Return the rank that is the cause of held ends, and its failure; None: it is unknown. `ends`: (rank, outcome)."""
+    shown = _shown_by_sample(d, role, inquiry)
+    first_outcome = ends[0][1]
+    ended = None if shown is not None else _ended_early(d, role, first_outcome)
+    if ended is None:
+        return shown
+    step, call = d.ranks[role, ended].end_step, early_end.collective_of(first_outcome.detail)
+    message = early_end.early_end(role, step, sorted(rank for rank, _ in ends), call)
+    return ended, early_end.as_failure(message, step)
+
+
+def _fail(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> None:
+    """Handle the failure of the rank that is the cause. Its process may live."""
+    facts = d.facts(role)
+    if facts.ranks_per_host == 1 and d.ranks[role, rank].phase.live:
+        # Its peers can leave their group only when it is gone.
+        kill(d, facts.host_of(rank))
+        ending.drop_process(d, (role, rank))
+    failover.failed(d, role, (rank,), outcome, host_lost=False)
+
+
+def _shown_by_sample(d: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
+    """Return the living rank that is the cause by what was seen of it, and its failure."""
+    present = [
+        sample
+        for sample in inquiry.samples
+        if (own := d.ranks.get((role, sample.rank))) is not None
+        and own.incarnation == sample.incarnation
+        and own.phase in _RUNNING
+        and (role, sample.rank) not in d.held_ends
+    ]
+    failing = next((sample for sample in present if sample.failure is not None), None)
+    if failing is not None and failing.failure is not None:
+        return failing.rank, failing.failure
+    absent = [sample for sample in present if sample.away]
+    # A wait for an asynchronous collective may look like user code: only a minority is blamed.
+    if not absent or len(absent) > len(present) - len(absent) + inquiry.count:
+        return None
+    sample = absent[0]
+    held = sorted((end.number, key[1], end.outcome) for key, end in d.held_ends.items() if key[0] == role)
+    call = early_end.collective_of(held[0][2].detail) or "a collective"
+    peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held))
+    others = f", as does {early_end.ranks_in_words(role, [other.rank for other in absent[1:]])}" if absent[1:] else ""
+    why = f"{sample.away}{others}, while {peers} waited for it in {call}, in vain"
+    clues = (Clue(Source.MONITOR, f"hang: {why}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
+    return sample.rank, Outcome(ok=False, reason=Reason.HANG, message=why, clues=clues)
+
+
+def _ended_early(d: StateTransaction, role: str, outcome: Outcome) -> int | None:
+    """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
+    if not d.roles[role].succeeded:
+        return None
+    ended = [rank for rank in d.facts(role).ranks if d.ranks[role, rank].phase is RankPhase.SUCCEEDED]
+    first = min(ended, key=lambda rank: d.ranks[role, rank].ended_at)
+    return None if early_end.went_on(d.ranks[role, first], outcome) else first

@@ -1,0 +1,36 @@
+"""Invariants of blame: who only lost a peer is no first cause where the rank that it waited for is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.master.state import limits
+from dljob.master.state.faults import FaultRecord
+from dljob.master.state.state import JobState
+
+
+def check_blame(state: JobState, now: float) -> Iterator[str]:
+    """A rank that ended with code 0 is the cause where others of its world then lost a peer; and nobody waits longer.
+
+    `now` is PrimeMaster's time.
+    """
+    for role, inquiry in state.inquiries.items():
+        held = sum(key[0] == role for key in state.held_ends)
+        if held != inquiry.count:
+            yield f"blame: {role} counts {inquiry.count} held ends, and has {held}"
+        if now > inquiry.until and state.verdict is None:
+            yield f"blame: the ends of {role} are held beyond their time"
+    for fault in state.faults:
+        role = fault.rank.rpartition("/")[0]
+        if fault.secondary and not fault.root and role in state.job.roles and state.job.roles[role].world:
+            yield from _waited_for(state, role, fault)
+
+
+def _waited_for(state: JobState, role: str, fault: FaultRecord) -> Iterator[str]:
+    """Name a rank that had ended with code 0 in the same generation, shortly before its peers lost it."""
+    restarts = [f.detected for f in state.faults if f.id != fault.id and f.rank.startswith(f"{role}/")]
+    for rank in state.job.roles[role].ranks:
+        ended_at = state.ranks[role, rank].ended_at
+        shortly = ended_at > 0.0 and 0.0 < fault.detected - ended_at <= limits.PEER_WAIT_S
+        if shortly and not any(ended_at <= at <= fault.detected for at in restarts):
+            yield f"blame: {fault.rank} only lost a peer, and {role}/{rank} had ended with code 0 before"
