@@ -84,3 +84,10 @@ def test_a_rank_that_the_job_recovered_from_is_not_blamed(tmp_path: Path) -> Non
 
 def test_a_job_that_no_rank_failed_is_reported_in_one_line(tmp_path: Path) -> None:
     assert report("train", tmp_path, status()) == ["error: job train failed: UserErrorRepeats: trainer/0: ValueError"]
+
+
+def test_a_crash_is_shown_without_frames_of_dljob_and_without_the_list_of_modules(tmp_path: Path) -> None:
+    shown = ["what():  7 of 32000", "Fatal Python error: Aborted", '  File "/home/me/train.py", line 4 in main']
+    ours = '  File "/opt/dljob/runtime/worker/script.py", line 142 in body\n\nExtension modules: numpy, torch._C\n'
+    lines = report("train", write(tmp_path, "", "\n".join(shown) + "\n" + ours * 30), FAULT)
+    assert [line.removeprefix("  ") for line in lines[2:-1] if line] == shown

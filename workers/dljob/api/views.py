@@ -82,6 +82,8 @@ class Fault(TypedDict, total=False):
     target: Required[str]
     firstCause: Required[str]
     """The first failure, in its own words."""
+    rule: str
+    """Rule of evidence that recognized it; absent where none did."""
     evidence: list[str]
     followed: list[str]
     """Causes of the failures that followed from it."""

@@ -164,7 +164,11 @@ def _remedy(fault: Json) -> Remedy:
         return VERDICTS[reasons.MASTER_BUDGET]
     reason, words = _cause(fault)
     # What ended the whole job, such as the end of its Ray, may be no failure of a rank.
-    return VERDICTS[reason] if fault.get("level") == "Fail" and reason in VERDICTS else of_fault(reason, words)
+    return (
+        VERDICTS[reason]
+        if fault.get("level") == "Fail" and reason in VERDICTS
+        else of_fault(reason, words, str(fault.get("rule") or ""))
+    )
 
 
 def _whose(fault: Json) -> str:

@@ -34,6 +34,12 @@ def report(name: str, folder: Path, status: Mapping[str, Any]) -> list[str]:
     return report_lines(name, status, log)
 
 
+_FOREIGN = re.compile(
+    r'Extension modules: |  File ".*/dljob/runtime/(worker|forked_workers)/[a-z_]+\.py", line \d+ in '
+)
+"""Lines of faulthandler that say nothing about a crash: the frames below the user's code, and all C modules."""
+
+
 def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> list[str]:
     """Return the lines of the report: the cause; for a failed rank its incarnation, its log's end and the logs command.
 
@@ -71,6 +77,7 @@ def _end(text: bytes) -> list[str]:
     """Return the last lines, extended to the beginning of the last traceback."""
     decoded = text.decode("utf-8", "backslashreplace").split("\n")
     lines = [rewritten(line).rstrip() for line in decoded]
+    lines = [line for line in lines if not _FOREIGN.match(line)]
     # Empty lines at the end would use up LAST_LINES.
     while lines and not lines[-1]:
         lines.pop()

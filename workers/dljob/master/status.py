@@ -450,6 +450,7 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
         "reason": fault.reason,
         "target": fault.target,
         "firstCause": root.cause,
+        **({"rule": root.rule} if root.rule else {}),
         **_to_blame(root, origin),
         "evidence": list(evidence(root.outcome)) if root.outcome else [],
         "followed": [follower.cause for follower in root.followed],

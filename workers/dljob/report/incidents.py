@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from dljob.master.state import last_words
 from dljob.report import lanes
 from dljob.report.history import JobHistory, RankKey
 from dljob.telemetry.wording import unix
@@ -123,8 +124,8 @@ def _evidence(outcome: Json) -> list[str]:
     """Return the evidence of a rank's end: exit code, clues, and the last line of its log or traceback."""
     code = [] if outcome.get("code") is None else [f"exit code {outcome['code']}"]
     clues = [f"{clue['source']}: {_cut(str(clue['text']))}" for clue in outcome.get("clues") or ()]
-    last = [line for line in str(outcome.get("detail") or "").splitlines() if line.strip()][-1:]
-    return [*code, *clues, *(f"last line: {_cut(line.strip())}" for line in last)]
+    last = last_words.last_line(str(outcome.get("detail") or ""))
+    return [*code, *clues, *([f"last line: {_cut(last)}"] if last else [])]
 
 
 def _cut(text: str) -> str:

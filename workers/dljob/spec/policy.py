@@ -31,6 +31,8 @@ RuleReason = Literal[
     "DeviceError",
     "Preempted",
     "Network",
+    "Disk",
+    "PortTaken",
     "Hang",
     "Straggler",
     "SilentCorruption",

@@ -95,6 +95,7 @@ def _fault(words: str) -> Schema:
         reason=_text("Kind of the failure."),
         target=_text("Role, rank or node that failed."),
         firstCause=_text("Original error message of the first failure."),
+        rule=_text("Rule of evidence that recognized the first failure; absent where none did."),
         rank=_text("The rank that failed first (role/rank); absent where no rank is to blame."),
         incarnation=_count("Number of that rank's process, from 1."),
         caller=_text("The rank that ended by an error of `rank`, which it had called; absent where none did."),

@@ -15,7 +15,11 @@ NVIDIA_XID = (46, 48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143)
 _RUNTIME = (
     *("RuntimeError", "OutOfMemoryError", "AcceleratorError", "SystemError", "OSError"),
     *("DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "NPUError"),
+    # Those of C++ that end a process by SIGABRT: c10::Error, std::runtime_error, gloo::EnforceNotMet.
+    *("Error", "runtime_error", "bad_alloc", "EnforceNotMet", "IoException", "TimeoutException"),
 )
+RUNTIME_ERRORS = frozenset({*_RUNTIME, "SystemExit"})
+"""Types of general errors, by which libraries and programs tell what another exception told them."""
 _CUDA_OOM = ("cuda out of memory", "cuda error: out of memory", "hip out of memory", "cublas_status_alloc_failed")
 _NPU_OOM = ("npu out of memory", "el0004:*failed to allocate memory")
 _CUDA_BROKEN = (
@@ -35,20 +39,48 @@ _NPU_BROKEN = (
     "error code is 507054",
     "error code is 507056",
 )
-_PEER_GONE = (
+_TRANSPORTS = ("gloo", "pair.cc", "c10d", "tcpstore", "socketimpl", "nccl", "process group")
+_BROKEN = (
     "connection reset by peer",
-    "connection closed by peer",
-    "connection closed by remote peer",
     "connection refused",
     "broken pipe",
+    "socket timeout",
+)
+_PEER_GONE = (
+    # What a transport between ranks says. A RuntimeError of the user's may say the same of a connection of their own.
+    *(f"{transport}*{words}" for transport in _TRANSPORTS for words in _BROKEN),
+    "connection closed by*peer",
     "remote process exited or there was a network error",
     "ncclremoteerror",
     "watchdog caught collective operation timeout",
+    "c10::distbackenderror:",
     "failed to recv, got 0 bytes",
     "timed out waiting*for*operation to complete",
     "application timeout caused pair closure",
-    "socket timeout",
     "failed to pass monitoredbarrier",
+)
+_PARENT_ERRORS = (
+    "RuntimeError",
+    "CalledProcessError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "BrokenProcessPool",
+    "TerminatedWorkerError",
+    "ChildFailedError",
+)
+_CLIENT_ERRORS = (
+    *("gaierror", "herror", "TimeoutError", "URLError", "ConnectionError", "MaxRetryError", "NameResolutionError"),
+    *("NewConnectionError", "ConnectTimeout", "ConnectError", "ClientConnectorError", "ClientConnectorDNSError"),
+    *("EndpointConnectionError", "LocalEntryNotFoundError", "OfflineModeIsEnabled"),
+)
+"""Errors of Python's and of common HTTP clients."""
+CHILD_KILLED = (
+    *("is killed by signal: killed", "died with <signals.sigkill: 9>", "terminated with signal sigkill"),
+    *("exit status 137", "sigkill(-9)"),
+)
+CHILD_LOST = (
+    *("dataloader worker*exited unexpectedly", "a process in the process pool was terminated abruptly"),
+    "a worker process managed by the executor was unexpectedly terminated",
 )
 _UNREACHABLE = (
     "no route to host",
@@ -56,6 +88,7 @@ _UNREACHABLE = (
     "network is down",
     "host is down",
     "host is unreachable",
+    "[errno 110] connection timed out",
 )
 """The kernel's words where a route or an interface is gone. A closed connection is none: a process has closed it."""
 _HCCL_PEER_GONE = (
@@ -66,6 +99,28 @@ _HCCL_PEER_GONE = (
     "hccl op retry failed",
     "suspect remote error",
 )
+
+ABORT_LINES: tuple[tuple[str, str], ...] = (
+    ("watchdog caught collective operation timeout", "c10::DistBackendError"),
+    ("terminate called without an active exception", ""),
+    ("pure virtual method called", ""),
+    ("double free or corruption", ""),
+    ("free(): invalid", ""),
+    ("malloc(): ", ""),
+    ("munmap_chunk(): ", ""),
+    ("corrupted size vs. prev_size", ""),
+    ("corrupted double-linked list", ""),
+    ("stack smashing detected", ""),
+    ("buffer overflow detected", ""),
+    ("assertion `", ""),
+    ("check failed: ", ""),
+    ("panicked at ", ""),
+)
+"""What C code writes before it aborts (glibc, assert, glog, Rust, torch's watchdog) -> the type of its error, if it has
+one. It counts only with SIGABRT."""
+
+HINTS = ("error:", "exception:", "fatal", "out of memory", "no space left on device", "killed", *_BROKEN)
+"""Words of a log line that may say why a process ended without a word of its own; they decide nothing."""
 
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
@@ -239,7 +294,7 @@ RULES: tuple[CauseRule, ...] = (
         "host-oom",
         Source.ERROR,
         (
-            "memoryerror:",
+            "memoryerror",
             "[errno 12] cannot allocate memory",
             "cannot allocate memory (12)",
             "std::bad_alloc",
@@ -261,13 +316,84 @@ RULES: tuple[CauseRule, ...] = (
         errors=("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"),
     ),
     CauseRule(
-        "loader-killed",
+        "child-killed",
         Source.ERROR,
-        ("dataloader worker*is killed by signal: killed",),
-        "Unknown",
+        CHILD_KILLED,
+        "Killed",
         "RuntimeError: DataLoader worker (pid 3214) is killed by signal: Killed.",
         "docs.pytorch.org/docs/stable/data.html: a child of the rank was ended, and it does not know by whom",
-        errors=("RuntimeError",),
+        errors=_PARENT_ERRORS,
+    ),
+    CauseRule(
+        "child-lost",
+        Source.ERROR,
+        CHILD_LOST,
+        "UserError",
+        "RuntimeError: DataLoader worker (pid(s) 3214) exited unexpectedly",
+        "docs.python.org/3/library/concurrent.futures.html#concurrent.futures.process.BrokenProcessPool",
+        errors=_PARENT_ERRORS,
+    ),
+    CauseRule(
+        "disk",
+        Source.ERROR,
+        (
+            *("[errno 28]", "no space left on device", "os error 28", "[errno 122]", "disk quota exceeded"),
+            *("[errno 30]", "read-only file system", "[errno 5] input/output error", "[errno 116]"),
+            "pytorchstreamwriter failed writing file",
+        ),
+        "Disk",
+        "OSError: [Errno 28] No space left on device: '/data/model.pt'",
+        "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EROFS, EIO, ESTALE)",
+        errors=(*_RUNTIME, "CheckpointError", "SafetensorError", "ArrowIOError"),
+    ),
+    CauseRule(
+        "checkpoint-newer",
+        Source.ERROR,
+        ("is newer than this dljob's",),
+        "",
+        "CheckpointError: w/0 cannot load step 9 of life 1.1: format 99 is newer than this dljob's, 2",
+        "dljob: what a later version wrote",
+        errors=("CheckpointError",),
+    ),
+    CauseRule(
+        "checkpoint-unloaded",
+        Source.ERROR,
+        (" cannot load",),
+        "",
+        "CheckpointError: w/0 cannot load step 9 of life 1.1: rank-00000.part is torn",
+        "dljob: a checkpoint whose files are damaged or missing",
+        errors=("CheckpointError",),
+    ),
+    CauseRule(
+        "port-taken",
+        Source.ERROR,
+        ("address already in use", "eaddrinuse", "failed to bind to address", "porttakenerror:"),
+        "PortTaken",
+        "OSError: [Errno 98] Address already in use",
+        "man7.org/linux/man-pages/man2/bind.2.html (EADDRINUSE)",
+        errors=(*_RUNTIME, "PortTakenError"),
+    ),
+    CauseRule(
+        "name-resolution",
+        Source.ERROR,
+        (
+            *("name or service not known", "temporary failure in name resolution", "failed to resolve '"),
+            *("no address associated with hostname", "could not resolve host", "gai error:"),
+        ),
+        "Network",
+        "gaierror: [Errno -3] Temporary failure in name resolution",
+        "man7.org/linux/man-pages/man3/getaddrinfo.3.html",
+        errors=(*_RUNTIME, *_CLIENT_ERRORS),
+    ),
+    CauseRule(
+        "collective-mismatch",
+        Source.ERROR,
+        ("collective mismatch in your code", "mismatch between collectives", "op.preamble.length <= op.nbytes"),
+        "UserError",
+        "gloo::EnforceNotMet: [enforce fail at pair.cc:464] op.preamble.length <= op.nbytes. 1024 vs 4. Received data "
+        "size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+        "docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
+        errors=_RUNTIME,
     ),
     CauseRule(
         "cuda-device",
@@ -304,7 +430,7 @@ RULES: tuple[CauseRule, ...] = (
         "OSError: [Errno 113] No route to host",
         "man7.org/linux/man-pages/man3/errno.3.html: ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH",
         secondary=True,
-        errors=("ConnectionError", *_RUNTIME),
+        errors=(*_RUNTIME, *_CLIENT_ERRORS),
     ),
     CauseRule(
         "peer-lost",
@@ -323,13 +449,16 @@ RULES: tuple[CauseRule, ...] = (
         "RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.7]:28048",
         "github.com/pytorch/pytorch/issues/75512; NVIDIA/nccl/issues/2076",
         secondary=True,
-        errors=(
-            "ConnectionResetError",
-            "ConnectionRefusedError",
-            "ConnectionAbortedError",
-            "BrokenPipeError",
-            *_RUNTIME,
-        ),
+        errors=_RUNTIME,
+    ),
+    CauseRule(
+        "remote-connection",
+        Source.CONNECTION,
+        ("to another machine",),
+        "Unknown",
+        "to another machine, 10.0.0.7:443",
+        "dljob: the other end of a Python connection that broke; one within the machine is the user's",
+        secondary=True,
     ),
     CauseRule(
         "hccl-peer-gone",
@@ -351,57 +480,6 @@ RULES: tuple[CauseRule, ...] = (
         secondary=True,
         errors=("DistBackendError",),
     ),
-    CauseRule(
-        "log-device-oom",
-        Source.LOG,
-        ("outofmemoryerror: cuda out of memory", *(f"error: {p}" for p in (_CUDA_OOM[0], _NPU_OOM[0]))),
-        "UserError",
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
-        "docs.pytorch.org/docs/stable/notes/cuda.html",
-    ),
-    CauseRule(
-        "log-host-oom",
-        Source.LOG,
-        ("memoryerror", "what():*std::bad_alloc"),
-        "UserError",
-        "MemoryError",
-        "docs.python.org/3/library/exceptions.html#MemoryError",
-    ),
-    CauseRule(
-        "log-device",
-        Source.LOG,
-        tuple(f"error:*{p}" for p in (*_CUDA_BROKEN, *_NPU_BROKEN)),
-        "DeviceError",
-        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-        "as cuda-device and npu-device",
-    ),
-    CauseRule(
-        "log-unreachable",
-        Source.LOG,
-        tuple(f"error:*{p}" for p in _UNREACHABLE),
-        "Network",
-        "OSError: [Errno 113] No route to host",
-        "as unreachable",
-        secondary=True,
-    ),
-    CauseRule(
-        "log-watchdog",
-        Source.LOG,
-        ("watchdog caught collective operation timeout", "c10::distbackenderror", "error:*ei0006:", "error:*ei0002:"),
-        "Unknown",
-        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE)",
-        "github.com/pytorch/pytorch/issues/118369",
-        secondary=True,
-    ),
-    CauseRule(
-        "log-peer-gone",
-        Source.LOG,
-        tuple(f"error:*{p}" for p in _PEER_GONE),
-        "Unknown",
-        "RuntimeError: [pair.cc:598] Connection closed by peer [127.0.0.1]:14004",
-        "github.com/pytorch/pytorch/issues/75512",
-        secondary=True,
-    ),
 )
-"""Order: announcements and orders, then observations by others, then the process's own words, then its log; first
-causes before their consequences."""
+"""Order: announcements and orders, then observations by others, then the process's own words; first causes before
+their consequences. Lines of its log decide nothing: they are user output."""

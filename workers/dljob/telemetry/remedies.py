@@ -5,6 +5,7 @@ Reasons are those of `lastFault.reason` (why a process ended) and of `status.rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
@@ -53,6 +54,13 @@ FAULTS: Mapping[str, Remedy] = {
     "Network": Remedy(
         CauseKind.NODE, "check the network between the nodes of these ranks; dljob doctor tests this machine"
     ),
+    "Disk": Remedy(
+        CauseKind.NODE, "free space on the disk that the error names, or write elsewhere: df -h and df -i on its node"
+    ),
+    "PortTaken": Remedy(
+        CauseKind.NODE,
+        "see which process of its node has the port (ss -ltnp), or bind port 0, so that the machine chooses one",
+    ),
     "Preempted": Remedy(CauseKind.STOPPED, "no error of the job: it goes on elsewhere when there is room"),
     "ImagePull": Remedy(CauseKind.SPEC, "correct the image's name, or its pull secret"),
     "Hang": Remedy(
@@ -85,19 +93,47 @@ EARLY_END = Remedy(
     CauseKind.USER_CODE,
     "see why that rank ended first: uneven data (torch's Join, drop_last), sys.exit(0), or a handler of SIGTERM",
 )
-OUT_OF_MEMORY = ("out of memory", "memoryerror", "cublas_status_alloc_failed")
-"""Words in the first cause of a UserError that is one of memory."""
-
-UNLOADED: tuple[tuple[str, Remedy], ...] = (
-    (
-        "is newer than this dljob's",
-        Remedy(
-            CauseKind.SPEC, "run it with the dljob that wrote the checkpoint, or move that away to go on without it"
-        ),
-    ),
-    (" cannot load", Remedy(CauseKind.NODE, "see what is on that disk: dljob checkpoint ls, with the job or a folder")),
+HOST_MEMORY = Remedy(
+    CauseKind.MEMORY, "its machine had no memory for that: smaller batches, fewer loaders, or more resources.memory"
 )
-"""Words in a CheckpointError -> its remedy; the first that are found count. The user's line is not at fault."""
+RULES: Mapping[str, Remedy] = {
+    **dict.fromkeys(("cuda-oom", "npu-oom", "xla-oom"), DEVICE_MEMORY),
+    "host-oom": HOST_MEMORY,
+    "name-resolution": Remedy(
+        CauseKind.NODE, "see that the name is right and resolves on its node: getent hosts NAME; a restart tries again"
+    ),
+    "unreachable": Remedy(
+        CauseKind.NODE, "see that its node reaches the address that the error names: routes, firewalls, proxies"
+    ),
+    "child-killed": Remedy(
+        CauseKind.UNKNOWN,
+        "a process that it had started was ended by SIGKILL: ask the kernel log of its node (dmesg) whether memory ran "
+        "out; fewer workers, or more resources.memory",
+    ),
+    # It may have been ended by a signal, by its own crash, or by the kernel: its parent does not tell.
+    "child-lost": Remedy(
+        CauseKind.UNKNOWN,
+        "a process that it had started ended without a word: read the rank's log, and its node's kernel log (dmesg)",
+    ),
+    # The user's line is not at fault.
+    "checkpoint-newer": Remedy(
+        CauseKind.SPEC, "run it with the dljob that wrote the checkpoint, or move that away to go on without it"
+    ),
+    "checkpoint-unloaded": Remedy(
+        CauseKind.NODE, "see what is on that disk: dljob checkpoint ls, with the job or a folder"
+    ),
+    "collective-mismatch": Remedy(
+        CauseKind.USER_CODE,
+        "ranks called different collectives, or the same with different sizes: compare what each calls{place}; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL names both",
+    ),
+}
+"""Rule of evidence -> its remedy, where the reason alone does not tell; `{place}` is the place that the error names."""
+UNNAMED = (
+    "no line of the code is named: read the end of the rank's log, and look for what ends with that exit code or signal"
+)
+"""Advice for an error of the user's code without a place."""
+_PLACE = re.compile(r" at (\S+:\d+ in [\w<>.]+)|\(at ([^()]*?:\d+ in [\w<>.]+)\)")
 
 VERDICTS: Mapping[str, Remedy] = {
     reasons.STOPPED: Remedy(
@@ -166,16 +202,36 @@ VERDICTS: Mapping[str, Remedy] = {
 """Reason of a job's phase -> its remedy; others are told by the fault that led to them."""
 
 
-def of_fault(reason: str, first_cause: str) -> Remedy:
-    """Return the remedy for a fault; `first_cause`: its own words, such as "ValueError: bad"."""
-    words = first_cause.lower()
-    if "cause unknown, it lost its peer" in words:
+def of_fault(reason: str, first_cause: str, rule: str = "") -> Remedy:
+    """Return the remedy for a fault.
+
+    Args:
+        reason: why a process ended.
+        first_cause: its own words, such as "ValueError: bad (at train.py:9 in main)".
+        rule: the rule of evidence that recognized it; empty: none did.
+    """
+    if "cause unknown, it lost its peer" in first_cause:
         return LOST_PEER
-    if reason == "UserError" and "ended with code 0" in words:
+    if reason == "UserError" and "ended with code 0" in first_cause:
         return EARLY_END
-    # The reason of an exception is UserError also where it reports a full device.
-    if reason == "UserError" and any(each in words for each in OUT_OF_MEMORY):
-        return DEVICE_MEMORY
-    if reason == "UserError" and "checkpointerror: " in words:
-        return next((remedy for said, remedy in UNLOADED if said in words), FAULTS[reason])
-    return FAULTS.get(reason, FAULTS["Unknown"])
+    error, _, before = first_cause.partition("; at its end, ")[0].partition("; before that, ")
+    # What Python ignored in a `__del__` is a hint; a thread that ended did not do its part.
+    place, earlier = _place(error), _place(before) if before.startswith("thread ") else ""
+    remedy = RULES.get(rule) or FAULTS.get(reason, FAULTS["Unknown"])
+    if rule in RULES:
+        return remedy._replace(advice=remedy.advice.replace("{place}", f" at {place}" if place else ""))
+    if reason != "UserError":
+        return remedy
+    if not place and not earlier:
+        return remedy._replace(advice=UNNAMED)
+    places = f"{place}; look first at {earlier}, which failed before" if place and earlier else place or earlier
+    return remedy._replace(advice=f"correct the code at {places}; then run the job again")
+
+
+def _place(words: str) -> str:
+    """Return the place that an error names: that of the exception from which it was raised, where it has one."""
+    error, _, cause = words.partition(", while handling ")[0].partition(", caused by ")
+    for text in (cause, error):
+        if places := [in_parentheses or bare for bare, in_parentheses in _PLACE.findall(text)]:
+            return places[-1]
+    return ""

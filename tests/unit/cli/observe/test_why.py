@@ -71,7 +71,7 @@ def test_a_failed_job_is_explained_by_the_fault_that_ended_it() -> None:
             "done: the job ended",
             "restarts: 1 role",
             "earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled: ended by SIGKILL, exit code 137",
-            "next: correct the code at the place that the error names, then run the job again",
+            "next: correct the code at a.py:1 in m; then run the job again",
             "      dljob logs ppo --role actor --rank 0 -n team",
         ],
     )
@@ -126,16 +126,47 @@ def test_a_phase_is_no_reason_of_itself() -> None:
     assert explained(status("Running", "Running"))[1] == ["ppo (a7efe1a7): Running", "nothing failed"]
 
 
-def test_an_exception_about_a_full_device_counts_as_memory() -> None:
-    assert (
-        of_fault("UserError", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB").kind is CauseKind.MEMORY
-    )
-    assert of_fault("UserError", "ValueError: bad").kind is CauseKind.USER_CODE
-    unloaded = "UserError: CheckpointError: w/0 cannot load step 9 of life 1.1: "
-    assert of_fault("UserError", f"{unloaded}rank-00000.part is torn").kind is CauseKind.NODE
-    assert of_fault("UserError", f"{unloaded}format 99 is newer than this dljob's, 2").kind is CauseKind.SPEC
-    other = of_fault("UserError", "CheckpointError: state['w']: (3,) was saved, (4,) is to be filled")
-    assert other.kind is CauseKind.USER_CODE
+@pytest.mark.parametrize(
+    ("words", "rule", "kind", "place"),
+    [
+        ("OutOfMemoryError: CUDA out of memory (at a.py:3 in f)", "cuda-oom", CauseKind.MEMORY, ""),
+        ("MemoryError: (at a.py:3 in f)", "host-oom", CauseKind.MEMORY, ""),
+        ("ValueError: CUDA out of memory? (at a.py:3 in f)", "", CauseKind.USER_CODE, "at a.py:3 in f;"),
+        (
+            "RuntimeError: x (at a.py:3 in f), caused by KeyError: 1 at b.py:4 in g",
+            "",
+            CauseKind.USER_CODE,
+            "at b.py:4",
+        ),
+        ("KeyError: x (at a.py:3 in f), while handling E: 1 at b.py:4 in g", "", CauseKind.USER_CODE, "at a.py:3"),
+        ("E: x (at a.py:3 in f), caused by KeyError: 1", "", CauseKind.USER_CODE, "at a.py:3 in f;"),
+        (
+            "Empty (at a.py:3 in f); before that, thread t raised E: 1 at b.py:4 in g",
+            "",
+            10,
+            "look first at b.py:4 in g",
+        ),
+        ("exited with code 3; before that, thread t raised E: 1 at b.py:4 in g", "", 10, "the code at b.py:4 in g;"),
+        ("Empty (at a.py:3 in f); before that, B.__del__ raised E: 1 at b.py:4 in g", "", 10, "at a.py:3 in f;"),
+        ("exited with code 3; at its end, atexit function f raised E: 1 at b.py:4 in g", "", 10, "no line"),
+        ("ended by SIGSEGV", "", CauseKind.USER_CODE, "no line of the code is named"),
+        ("E: mismatch (at a.py:3 in f)", "collective-mismatch", CauseKind.USER_CODE, "what each calls at a.py:3 in f;"),
+        ("E: mismatch", "collective-mismatch", CauseKind.USER_CODE, "what each calls;"),
+        (
+            "CheckpointError: w/0 cannot load: rank-0.part is torn",
+            "checkpoint-unloaded",
+            CauseKind.NODE,
+            "checkpoint ls",
+        ),
+        ("CheckpointError: format 99 is newer than this dljob's", "checkpoint-newer", CauseKind.SPEC, "wrote the"),
+    ],
+)
+def test_the_rule_of_evidence_gives_the_kind_and_the_error_the_place(
+    words: str, rule: str, kind: int, place: str
+) -> None:
+    remedy = of_fault("UserError", words, rule)
+    assert remedy.kind == kind
+    assert place in remedy.advice
 
 
 def test_every_reason_of_a_process_has_a_remedy() -> None:

@@ -401,7 +401,8 @@ def test_an_error_that_must_repeat_ends_the_job_at_once_with_its_cause():
         (error(), error(frame="train.py:9 in step"), False),
         (error(), KILLED, False),
         (replace(error(), error_type=""), replace(error(), error_type=""), False),
-        (error(message="Connection reset by peer"), error(message="Connection reset by peer"), False),
+        (error("RuntimeError", message="gloo: Connection reset by peer"),) * 2 + (False,),
+        (error("RuntimeError", message="tool: Connection reset by peer"),) * 2 + (True,),
         (error("DistBackendError"), error("DistBackendError"), False),
     ],
 )

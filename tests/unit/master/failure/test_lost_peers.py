@@ -26,7 +26,8 @@ TRACEBACK = """  File "/w/train.py", line 6, in step
   File "/lib/torch/distributed/distributed_c10d.py", line 4181, in all_reduce
 """
 PEER = error("RuntimeError", message="[pair.cc:598] Connection closed by peer [127.0.0.1]:4", detail=TRACEBACK)
-ABORTED = Outcome(ok=False, reason=Reason.USER_ERROR, code=134, detail="Watchdog caught collective operation timeout")
+WATCHDOG = "Watchdog caught collective operation timeout"
+ABORTED = Outcome(ok=False, reason=Reason.USER_ERROR, code=134, error_type="c10::DistBackendError", message=WATCHDOG)
 BUSY = "it works in user code at eval.py:3 in evaluate"
 
 

@@ -8,7 +8,7 @@ import pytest
 from master_kit import job
 
 from dljob.master.failure.policy import describe
-from dljob.master.state.causes import add_clues, classify, evidence, judged, matches
+from dljob.master.state.causes import add_clues, child_pids, classify, evidence, judged, matches
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.causes import RULES
 from dljob.telemetry.evidence import EvidenceScope, Source
@@ -154,3 +154,114 @@ USERS = {
 def test_users_define_causes_of_their_own(outcome, reason):
     _, spec = job({"name": "w"}, faultTolerance=USERS)
     assert classify(outcome, spec.fault_tolerance.causes).reason.value == reason
+
+
+def raised(kind: str, message: str, *clues: Clue) -> Outcome:
+    return Outcome(
+        ok=False, reason=Reason.USER_ERROR, code=1, error_type=kind, message=message, frame="a.py:3 in f", clues=clues
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 MiB; retrying with a smaller batch",
+        "WARNING: ConnectionError: Connection reset by peer; trying again",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "OSError: [Errno 28] No space left on device",
+    ],
+)
+def test_a_line_of_the_log_is_a_hint_near_the_end_and_never_the_kind(line: str) -> None:
+    ended = Outcome(ok=False, reason=Reason.USER_ERROR, code=5, message="exited with code 5", detail=f"{line}\nbye\n")
+    cause = classify(ended)
+    assert (cause.reason, cause.rule, cause.secondary) == (Reason.USER_ERROR, "", False)
+    assert evidence(judged(ended, cause)) == ("exit code 5", f"its log mentions: {line}", "last line: bye")
+    long_ago = evidence(Outcome(ok=False, reason=Reason.USER_ERROR, code=5, detail=f"{line}\n" + "step\n" * 20))
+    assert long_ago == ("exit code 5", "last line: step")
+    assert evidence(Outcome(ok=False, code=5, detail=line)) == ("exit code 5", f"last line: {line}")
+    assert evidence(Outcome(ok=False, code=137, detail=f"{line}\nbye")) == ("exit code 137", "last line: bye")
+    assert evidence(raised("KeyError", "'x'")) == ("exit code 1",)
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "AssertionError", "mine.Error2"])
+def test_the_words_of_other_exceptions_decide_nothing(kind: str) -> None:
+    for words in ("CUDA out of memory", "MemoryError", "Broken pipe", "[Errno 28]", "Name or service not known"):
+        assert classify(raised(kind, words)).rule == ""
+
+
+ROOT = "OSError: [Errno 28] No space left on device at b.py:9 in save"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "rule"),
+    [
+        ("TrainingError", Source.CAUSE, "disk"),
+        ("RuntimeError", Source.CAUSE, "disk"),
+        ("RuntimeError", Source.HANDLED, "disk"),
+        ("SystemExit", Source.HANDLED, "disk"),
+        ("AttributeError", Source.HANDLED, ""),
+    ],
+)
+def test_an_error_counts_as_the_one_that_it_was_raised_from(kind: str, source: Source, rule: str) -> None:
+    assert classify(raised(kind, "see above", Clue(source, ROOT))).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("MemoryError at b.py:9 in load", "host-oom"),
+        ("std::bad_alloc", "host-oom"),
+        ("c10::DistBackendError: [PG 0 Rank 1] Process group watchdog thread terminated", "peer-gone"),
+        ("DistNetworkError: failed to listen, code: -98, name: EADDRINUSE", "port-taken"),
+        ("RuntimeError: tool: Connection reset by peer", ""),
+    ],
+)
+def test_errors_of_libraries_have_their_rules(words: str, rule: str) -> None:
+    kind, _, message = words.partition(": ")
+    assert classify(raised("Error9", "x", Clue(Source.CAUSE, words))).rule == rule
+    assert classify(raised(kind.partition(" ")[0], message)).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "secondary"),
+    [
+        ("within this machine, a pipe of 'cat'", Reason.USER_ERROR, False),
+        ("within this machine, 127.0.0.1:4242", Reason.USER_ERROR, False),
+        ("not known", Reason.USER_ERROR, False),
+        ("to another machine, 10.0.0.7:443", Reason.UNKNOWN, True),
+    ],
+)
+def test_a_broken_connection_is_the_networks_only_between_machines(end: str, reason: Reason, secondary: bool) -> None:
+    cause = classify(raised("ConnectionResetError", "[Errno 104] reset", Clue(Source.CONNECTION, end)))
+    assert (cause.reason, cause.secondary) == (reason, secondary)
+
+
+LOST = "DataLoader worker (pid(s) 12, 13) exited unexpectedly (in run)"
+KILLED_CHILD = Clue(Source.CAUSE, "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.")
+
+
+def test_a_lost_child_is_one_of_memory_if_the_kernel_says_so() -> None:
+    kernel = Clue("kernel", "Memory cgroup out of memory: Killed process 12 (python)")
+    assert child_pids(raised("RuntimeError", LOST, KILLED_CHILD)) == (12, 13)
+    assert child_pids(raised("BrokenProcessPool", "A process in the process pool was terminated abruptly")) == ()
+    assert child_pids(raised("RuntimeError", "exited")) is None
+    assert classify(raised("RuntimeError", LOST)).rule == "child-lost"
+    assert classify(raised("RuntimeError", LOST, KILLED_CHILD)).reason is Reason.KILLED
+    assert classify(raised("RuntimeError", LOST, KILLED_CHILD, kernel)).reason is Reason.OOM_KILLED
+    assert classify(raised("RuntimeError", LOST, Clue("cgroup", "oom_kill +1"))).reason is Reason.OOM_KILLED
+
+
+def test_a_failure_is_told_with_what_it_follows_from() -> None:
+    cause, handled = (
+        Clue(Source.CAUSE, "KeyError: 1 at b.py:9 in g"),
+        Clue(Source.HANDLED, "KeyError: 2 at b.py:9 in g"),
+    )
+    thread, at_exit = Clue(Source.EARLIER, "thread t raised E"), Clue(Source.EARLIER, "atexit function f raised E")
+    told = describe("w/0", raised("E", "x", cause, thread))
+    assert told == (
+        "w/0: UserError: E: x (at a.py:3 in f), caused by KeyError: 1 at b.py:9 in g; before that, thread t raised E, "
+        "exit code 1"
+    )
+    assert ", while handling KeyError: 2 at b.py:9 in g, exit code 1" in describe("w/0", raised("E", "x", handled))
+    assert "handling" not in describe("w/0", raised("E", "x", Clue(Source.HANDLED, "KeyError: 2")))
+    assert "; at its end, atexit function f raised E, exit code 1" in describe("w/0", raised("E", "x", at_exit))

@@ -25,9 +25,10 @@ def texts(clues):
 
 
 def test_a_kill_is_told_of_the_process_it_names():
-    assert texts(about([OOM, XID, XID_OF_NOBODY], 41)) == [OOM, XID, XID_OF_NOBODY]
-    assert texts(about([OOM, XID, XID_OF_NOBODY], 42)) == [XID_OF_NOBODY]
-    assert texts(about([OOM, XID, XID_OF_NOBODY], None)) == [XID_OF_NOBODY]
+    assert texts(about([OOM, XID, XID_OF_NOBODY], (41,))) == [OOM, XID, XID_OF_NOBODY]
+    assert texts(about([OOM, XID, XID_OF_NOBODY], (42, 41))) == [OOM, XID, XID_OF_NOBODY], "of a child"
+    assert texts(about([OOM, XID, XID_OF_NOBODY], (42,))) == [XID_OF_NOBODY]
+    assert texts(about([OOM, XID, XID_OF_NOBODY], ())) == [XID_OF_NOBODY]
 
 
 def record(text, ago=0.0):

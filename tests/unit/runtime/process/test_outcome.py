@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
+import json
+import os
 import signal
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -141,3 +147,132 @@ def test_libraries_below_the_codes_folder_are_not_the_users():
     assert not outcome.is_users(str(python / "torch" / "nn.py"), home)
     assert outcome.is_users(f"{home}/train.py", home)
     assert not outcome.is_users(outcome.__file__, str(Path(outcome.__file__).parents[4]))
+
+
+def chained(*, explicit: bool):
+    try:
+        user_code()
+    except ValueError as error:
+        if explicit:
+            raise RuntimeError("see above") from error
+        raise KeyError("lr")  # noqa: B904 - as in a handler that fails itself
+
+
+def grouped():
+    try:
+        user_code()
+    except ValueError as error:
+        raise ExceptionGroup("two of a kind", [error, KeyError(1)]) from None
+
+
+def exits():
+    try:
+        user_code()
+    except ValueError:
+        sys.exit(4)
+
+
+def says_it_again():
+    try:
+        user_code()
+    except ValueError as error:
+        raise RuntimeError(f"while reading: {error}")  # noqa: B904 - as libraries do
+
+
+def clues(function, *args, **more):
+    ended = outcome.from_exception(caught(lambda: function(*args, **more)), code_dir=HERE, phase="run")
+    return [(clue.source, clue.text.partition(" at ")[0]) for clue in ended.clues]
+
+
+def test_a_chain_is_told_by_its_first_exception():
+    root = "ValueError: invalid literal for int() with base 10: 'x'"
+    assert clues(chained, explicit=True) == [("cause", root)]
+    assert clues(chained, explicit=False) == [("handled", root)]
+    assert clues(grouped) == [("cause", root)]
+    assert clues(exits) == [("cause", root)]
+    assert clues(says_it_again) == []
+    assert clues(user_code) == []
+
+
+def test_the_place_of_the_first_exception_is_the_users():
+    (clue,) = outcome.from_exception(caught(exits), code_dir=HERE, phase="run").clues
+    assert clue.text.endswith(" in user_code")
+    assert outcome.describe_error(ValueError("x"), HERE) == "ValueError: x"
+    assert outcome.describe_error(ValueError(), HERE) == "ValueError"
+
+
+def test_a_failed_command_is_told_by_its_own_last_lines(tmp_path):
+    def run(**more):
+        subprocess.run([sys.executable, "-c", "import sys; print('out'); sys.exit('no\\nlicence')"], check=True, **more)
+
+    assert clues(run, stderr=subprocess.PIPE) == [("output", "no"), ("output", "licence")]
+    assert clues(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)[-1] == ("output", "licence")
+    log = tmp_path / "w-0.log"
+    with log.open("wb") as file, kept_stderr():
+        os.dup2(file.fileno(), 2)
+        assert clues(run) == [("output", "no"), ("output", "licence")]
+
+
+@contextlib.contextmanager
+def kept_stderr():
+    copy = os.dup(2)
+    try:
+        yield
+    finally:
+        os.dup2(copy, 2)
+        os.close(copy)
+
+
+CRASH = f"""step 29
+terminate called after throwing an instance of 'std::runtime_error'
+  what():  7 of 32000
+Fatal Python error: Aborted
+
+Current thread 0x00007fae64c51b80 (most recent call first):
+  File "/usr/lib/python3/dist-packages/tokens.py", line 4 in encode
+  File "{HERE}/train.py", line 9 in main
+  File "{outcome.__file__}", line 142 in body
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def test_a_crash_is_told_by_its_cpp_exception_and_the_users_frame():
+    ended = outcome.with_log(outcome.from_status(int(signal.SIGABRT)), CRASH, HERE)
+    assert (ended.error_type, ended.message) == ("std::runtime_error", "7 of 32000; ended by SIGABRT")
+    assert (ended.frame, ended.code) == ("train.py:9 in main", 134)
+    assert "Extension" not in ended.detail
+    segv = outcome.with_log(outcome.from_status(int(signal.SIGSEGV)), CRASH, HERE)
+    assert (segv.error_type, segv.message, segv.frame) == ("", "ended by SIGSEGV", "train.py:9 in main")
+    freed = outcome.with_log(outcome.from_status(int(signal.SIGABRT)), "free(): invalid pointer\n", HERE)
+    assert (freed.message, freed.frame) == ("ended by SIGABRT: free(): invalid pointer", "")
+
+
+TRACEBACK = f"""Traceback (most recent call last):
+  File "{HERE}/train.py", line 9, in main
+torch.OutOfMemoryError: CUDA out of memory
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "{HERE}/train.py", line 5, in step
+KeyError
+"""
+
+
+def test_the_traceback_that_ends_the_log_is_that_of_a_command_with_exit_code_1():
+    def ended(code, *, command):
+        return outcome.with_log(outcome.from_status(code << 8), TRACEBACK, HERE, command=command)
+
+    told = ended(1, command=True)
+    assert (told.error_type, told.message, told.frame) == ("KeyError", "(in its log)", "train.py:5 in step")
+    assert [clue.text for clue in told.clues] == ["OutOfMemoryError: CUDA out of memory at train.py:9 in main"]
+    for silent in (ended(1, command=False), ended(5, command=True)):
+        assert (silent.error_type, silent.frame, silent.clues) == ("", "", ())
+        assert silent.detail == TRACEBACK
+
+
+def test_an_outcome_comes_back_from_its_json():
+    ended = outcome.from_exception(caught(exits), code_dir=HERE, phase="run")
+    assert outcome.decode_outcome(json.loads(json.dumps(dataclasses.asdict(ended)))) == ended
+    assert outcome.decode_outcome({"ok": True}).ok

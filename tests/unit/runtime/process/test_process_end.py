@@ -97,7 +97,7 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
 def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:
     tail = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE)\n"
     cause = classify(process_end.with_status(VANISHED, 6, tail))
-    assert (cause.rule, cause.secondary) == ("log-watchdog", True)
+    assert (cause.rule, cause.secondary) == ("peer-gone", True)
 
 
 def test_clues_of_others_stay_in_the_outcome() -> None:

@@ -35,6 +35,15 @@ elif what == "save":
     sys.exit(int(sys.argv[2]))
 elif what == "say":
     sys.exit("told so")
+elif what == "thread":
+
+    def fail() -> None:
+        raise KeyError("labels")
+
+    thread = threading.Thread(target=fail, name="loader")
+    thread.start()
+    thread.join()
+    os._exit(7)
 elif what == "hard":
     os._exit(9)
 elif what == "files":

@@ -94,8 +94,8 @@ def driver(monkeypatch: Any, told: Any) -> Any:
     """Return a host of a role that reserves Quota; `told` is what Ray says was lost first."""
     host = bare()
     job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 1),))
-    host.spec = SimpleNamespace(job=job, role=SimpleNamespace(name="w", quota=()))
-    host.evidence = SimpleNamespace(clues=lambda _pid, killed: ())
+    host.spec = SimpleNamespace(job=job, role=SimpleNamespace(name="w", quota=(), entrypoint=("module", "t.py")))
+    host.evidence = SimpleNamespace(clues=lambda _pid, killed, children: ())
     monkeypatch.setattr("dljob.runtime.worker.fork_host._tail", lambda _rank: "ActorDiedError")
     monkeypatch.setattr("dljob.runtime.worker.fork_host.ray_drivers.first_lost", told)
     rank = SimpleNamespace(start=START, pid=7, why="", failed=None, failing=None)

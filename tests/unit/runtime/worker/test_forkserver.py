@@ -63,6 +63,16 @@ def test_the_exit_code_of_a_script_is_reported(server, args, expected):
     assert code(server.run("module", "behave.py", args=args)) == expected
 
 
+def test_a_script_that_ends_itself_tells_where_and_what_failed_before(server):
+    words = server.run("module", "behave.py", args=["exit", "3"])["words"]
+    assert (words["error_type"], words["message"]) == ("SystemExit", "sys.exit(3) (in run)")
+    assert words["frame"].startswith("behave.py:")
+    ended = server.run("module", "behave.py", args=["thread"], rank=1)
+    assert (code(ended), ended["words"]) == (7, {})
+    (earlier,) = ended["earlier"]
+    assert earlier.startswith("thread loader raised KeyError: 'labels' at behave.py:")
+
+
 def test_a_rank_is_bound_to_the_cores_near_its_device_before_it_is_anything(server):
     core = max(os.sched_getaffinity(0))
     near = {"mode": "node", "device": "GPU 3", "cores": [core], "error": ""}

@@ -118,7 +118,7 @@ def detailed(job: Mapping[str, Any]) -> Json:
 def with_evidence(faults: Sequence[Json], told: Sequence[Json]) -> list[Json]:
     """Add the evidence in PrimeMaster's own status to the faults of a DLJob's, which keeps none."""
     known = {(fault.get("detectedAt"), fault.get("target")): fault for fault in told}
-    whole = ("evidence", "followed", "firstCause")
+    whole = ("evidence", "followed", "firstCause", "rule")
     return [
         {**fault, **{key: more[key] for key in whole if key in more}}
         for fault in faults

@@ -80,7 +80,7 @@ def record_fault(d: StateTransaction, number: int, failure: Failure | None, root
     fault = _fault(d, number)
     kept = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
     fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=kept)
-    fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary)
+    fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary, rule=failure.rule)
     _put(d, fault)
     first = _follows(d, fault)
     # A cause of its own collects the echoes that were recorded before it.
@@ -134,7 +134,7 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
     before = Consequence(fault.rank, fault.incarnation, fault.cause)
     new = evolve(fault, rank=name, incarnation=incarnation, node=failure.node, outcome=failure.outcome, cause=cause)
-    _put(d, evolve(new, reason=_value(failure.outcome), secondary=False))
+    _put(d, evolve(new, reason=_value(failure.outcome), secondary=False, rule=failure.rule))
     _list(d, _fault(d, fault.id), (before,))
     _corrected(d, fault, cause)
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
@@ -219,7 +219,8 @@ def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
 
 def _classify(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
-    return Failure(*key, incarnation, node, causes.judged(outcome, cause), cause.secondary, cause.ordered)
+    judged = causes.judged(outcome, cause)
+    return Failure(*key, incarnation, node, judged, cause.secondary, cause.ordered, cause.rule)
 
 
 def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
@@ -229,7 +230,7 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
     new = causes.judged(outcome, cause)
     said = policy.describe(_named(fault), new, lost_peer=cause.secondary)
-    again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, cause=said)
+    again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, rule=cause.rule, cause=said)
     _put(d, again)
     if new.reason is not outcome.reason:
         _corrected(d, fault, said)

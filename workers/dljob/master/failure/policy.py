@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob.master.failure import budget
-from dljob.master.state import limits
+from dljob.master.state import causes, limits
 from dljob.master.state.faults import Failure
 from dljob.master.state.job import RoleFacts
 from dljob.master.state.transaction import StateTransaction
@@ -78,7 +78,7 @@ def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
         error = ": ".join(part for part in (origin.error_type, origin.message) if part)
         return f"{origin.rank}: {what}: {error}{place}; it ended {target}{where}{code}"
     error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
-    return f"{target}: {what}" + (f": {error}" if error else "") + where + code
+    return f"{target}: {what}" + (f": {error}" if error else "") + where + causes.caused_by(outcome) + code
 
 
 def decide(

@@ -27,15 +27,17 @@ _FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 _PEER_REASONS = frozenset(
     {
         *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
+        *(Reason.DISK, Reason.PORT_TAKEN),
         *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER, Reason.SILENT_CORRUPTION, Reason.UNHEALTHY),
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
+_CHILDS = frozenset({Reason.UNKNOWN, Reason.KILLED})
+"""Reasons of an exception that only says that another process was lost, such as a child."""
 # Errors of dljob and of torch that only say that a peer is gone.
 _PEER_ERRORS = frozenset(
     {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
 )
-_PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken pipe")
 
 
 def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
@@ -49,11 +51,11 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if early_end.is_early(outcome):
         return _ended_early_again(d, failure)
-    if failure.secondary or failure.ordered or _blames_peer(outcome):
+    if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
         return "", ""
     key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
     last, own = d.errors.get(key), d.ranks[failure.role, failure.rank]
-    if outcome.reason in _PEER_REASONS or (outcome.reason is Reason.UNKNOWN and outcome.error_type):
+    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILDS and outcome.error_type):
         d.errors = d.errors.delete(key) if last else d.errors
         return "", ""
     began = d.now - limits.JOIN_S if late else own.since
@@ -142,11 +144,3 @@ def _describe_end(outcome: Outcome) -> str:
 def _proviso(outcome: Outcome) -> str:
     sent = not outcome.error_type and outcome.code in _FROM_OUTSIDE
     return ", both before it was ready" if sent else ""
-
-
-def _blames_peer(outcome: Outcome) -> bool:
-    """Whether the error only says that another process of the world is gone."""
-    text = outcome.message.lower()
-    return outcome.error_type in _PEER_ERRORS or (
-        bool(outcome.error_type) and any(words in text for words in _PEER_WORDS)
-    )

@@ -6,24 +6,31 @@ PrimeMaster's transition, where a pattern that backtracks would stop the job's c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dljob.master.state import last_words
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.spec.model import KnownCause
-from dljob.telemetry.causes import RULES
+from dljob.telemetry.causes import CHILD_KILLED, CHILD_LOST, HINTS, RULES, RUNTIME_ERRORS
 from dljob.telemetry.evidence import CauseRule, EvidenceScope, Source
 
 LINE = 1000
 """Characters of a line of evidence that are searched, so that the time of a match is bounded."""
 LINES = 40
-"""Last lines of a log that are searched, for the same reason."""
+"""Last lines of a log that users' rules search, for the same reason."""
+MENTIONS = 20
+"""Last lines of a log in which a line counts as a hint."""
 KEPT = 400
 """Characters of a line of evidence that are shown, cut at the end of a sentence or a word."""
+USERS_RULE = "spec/"
+"""Beginning of the names of users' rules, so that none is taken for one of ours."""
 SIGKILLED, SIGTERMED = 137, 143
 # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: signals by which a process crashes of itself.
 _CRASHED = frozenset({132, 134, 135, 136, 139})
+_CHILD_PIDS = re.compile(r"\(pid(?:\(s\))? ([\d, ]+)\)")
 # Words by which an exception is recognized as one of an accelerator's runtime.
 _RUNTIMES = ("cuda", "cublas", "cudnn", "nccl", "npu", "hccl", "acl")
 
@@ -60,9 +67,9 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
     for user in users:
         line = _first_match((user.on_log,), own)
         if line:
-            return Cause(Reason(user.reason), user.name, line)
+            return Cause(Reason(user.reason), f"{USERS_RULE}{user.name}", line)
     for rule in RULES[1:]:
-        line = _first_match(rule.patterns, lines.get(rule.source, ())) if _may_explain(rule, outcome) else ""
+        line = _first_match(rule.patterns, _lines_for(rule, outcome, lines))
         if line:
             return Cause(Reason(rule.reason) if rule.reason else given, rule.name, line, rule.secondary)
     # The exit code alone proves the signal, but not its sender.
@@ -104,8 +111,30 @@ def evidence(outcome: Outcome) -> tuple[str, ...]:
     """Return the evidence for users: exit code, clues, and the last line of the log or traceback."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)
     clues = tuple(f"{clue.source}: {_shortened(clue.text)}" for clue in outcome.clues)
-    last = [line for line in outcome.detail.splitlines() if line.strip()][-1:]
-    return (*code, *clues, *(f"last line: {_shortened(line.strip())}" for line in last))
+    last_line = last_words.last_line(outcome.detail)
+    hint = _hint(outcome)
+    mention = (f"its log mentions: {_shortened(hint)}",) if hint not in ("", last_line) else ()
+    last = (f"last line: {_shortened(last_line)}",) if last_line else ()
+    return (*code, *clues, *mention, *last)
+
+
+def _hint(outcome: Outcome) -> str:
+    """Return a line near the end of the log that looks like a cause, where the process said nothing else of its end."""
+    if outcome.error_type or outcome.code in (None, SIGKILLED, SIGTERMED):
+        return ""
+    lines = [line.strip()[:LINE] for line in outcome.detail.splitlines() if line.strip()]
+    return next((line for line in reversed(lines[-MENTIONS:]) if _first_match(HINTS, (line,))), "")
+
+
+def caused_by(outcome: Outcome) -> str:
+    """Return what an end follows from, in words: the root of its exceptions, and what failed before without an end."""
+    cause = next((f", caused by {clue.text}" for clue in outcome.clues if clue.source == Source.CAUSE), "")
+    handled = next((f", while handling {clue.text}" for clue in outcome.clues if clue.source == Source.HANDLED), "")
+    # What libraries handle within themselves is evidence, and no news for who reads the cause.
+    handled = handled if " at " in handled else ""
+    earlier = next((clue.text for clue in outcome.clues if clue.source == Source.EARLIER), "")
+    when = "at its end" if earlier.startswith("atexit ") else "before that"
+    return f"{cause or handled}{f'; {when}, {earlier}' if earlier else ''}"
 
 
 def _shortened(text: str) -> str:
@@ -133,14 +162,29 @@ def killed(outcome: Outcome) -> bool:
     return not outcome.error_type and outcome.code in (SIGKILLED, None)
 
 
+def child_pids(outcome: Outcome) -> tuple[int, ...] | None:
+    """Return the pids, as far as known, of children whose loss ended the process; None: it is no such end."""
+    errors = _lines(outcome).get(Source.ERROR, ())
+    line = _first_match((*CHILD_KILLED, *CHILD_LOST), errors)
+    if not line:
+        return None
+    pids = [pid for match in map(_CHILD_PIDS.search, errors) if match for pid in re.findall(r"\d+", match[1])]
+    return tuple(dict.fromkeys(map(int, pids)))
+
+
 def _lines(outcome: Outcome) -> Lines:
     """Return the lines of evidence of an outcome, by source."""
     found: dict[str, list[str]] = {}
     for clue in outcome.clues:
         found.setdefault(clue.source, []).append(clue.text[:LINE])
     if outcome.error_type:
+        # Its own words first, then those of the exceptions that it was raised from. One that was being handled counts
+        # under a general error alone: another error in a handler is a fault of the handler's.
+        roots = found.get(Source.CAUSE, [])
+        if outcome.error_type in RUNTIME_ERRORS:
+            roots = [*roots, *found.get(Source.HANDLED, [])]
         error = outcome if outcome.origin is None else outcome.origin
-        found[Source.ERROR] = [f"{error.error_type}: {error.message}"[:LINE]]
+        found[Source.ERROR] = [f"{error.error_type}: {error.message}"[:LINE], *roots]
     else:
         found[Source.END] = [outcome.message[:LINE]]
         tail = [line.strip()[:LINE] for line in outcome.detail.splitlines()[-LINES:]]
@@ -153,15 +197,25 @@ def _lines(outcome: Outcome) -> Lines:
     return {source: tuple(lines) for source, lines in found.items()}
 
 
+def _lines_for(rule: CauseRule, outcome: Outcome, lines: Lines) -> tuple[str, ...]:
+    """Return the lines of evidence that a rule may use for this kind of end."""
+    if not _may_explain(rule, outcome):
+        return ()
+    candidates = lines.get(rule.source, ())
+    return tuple(line for line in candidates if _error_type(line) in rule.errors) if rule.errors else candidates
+
+
+def _error_type(line: str) -> str:
+    """Return the type of an error, without its namespace: `bad_alloc` of `std::bad_alloc: no memory`."""
+    return re.split(r": | at |:?$", line, maxsplit=1)[0].rpartition("::")[2]
+
+
 def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
     """Whether a rule applies to this kind of end: trouble of the machine explains no exception of user code."""
-    error_type = outcome.error_type if outcome.origin is None else outcome.origin.error_type
-    if rule.errors and error_type not in rule.errors:
-        return False
     if rule.of is EvidenceScope.ANY or killed(outcome):
         return True
     if rule.of is EvidenceScope.KILLED:  # a kill in the same control group explains no ordinary exit
-        return False
+        return child_pids(outcome) is not None
     if not outcome.error_type and outcome.code == SIGTERMED:
         return True
     said = outcome.message.lower() if outcome.error_type else ""

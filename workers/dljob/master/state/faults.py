@@ -29,6 +29,8 @@ class Failure:
     """Whether it only reports that a peer is gone."""
     ordered: bool
     """Whether PrimeMaster itself ended the process."""
+    rule: str = ""
+    """Name of the rule of `telemetry.causes`, or of the user's, that classified it; empty: none did."""
 
     @property
     def name(self) -> str:
@@ -121,6 +123,8 @@ class FaultRecord:
     """Outcome of that rank, with the evidence."""
     secondary: bool = False
     """Whether it only reports that a peer was gone."""
+    rule: str = ""
+    """Name of the rule that classified the failure; empty: none did."""
     root: int = 0
     """Number of the fault that it follows from; 0: none is known."""
     followed: tuple[Consequence, ...] = ()

@@ -24,7 +24,7 @@ LEVELS = tuple(level for level in ALL_LEVELS if level != "cluster")
 TIMES = ("stepTime", "lastCheckpointTime")
 STEPS = ("step", "lastCheckpointStep", "goodputPermille")
 MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED, MAX_STALLS = 32, 10, 16, 20, 50, 10
-FAULT = ("level", "reason", "target", "firstCause", "rank", "caller")
+FAULT = ("level", "reason", "target", "firstCause", "rule", "rank", "caller")
 FAULT_TIMES = ("detectedAt", "recoveredAt")
 FAULT_COUNTS = ("incarnation", "lostSteps")
 EXCLUSION, EXCLUSION_TIMES = ("name", "reason"), ("since", "until")

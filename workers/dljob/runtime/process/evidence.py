@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -127,23 +127,29 @@ class HostEvidence:
         """Sample the counters; called once per heartbeat."""
         self._memory.sample()
 
-    def clues(self, pid: int, *, killed: bool) -> tuple[Clue, ...]:
-        """Return all clues about the end of a process; `killed`: it died without a report of its own."""
-        found = about(self._kernel.lines(), pid if self._own_pids else None)
+    def clues(self, pid: int, *, killed: bool, children: tuple[int, ...] = ()) -> tuple[Clue, ...]:
+        """Return all clues about the end of a process.
+
+        Args:
+            pid: its pid.
+            killed: whether it, or a child of it, died without a report of its own.
+            children: pids of children that it lost before.
+        """
+        named = about(self._kernel.lines(), (pid, *children) if self._own_pids else ())
         if not killed or (self._own_pids and not self._kernel.why_not):
-            return found  # the kernel's log names whom it kills: a count could only be about another process
+            return named  # the kernel's log names whom it kills: a count could only be about another process
         counted = self._memory.clue()
         silent = Clue("kernel", f"the kernel's log cannot be read here: {self._kernel.why_not}")
-        return (*found, *((counted,) if counted else ()), *((silent,) if self._kernel.why_not else ()))
+        return (*named, *((counted,) if counted else ()), *((silent,) if self._kernel.why_not else ()))
 
 
-def about(lines: Iterable[str], pid: int | None) -> tuple[Clue, ...]:
-    """Return the lines about a process, and lines that name no process; `pid` None: pids cannot be compared here."""
+def about(lines: Iterable[str], pids: Container[int]) -> tuple[Clue, ...]:
+    """Return the lines about processes, and lines that name none; `pids` is empty where they cannot be compared."""
     found: list[Clue] = []
     for line in lines:
         named = _PID.search(line)
         # A line without a pid (an Xid of the driver) may be about any process, so it stays a clue.
-        if named is None or (pid is not None and int(named[1] or named[2]) == pid):
+        if named is None or int(named[1] or named[2]) in pids:
             found.append(Clue("kernel", line[:1000]))
     return tuple(found)
 
@@ -161,6 +167,6 @@ def of_the_dead(pid: int) -> tuple[Clue, ...]:
         return ()
     log = KernelLog(whole=True)
     try:
-        return about(log.lines(), pid)[-4:]
+        return about(log.lines(), (pid,))[-4:]
     finally:
         log.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 from dljob.logs import archive, marks
 from dljob.master.state.actions import RankStart
 from dljob.runtime.process.messages import JobInfo
-from dljob.runtime.process.outcome import DETAIL_BYTES, clip
+from dljob.runtime.process.outcome import read_end
 
 
 def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
@@ -47,15 +47,12 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
 def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
     """Return the tail of the output of one incarnation of a rank; empty if nothing can be read."""
     try:
-        with (logs / _name(role, rank)).open("rb") as log:
-            # Only the end: an outcome holds no more, and logs may be huge.
-            log.seek(max(0, log.seek(0, os.SEEK_END) - DETAIL_BYTES))
-            text = log.read().decode(errors="replace")
+        text = read_end(logs / _name(role, rank))
     except OSError:
         return ""
     # Lines before the incarnation's own first line are those of earlier ones; where it is cut off, all are its own.
     begins = _begins(role, rank, incarnation)
-    return clip(text.rpartition(begins)[2].partition("\n")[2] if begins in text else text)
+    return text.rpartition(begins)[2].partition("\n")[2] if begins in text else text
 
 
 def _name(role: str, rank: int) -> str:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import inspect
 import json
+import os
 import signal
+import stat
+import subprocess
+import sys
 import sysconfig
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dljob.errors import DLJobError, ErrorOrigin
-from dljob.master.state.views import Outcome, Reason
+from dljob.linux import broken_connection
+from dljob.master.state import last_words
+from dljob.master.state.causes import add_clues
+from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process.error_origin import error_chain, remote_origin
+from dljob.telemetry.evidence import Source
 
 DETAIL_BYTES = 8192
 """The longest traceback or log tail in an outcome: outcomes go into the journal."""
 RESULT_BYTES = 8192
 """The longest result of a job, for the same reason."""
+
+LOG_BYTES = 65_536
+"""Bytes of the end of a log that are read: the stacks of a crash may be long."""
+OUTPUT_LINES, OUTPUT_CHARS = 2, 300
+"""Last lines of a failed command that are shown, and characters of each."""
+CHAIN = 20
+"""Exceptions of a chain that are followed."""
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+"""Signals by which a process ends of itself."""
+EARLIER_MOST = 3
+"""Errors that are reported; the first ones are likelier causes than what follows them."""
+EARLIER_CHARS = 1000
+"""Characters of one report."""
+_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError)
 
 _OWN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -37,8 +62,12 @@ class ResultError(TypeError):
 
 def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bool = False) -> Outcome:
     """Return the outcome of user code that raised: `sys.exit` gives its exit code, any other exception exit code 1."""
+    first, clues = _first_of_chain(error, code_dir)
     if isinstance(error, SystemExit):
-        return _exited(error, phase)
+        return add_clues(_exited(error, code_dir, phase), clues)
+    for link in dict.fromkeys((error, first)):
+        clues += tuple(Clue(Source.CONNECTION, end) for end in (broken_connection.describe(link),) if end)
+        clues += tuple(Clue(Source.OUTPUT, line) for line in _command_output(link))
     # Only while the entrypoint is imported: a later ImportError is an error of the code that ran.
     importing = isinstance(error, ImportError) and phase == "import"
     frame = user_frame(error, code_dir)
@@ -55,10 +84,69 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         detail=user_traceback(error),
         fatal=fatal,
         origin=remote_origin(error),
+        clues=clues,
     )
 
 
-def _exited(error: SystemExit, phase: str) -> Outcome:
+def _first_of_chain(error: BaseException, code_dir: str) -> tuple[BaseException, tuple[Clue, ...]]:
+    """Return the first exception of a chain, and a clue: the error was raised from it, or while it was handled."""
+    first, source = error, Source.CAUSE
+    for _ in range(CHAIN):
+        # An error of dljob says of itself what it follows from.
+        if isinstance(first, DLJobError):
+            break
+        before = first.__cause__
+        if isinstance(first, BaseExceptionGroup):
+            before = first.exceptions[0]
+        elif before is None and not first.__suppress_context__:
+            before = first.__context__
+            # A SystemExit in a handler is how programs end for what they handle.
+            if before is not None and not isinstance(first, SystemExit):
+                source = Source.HANDLED
+        if before is None or isinstance(before, _CONTROL_FLOW) or before is error:
+            break
+        first = before
+    # Libraries repeat the words of what they handle, and a file that could not be written cannot be closed either.
+    if first is error or (source is Source.HANDLED and _say(first) in _say(error)):
+        return first, ()
+    return first, (Clue(source, describe_error(first, code_dir)),)
+
+
+def describe_error(error: BaseException, code_dir: str) -> str:
+    """Return an error in one line, as `KeyError: 'labels' at data.py:3 in load`."""
+    message = _say(error).strip()
+    users = [frame for frame in _frames(error.__traceback__) if not _is_own(frame[0]) and is_users(frame[0], code_dir)]
+    place = f" at {_short(users[-1][0], code_dir)}:{users[-1][1]} in {users[-1][2]}" if users else ""
+    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"
+
+
+def _command_output(error: BaseException) -> tuple[str, ...]:
+    """Return the last lines that a command wrote before it failed: those that were kept, else those in the rank's log.
+
+    They may be lines of the rank itself, which writes to the same log.
+    """
+    if not isinstance(error, subprocess.CalledProcessError):
+        return ()
+    captured = next((output for output in (error.stderr, error.output) if output), b"")
+    text = captured if isinstance(captured, str) else bytes(captured).decode(errors="replace")
+    if not text:
+        with contextlib.suppress(OSError, ValueError):
+            log = Path("/proc/self/fd/2").readlink()
+            if stat.S_ISREG(log.stat().st_mode):
+                text = read_end(log)
+    lines = [line.strip()[:OUTPUT_CHARS] for line in text.splitlines() if line.strip()]
+    return tuple(_writable(line) for line in lines[-OUTPUT_LINES:])
+
+
+def read_end(log: Path, start: int = 0) -> str:
+    """Return the last LOG_BYTES of a log, from `start` at the earliest. Raises OSError."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - LOG_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _exited(error: SystemExit, code_dir: str, phase: str) -> Outcome:
     code = error.code
     if code is None or code == 0:
         return Outcome(ok=True, code=0)
@@ -72,16 +160,10 @@ def _exited(error: SystemExit, phase: str) -> Outcome:
         reason=Reason.USER_ERROR,
         code=number,
         error_type="SystemExit",
+        frame=user_frame(error, code_dir),
         message=f"{said} (in {phase})",
         origin=remote_origin(error),
     )
-
-
-def decode_outcome(words: Mapping[str, Any]) -> Outcome:
-    """Return an outcome that came as JSON."""
-    origin = words.get("origin")
-    values: dict[str, Any] = {**words, "origin": ErrorOrigin(**origin) if origin else None}
-    return Outcome(**values)
 
 
 def from_status(status: int, *, detail: str = "") -> Outcome:
@@ -98,13 +180,71 @@ def from_status(status: int, *, detail: str = "") -> Outcome:
             detail="" if code == 0 else detail,
         )
     # A crash is a bug in the code that ran; any other signal came from outside.
-    crashed = number in {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+    crashed = number in CRASHES
     return Outcome(
         ok=False,
         reason=Reason.USER_ERROR if crashed else Reason.UNKNOWN,
         code=128 + number,
         message=f"ended by {signal_name(number)}",
         detail=detail,
+    )
+
+
+def with_log(outcome: Outcome, tail: str, code_dir: str, *, command: bool = False) -> Outcome:
+    """Return the outcome of a process that reported nothing itself, with what the end of its log tells.
+
+    Args:
+        outcome: what its exit status tells.
+        tail: the end of its log.
+        code_dir: the folder of the user's code.
+        command: whether it is a command, whose exceptions only its log has.
+    """
+    code = outcome.code or 0
+    if code - 128 in CRASHES:
+        words = last_words.read_crash(tail, code, lambda file: is_users(file, code_dir))
+        message = outcome.message
+        if words.message:
+            message = f"{words.message}; {message}" if words.error_type else f"{message}: {words.message}"
+        return replace(
+            outcome,
+            error_type=words.error_type,
+            message=message,
+            frame=_frame_of(words.stack, code_dir),
+            detail=clip(words.log),
+        )
+    outcome = replace(outcome, detail=clip(tail))
+    chain = last_words.read_traceback(tail) if command and code == 1 else ()
+    if not chain:
+        return outcome
+    error, first = chain[0], chain[-1]
+    place = _frame_of(first.stack, code_dir)
+    message = f": {first.message}" if first.message else ""
+    cause = f"{first.error_type}{message}{f' at {place}' if place else ''}"
+    return replace(
+        outcome,
+        error_type=error.error_type,
+        message=f"{error.message} (in its log)".lstrip(),
+        frame=_frame_of(error.stack, code_dir),
+        clues=(Clue(Source.CAUSE, cause),) if first is not error else (),
+    )
+
+
+def _frame_of(stack: Sequence[last_words.Frame], code_dir: str) -> str:
+    """Return the innermost frame of the user's code, else of a library; empty: there is none."""
+    frames = [frame for frame in stack if not _is_own(frame.file)]
+    chosen = next((frame for frame in frames if is_users(frame.file, code_dir)), frames[0] if frames else None)
+    return f"{_short(chosen.file, code_dir)}:{chosen.line} in {chosen.function}" if chosen else ""
+
+
+def decode_outcome(words: Mapping[str, Any]) -> Outcome:
+    """Return an outcome that came as JSON."""
+    outcome, origin = Outcome(**words), words.get("origin")
+    return replace(
+        outcome,
+        origin=ErrorOrigin(**origin) if origin else None,
+        reason=Reason(outcome.reason) if outcome.reason else None,
+        metrics=tuple((name, value) for name, value in outcome.metrics),
+        clues=tuple(Clue(**clue) for clue in words.get("clues", ())),
     )
 
 
@@ -142,7 +282,7 @@ def user_frame(error: BaseException, code_dir: str) -> str:
     """Return an error's location as `file.py:12 in f`: the innermost frame of the user's code, else of a library."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
-    frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
+    frames = [frame for frame in _frames(error.__traceback__) if not _is_own(frame[0])]
     # Most errors surface inside a library, but the user looks for the line of their own that led there.
     own = [frame for frame in frames if is_users(frame[0], code_dir)]
     # Without a line of the user's the library's own is better than none.
@@ -160,7 +300,14 @@ def is_users(filename: str, code_dir: str) -> bool:
     """
     if code_dir and _under(filename, code_dir) and not _under(filename, f"{code_dir}/.venv"):
         return not any(_under(library, code_dir) and _under(filename, library) for library in (*_LIBRARIES, _OWN))
-    return not filename.startswith((*_LIBRARIES, _OWN, "<"))
+    # A role's own interpreter has its libraries elsewhere.
+    foreign = any(folder in filename for folder in ("/site-packages/", "/dist-packages/"))
+    return not foreign and not filename.startswith((*_LIBRARIES, _OWN, "<"))
+
+
+def _is_own(filename: str) -> bool:
+    """Whether a file is dljob's, or of the import system."""
+    return filename.startswith((_OWN, "<frozen", _IMPORTLIB))
 
 
 def origin_of(error: BaseException, *, rank: str, incarnation: int, code_dir: str, line: str) -> ErrorOrigin:
@@ -238,3 +385,47 @@ def _say(error: BaseException) -> str:
 def _writable(text: str) -> str:
     """Escape surrogates: Python decodes file names that are no UTF-8 to them, and no file or socket takes them."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def watch_earlier_errors(report: Callable[[str], None], code_dir: str) -> None:
+    """Call `report` with each of the first EARLIER_MOST errors of this process that do not end it, in words.
+
+    They are raised in threads, in `__del__` and in `atexit` functions. Python prints them and goes on; the process then
+    ends by a `queue.Empty` or an exit code that says nothing. The hooks of Python are called as ever.
+    """
+    pid, reported = os.getpid(), 0
+    thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
+
+    def note(origin: str, error: BaseException | None) -> None:
+        nonlocal reported
+        # A child that user code forked has the hooks, too, but is another process.
+        if error is None or isinstance(error, SystemExit) or reported >= EARLIER_MOST or os.getpid() != pid:
+            return
+        reported += 1
+        with contextlib.suppress(Exception):  # it is a hint; the error itself is printed in any case
+            report(f"{origin} raised {describe_error(error, code_dir)}"[:EARLIER_CHARS])
+
+    def on_thread(args: threading.ExceptHookArgs) -> None:
+        note(f"thread {args.thread.name}" if args.thread else "a thread", args.exc_value)
+        thread_hook(args)
+
+    def on_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+        note(_origin(unraisable), unraisable.exc_value)
+        unraisable_hook(unraisable)
+
+    threading.excepthook = on_thread
+    sys.unraisablehook = on_unraisable
+
+
+def _origin(unraisable: sys.UnraisableHookArgs) -> str:
+    """Return where Python ignored an error: `atexit function flush`, `Buffer.__del__`."""
+    name = getattr(unraisable.object, "__qualname__", type(unraisable.object).__name__)
+    message = unraisable.err_msg or ""
+    return f"atexit function {name}" if "atexit" in message else name
+
+
+def with_earlier(outcome: Outcome, errors: Iterable[str]) -> Outcome:
+    """Return a failed outcome with the errors that came before it as clues."""
+    if outcome.ok:
+        return outcome
+    return add_clues(outcome, [Clue(Source.EARLIER, error) for error in errors])

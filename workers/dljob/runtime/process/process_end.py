@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from dljob.master.state.views import Clue, Outcome
 from dljob.runtime.process.guard import EndCode
-from dljob.runtime.process.outcome import from_status, status_code
+from dljob.runtime.process.outcome import from_status, status_code, with_log
 from dljob.telemetry.evidence import Source
 
 PIDFD_GET_INFO = 0xC040FF0B
@@ -64,12 +64,12 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
         time.sleep(_PAUSE_S)
 
 
-def with_status(vanished: Outcome, status: int, tail: str) -> Outcome:
+def with_status(vanished: Outcome, status: int, tail: str, code_dir: str = "") -> Outcome:
     """Return the outcome of a host that vanished, by its wait status and the tail of its rank's log.
 
     Ray's own words about it become a clue. A host that ended itself, or exited with code 0, tells nothing of a cause.
     """
-    ended = from_status(status, detail=tail)
+    ended = with_log(from_status(status), tail, code_dir)
     if ended.ok:
         return replace(vanished, message="its process exited with code 0")
     if status_code(status) in set(EndCode):

@@ -45,7 +45,7 @@ from dljob.runtime.process.messages import (
     StartOrder,
     StopOrder,
 )
-from dljob.runtime.process.outcome import DETAIL_BYTES, clip, decode_outcome, from_status
+from dljob.runtime.process.outcome import CRASHES, clip, decode_outcome, from_status, read_end, with_earlier, with_log
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
@@ -390,22 +390,30 @@ class ForkHost(Host):
 
     def _outcome(self, rank: _Rank, event: Event) -> Outcome:
         """Combine the rank's own report with its true exit code; without a report, the status and its log's tail."""
-        bare = from_status(event["status"], detail=_tail(rank))
+        bare, words, tail = from_status(event["status"]), event["words"], _tail(rank)
         if rank.failed is not None:
-            return replace(rank.failed, code=bare.code, detail=bare.detail)
-        if rank.failing is not None and rank.why and not bare.ok:
+            return replace(rank.failed, code=bare.code, detail=clip(tail))
+        if bare.ok:
+            return bare
+        if rank.failing is not None and rank.why:
             return rank.failing  # it was told to end, by a signal perhaps, after its own error
-        words = event["words"]
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
-        if words and not bare.ok:
-            bare = replace(_reported(words), code=bare.code)
+        reported = decode_outcome(words) if words else None
+        if reported is not None and (bare.code or 0) - 128 not in CRASHES:
+            bare = replace(reported, code=bare.code, detail=reported.detail or clip(tail))
+        else:
+            is_command = self.spec.role.entrypoint[0] == "command"
+            bare = with_log(bare, tail, self.spec.job.code_dir, command=is_command)
+        bare = with_earlier(bare, event.get("earlier", ()))
         # Evidence is collected only for ends that were not ordered.
-        if not bare.ok and not rank.why:
-            bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
+        if not rank.why:
+            lost_children = causes.child_pids(bare)
+            killed = causes.killed(bare) or lost_children is not None
+            bare = causes.add_clues(bare, self.evidence.clues(rank.pid, killed=killed, children=lost_children or ()))
             if self.spec.role.quota is not None and (lost := self._lost_first(rank.start)):
                 # It is no error of the program, which would end the job when it happens twice.
                 bare = replace(bare, reason=Reason.UNKNOWN, error_type=ACTOR_LOST, message=f"{bare.message}; {lost}")
-        if rank.why and not bare.ok:
+        if rank.why:
             return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
         return bare
 
@@ -533,9 +541,6 @@ def _reported(words: Mapping[str, Any]) -> Outcome:
 def _tail(rank: _Rank) -> str:
     """Return the end of the rank's log, as far as this incarnation wrote it."""
     try:
-        with Path(rank.log).open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(rank.log_from, size - DETAIL_BYTES))
-            return clip(log.read().decode(errors="replace"))
+        return read_end(Path(rank.log), rank.log_from)
     except OSError:
         return ""

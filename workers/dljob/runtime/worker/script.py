@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import signal
+import stat
 import sys
 import threading
 import traceback
@@ -56,6 +57,9 @@ def run(order: Mapping[str, Any]) -> int | str | None:
     except EntrypointError as error:
         return _ended(order, error, "import", fatal=True)
     except SystemExit as ended:
+        end = outcome.from_exception(ended, code_dir=order["code_dir"], phase="run")
+        if not end.ok:
+            _say(order, end)
         return ended.code
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt too is the end of a script
         return _ended(order, error, _phase(error, target, order), fatal=_repeats(error, target, order))
@@ -91,6 +95,7 @@ def _enter(order: Mapping[str, Any]) -> None:
     os.chdir(order["code_dir"])
     sys.argv = [order["entrypoint"][1], *order["args"]]
     faulthandler.enable(file=2)
+    outcome.watch_earlier_errors(lambda error: _send(order, {"earlier": error}), order["code_dir"])
     if order.get("near"):
         print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
     device_memory.limit.hold(*order["memory"])
@@ -225,10 +230,16 @@ def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal:
 
 def _say(order: Mapping[str, Any], said: Outcome) -> None:
     """Pass the rank's report of its end to its supervisor, if it fits into the pipe."""
-    data = json.dumps(asdict(said)).encode()
-    # A longer one would block this process: nobody has to read the pipe before its end.
-    if len(data) <= supervise.WORDS_BYTES:
-        with contextlib.suppress(OSError):
+    _send(order, asdict(said))
+    with contextlib.suppress(OSError):
+        if os.getppid() == order["supervisor"]:  # else its successor is another process, which the signal would end
+            os.kill(order["supervisor"], supervise.FAILING)
+
+
+def _send(order: Mapping[str, Any], words: Mapping[str, Any]) -> None:
+    """Write a line to the pipe that the supervisor reads after this process's end."""
+    data = json.dumps(words).encode() + b"\n"
+    # A longer one would block this process. User code may have closed the pipe, and its number be another file's.
+    with contextlib.suppress(OSError):
+        if len(data) <= supervise.WORDS_BYTES and stat.S_ISFIFO(os.fstat(order["words"]).st_mode):
             os.write(order["words"], data)
-            if os.getppid() == order["supervisor"]:  # else its successor is another process, which the signal would end
-                os.kill(order["supervisor"], supervise.FAILING)

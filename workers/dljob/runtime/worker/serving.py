@@ -220,5 +220,5 @@ class HostServing:
 def port_taken(error: PortTakenError) -> Outcome:
     """Return the end of a rank that could not start for want of a port."""
     return Outcome(
-        ok=False, reason=Reason.USER_ERROR, code=1, error_type="PortTakenError", message=f"not started: {error}"
+        ok=False, reason=Reason.PORT_TAKEN, code=1, error_type="PortTakenError", message=f"not started: {error}"
     )

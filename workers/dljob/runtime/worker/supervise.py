@@ -27,8 +27,10 @@ KILL = signal.SIGTERM
 FAILING = signal.SIGUSR2
 """Signal of the rank to its supervisor: its report of the error that ends it is in the pipe, and its exit handlers run
 now. Their time, in which its connections close, is not waited for."""
-WORDS_BYTES = 60_000
-"""The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
+PIPE_BYTES = 65_536
+"""What a pipe holds: the rank writes without a reader."""
+WORDS_BYTES = 50_000
+"""The longest report of a rank's end, beside those of errors before it (`watch_earlier_errors`)."""
 SERVER_KILLED = "its fork server was killed"
 """Why a rank ended that was ended with its fork server."""
 REAP_S = 5.0
@@ -103,7 +105,8 @@ def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
 
 def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, server: int) -> NoReturn:
     status, orphaned = _reap(rank), False
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
+    earlier: list[str] = []
     while status is None:
         number = signal.sigwait(_SIGNALS)
         if number == KILL:
@@ -111,15 +114,16 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, se
             descendants.kill_all()
         elif number == TERM:
             _terminate(rank)
-        elif number == FAILING and not said:
-            said = _read_report(words)
-            _send(link, order, event="failing", pid=rank, words=said)
+        elif number == FAILING and not report:
+            report, earlier = _read_reports(words)
+            _send(link, order, event="failing", pid=rank, words=report)
         status = _reap(rank)
-    said = said or _read_report(words)
-    if orphaned and not said:
-        said = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
+    last_report, later = _read_reports(words)
+    report, earlier = report or last_report, [*earlier, *later]
+    if orphaned and not report:
+        report = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
     _end_rest()
-    _send(link, order, event="ended", pid=rank, status=status, words=said)
+    _send(link, order, event="ended", pid=rank, status=status, words=report, earlier=earlier)
     os._exit(0)
 
 
@@ -156,11 +160,19 @@ def _end_rest() -> None:
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
 
 
-def _read_report(fd: int) -> dict[str, Any]:
+def _read_reports(fd: int) -> tuple[dict[str, Any], list[str]]:
+    """Return what the rank reported of its end, and the errors before it (`watch_earlier_errors`)."""
     os.set_blocking(fd, False)
+    words: dict[str, Any] = {}
+    earlier: list[str] = []
     with contextlib.suppress(OSError, ValueError):
-        return json.loads(os.read(fd, WORDS_BYTES) or b"{}")
-    return {}
+        for line in os.read(fd, PIPE_BYTES).splitlines():
+            report = json.loads(line)
+            if "earlier" in report:
+                earlier.append(report["earlier"])
+            else:
+                words = report
+    return words, earlier
 
 
 def _send(link: socket.socket, order: dict[str, Any], **event: Any) -> None:

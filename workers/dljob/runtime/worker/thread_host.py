@@ -19,6 +19,7 @@ import ray
 
 from dljob.errors import UsageError
 from dljob.linux import interpreter
+from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.runtime.checkpoint import saving
@@ -42,6 +43,7 @@ from dljob.runtime.process.messages import (
     StartOrder,
     StopOrder,
 )
+from dljob.runtime.process.outcome import watch_earlier_errors, with_earlier
 from dljob.runtime.process.thread_interrupt import AGAIN_S, ASK_S, PATIENCE_S, ThreadInterrupt
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import (
@@ -102,6 +104,9 @@ class ThreadHost(Host):
         self._recall = ThreadInterrupt()
         self._left = 0
         """The highest incarnation that was ordered to leave its torch group."""
+        self._earlier: list[str] = []
+        """Errors of this process that ended no incarnation, in words."""
+        self._earlier_watched = False
         self._parts = 0
         """The highest incarnation that was ordered to leave for good, as its role shrinks."""
         self._done = threading.Event()
@@ -290,6 +295,10 @@ class ThreadHost(Host):
         env = {**environment.rank_environment(spec, order, start), **self._serving.environment(start)}
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
+        self._earlier.clear()
+        if not self._earlier_watched:
+            self._earlier_watched = True
+            watch_earlier_errors(self._earlier.append, spec.job.code_dir)
         self._bind(start)
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
         context = self._installed(self._context(spec, order, start, env))
@@ -423,7 +432,10 @@ class ThreadHost(Host):
             if not self._done.is_set():
                 said = self._progress.with_last_step(outcome)
                 if not said.ok:
-                    said = replace(said, clues=self.evidence.clues(os.getpid(), killed=False))
+                    lost_children = causes.child_pids(said)
+                    is_killed, children = lost_children is not None, lost_children or ()
+                    clues = self.evidence.clues(os.getpid(), killed=is_killed, children=children)
+                    said = causes.add_clues(with_earlier(said, self._earlier), clues)
                 # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
                 self._callee.close(outcome)
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
