@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from dljob.logs import archive, marks
 from dljob.master.state.actions import RankStart
 from dljob.runtime.process.messages import JobInfo
 from dljob.runtime.process.outcome import read_end
+
+LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""Errors of a write to the log that are the disk's: `VolumeFull` tells of them, and the rank goes on."""
 
 
 def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
@@ -73,7 +79,29 @@ def redirect_output(fd: int) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    # Line by line, so that a process that is killed leaves its last lines in the log.
-    for stream in (sys.stdout, sys.stderr):
+    open_streams()
+
+
+class LogStream(io.FileIO):
+    """stdout or stderr in a rank's log. What the disk refuses is dropped: a print is no reason for a rank to die."""
+
+    def write(self, data: Any, /) -> int:
+        """Write to the log; return the number of bytes that are taken, which a full disk does not keep."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in LOST:
+                raise
+            return memoryview(data).nbytes
+
+
+def open_streams() -> None:
+    """Let Python's stdout and stderr write to the log that is behind their descriptors."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            before = getattr(sys, name)
+            file = io.BufferedWriter(LogStream(fd, "wb", closefd=False))
+            # Line by line, so that a process that is killed leaves its last lines in the log.
+            stream = io.TextIOWrapper(file, before.encoding, before.errors, line_buffering=True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)

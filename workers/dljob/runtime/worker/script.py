@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.env import COLLECTIVES
 from dljob.runtime.collectives.table import register_for_rank
-from dljob.runtime.process import outcome
+from dljob.runtime.process import logfile, outcome
 from dljob.runtime.process.entrypoint import EntrypointError
 from dljob.runtime.worker import device_memory, last_save, numa, supervise, torch_group
 
@@ -124,9 +124,7 @@ def _redirect(log: str) -> None:
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logfile.open_streams()
 
 
 def _path_body(target: str) -> Callable[[], None]:

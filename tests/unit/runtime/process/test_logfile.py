@@ -1,0 +1,31 @@
+"""A rank's output in its log: a disk that refuses it ends no rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CHILD = """
+import os, sys, warnings
+from dljob.runtime.process.logfile import redirect_output
+
+redirect_output(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
+print("x" * 100_000)
+sys.stderr.write("a line\\n")
+sys.stdout.buffer.write(b"bytes\\n")
+sys.stdout.flush()
+sys.stdout.fileno(), sys.__stdout__.encoding
+"""
+
+
+def test_a_print_on_a_full_disk_does_not_end_a_rank() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILD, "/dev/full"], check=False)
+    assert done.returncode == 0
+
+
+def test_what_the_disk_takes_is_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", CHILD, str(log)], check=True)
+    assert log.read_text().splitlines()[-1] == "bytes"
+    assert "a line" in log.read_text()
