@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dljob.api import handle as handles
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
-from dljob.errors import PlacementError, UnreachableError, UsageError
+from dljob.errors import NotFoundError, PlacementError, UnreachableError, UsageError
 from dljob.runtime.backend import connect
 from dljob.runtime.job import launch
 from dljob.spec.loading.load import parse
@@ -48,6 +51,41 @@ def submit(tmp_path: Path, **more: Any) -> Any:
     role = {"name": "w", "entrypoint": {"class": "a.B"}}
     head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "ppo"}}
     return handles.submit(parse({**head, "spec": {"roles": [role]}}), code_dir=tmp_path, **more)
+
+
+@pytest.mark.parametrize("name", ["ppo", "0000000", "0" * 32, "ppo-00000000"])
+def test_a_job_whose_folder_may_not_be_read_is_not_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Path(job().dir) / registry.ENTRY
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path == entry:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(registry, "records", list)
+    with pytest.raises(UnreachableError, match=f"Permission denied: {entry}"):
+        registry.find(name)
+    with pytest.raises(NotFoundError, match="no job 'grpo'"):
+        registry.find("grpo")
+
+
+def test_a_home_that_may_not_be_listed_or_written_is_told_as_what_it_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert registry.records() == []
+    (home / "jobs").mkdir()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    with pytest.raises(UnreachableError, match="Read-only file system"):
+        registry.check_home()
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=0))
+    with pytest.raises(UnreachableError, match="Permission denied"):
+        registry.check_home()
+    monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
+    with pytest.raises(UnreachableError, match=f"Permission denied: {home}/jobs"):
+        registry.records()
 
 
 def test_a_second_submit_of_a_name_is_refused_with_the_way_out(tmp_path: Path, started: list[str]) -> None:

@@ -142,7 +142,8 @@ def check_home() -> None:
         raise _refused(error) from error
     # `mkdir` accepts a folder that exists, also one in which nothing can be written.
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise _refused(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+        raise _refused(OSError(number, os.strerror(number)))
 
 
 def _refused(error: OSError) -> UnreachableError:
@@ -216,10 +217,21 @@ def folder_of(name: str, uid: str) -> Path:
 
 
 def records() -> list[RegistryEntry]:
-    """Return all jobs of this user, oldest first; folders without an entry are not jobs."""
+    """Return all jobs of this user, oldest first; folders without an entry are not jobs.
+
+    Raises:
+        UnreachableError: the folder of all jobs cannot be listed.
+    """
+    jobs = home() / "jobs"
+    try:
+        os.listdir(jobs)  # noqa: PTH208 - `glob` takes a folder that may not be read for an empty one
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UnreachableError(f"{error.strerror}: {jobs}", hint=f"ls -ld {shlex.quote(str(jobs))}") from error
     found: list[RegistryEntry] = []
     known = {field.name for field in fields(RegistryEntry)}  # entries of a later dljob may have more fields
-    for entry in (home() / "jobs").glob(f"*/{ENTRY}"):
+    for entry in jobs.glob(f"*/{ENTRY}"):
         # A damaged entry must not hide the other jobs; AttributeError: one that is no object, or has none inside.
         with suppress(OSError, ValueError, TypeError, AttributeError):
             data: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
@@ -246,6 +258,8 @@ def find(job: str) -> RegistryEntry:
         if len(named) > 1:
             each = ", ".join(f"{r.uid[:12]} ({r.name})" for r in named)
             raise NotFoundError(f"{job} begins the uids of {len(named)} jobs", hint=f"give more digits: {each}")
+    if not named and (refusal := _unreadable(job)):
+        raise refusal
     if not named:
         names = {r.name for r in everything}
         hint = suggestion(job, names) if names else f"there is no job in {home()}; is DLJOB_HOME another one?"
@@ -253,6 +267,21 @@ def find(job: str) -> RegistryEntry:
     # `records` is sorted by start, so the last is the newest.
     living = [r for r in named if r.alive]
     return (living or named)[-1]
+
+
+def _unreadable(job: str) -> UnreachableError | None:
+    """Return an error about a job's folder that the kernel refuses to read, by the job's name or uid."""
+    for folder in (home() / "jobs").glob("*-*"):
+        name, _, uid8 = folder.name.rpartition("-")
+        if job in (name, folder.name) or (len(job) >= _PREFIX and uid8 and job.startswith(uid8[: len(job)])):
+            try:
+                (folder / ENTRY).read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                hint = f"its owner and mode: ls -ld {shlex.quote(str(folder))}"
+                return UnreachableError(f"{error.strerror}: {folder / ENTRY}", hint=hint)
+    return None
 
 
 def refuse_living(record: RegistryEntry) -> None:

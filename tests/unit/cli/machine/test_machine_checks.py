@@ -13,6 +13,7 @@ import pytest
 from dljob.cli import main
 from dljob.cli.machine import checks
 from dljob.cli.machine.facts import Addresses, Facts, Leftovers, VisibleGpus, WrittenFolder
+from dljob.linux.process_limit import ProcessLimit
 from dljob.runtime.backend.machine import STORE_BYTES
 
 GIB = 1 << 30
@@ -28,7 +29,7 @@ SOUND = Facts(
     disks=(WrittenFolder("jobs", "/home/ada/.local/state/dljob/jobs", 90 * GIB, writable=True),
            WrittenFolder("Ray's files", "/tmp", 50 * GIB, writable=True)),
     files=(65536, 1 << 20),
-    processes=None,
+    processes=(),
     devices={"GPU": 8},
     hiding={},
     torch=VisibleGpus(8, "12.6"),
@@ -84,8 +85,11 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
         ({"files": (1024, resource.RLIM_INFINITY)}, "open files", "warn", "at most 1024", "ulimit -n 65536"),
         ({"files": (1024, 1024)}, "open files", "warn", "at most 1024", "sudo prlimit --pid $$"),
         ({"files": (resource.RLIM_INFINITY,) * 2}, "open files", "ok", "no limit", ""),
-        ({"processes": 100}, "processes", "warn", "at most 100 processes", "--pids-limit"),
-        ({"processes": 9000}, "processes", "ok", "at most 9000 processes", ""),
+        ({"processes": (ProcessLimit("pids.max of /g", 100, 9),)}, "processes", "warn",
+         "pids.max of /g allows 100 processes and threads, 9 are in use; Ray starts", "--pids-limit"),
+        ({"processes": (ProcessLimit("a", 9000, 9), ProcessLimit("pids.max of /g", 9000, 8999))}, "processes", "warn",
+         "pids.max of /g allows 9000 processes and threads, 8999 are in use", "--pids-limit"),
+        ({"processes": (ProcessLimit("pids.max of /g", 9000, 9),)}, "processes", "ok", "allows 9000 processes", ""),
         ({"torch": VisibleGpus(0, ""), "devices": {"GPU": 1}, "ray": VisibleGpus(1)}, "devices", "warn",
          "1 GPU; torch sees 0, Ray sees 1; this torch is built without CUDA", "pip install --force-reinstall torch"),
         ({"torch": VisibleGpus(0, "12.6")}, "devices", "warn", "torch sees 0, Ray sees 8", "nvidia-smi"),

@@ -89,15 +89,6 @@ def test_the_cpu_quota_is_read_from_the_control_groups(
     assert facts.quota(tmp_path, tmp_path / "proc") == wanted
 
 
-@pytest.mark.parametrize(("pids", "wanted"), [("100\n", 100), ("max\n", 7000)])
-def test_the_tightest_limit_of_processes_counts(
-    pids: str, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facts.resource, "getrlimit", lambda _what: (7000, 9000))
-    _write(tmp_path, {"memory.max": "max", "pids.max": pids})
-    assert facts.most_processes(tmp_path, tmp_path / "proc") == wanted
-
-
 def _write(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

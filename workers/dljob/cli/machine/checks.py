@@ -166,13 +166,15 @@ def open_files(facts: Facts) -> CheckResult:
 
 def processes(facts: Facts) -> CheckResult:
     """Check the limit of processes and threads of this user or container."""
-    most = facts.processes
-    if most is None:
+    if not facts.processes:
         return CheckResult("processes", "ok", "no limit")
-    if most < FEW_PROCESSES:
-        fix = "ulimit -u 65536; a container: start it with --pids-limit=-1"
-        return CheckResult("processes", "warn", f"at most {most} processes and threads; Ray starts hundreds", fix)
-    return CheckResult("processes", "ok", f"at most {most} processes and threads")
+    least = min(facts.processes, key=lambda limit: limit.most - limit.used)
+    fix = "ulimit -u 65536; a container: start it with --pids-limit=-1"
+    if full := next((limit for limit in facts.processes if limit.reached), None):
+        return CheckResult("processes", "warn", f"{full}", fix)
+    if least.most - least.used < FEW_PROCESSES:
+        return CheckResult("processes", "warn", f"{least}; Ray starts hundreds", fix)
+    return CheckResult("processes", "ok", f"{least}")
 
 
 def devices(facts: Facts) -> CheckResult:

@@ -23,7 +23,9 @@ from typing import TypeVar
 from dljob.api import registry
 from dljob.cli.machine import gpu_modes
 from dljob.cli.machine.gpu_modes import GpuMode
+from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
+from dljob.linux.process_limit import ProcessLimit, process_limits
 from dljob.runtime.backend import machine, sweeper
 from dljob.runtime.backend.machine import scratch_places
 from dljob.runtime.control_socket.location import private_folders
@@ -117,8 +119,8 @@ class Facts:
     disks: tuple[WrittenFolder, ...]
     files: tuple[int, int]
     """Soft and hard limit of open files; RLIM_INFINITY: no limit."""
-    processes: int | None
-    """Limit of processes and threads; None: no limit."""
+    processes: tuple[ProcessLimit, ...]
+    """Limits of processes and threads; empty: no limit."""
     devices: Mapping[str, int]
     """Number of devices by Ray resource, from the drivers' files."""
     hiding: Mapping[str, str]
@@ -147,7 +149,7 @@ def gather() -> Facts:
         shm=_free(machine.SHM),
         disks=tuple(_disks()),
         files=resource.getrlimit(resource.RLIMIT_NOFILE),
-        processes=most_processes(),
+        processes=tuple(process_limits()),
         devices={kind: len(ids) for kind, ids in machine.devices_here().items() if ids},
         hiding={name: os.environ[name] for name in machine.VISIBLE.values() if name in os.environ},
         modes=gpu_modes.gather(),
@@ -233,19 +235,6 @@ def quota(cgroups: Path = memory_limit.CGROUPS, proc: Path = memory_limit.PROC) 
     return min(found) if found else None
 
 
-def most_processes(cgroups: Path = memory_limit.CGROUPS, proc: Path = memory_limit.PROC) -> int | None:
-    """Return the limit of processes and threads for this user and its control groups; None: no limit."""
-    found: list[int] = []
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY:
-        found.append(soft)
-    # In cgroup v1 the limit of processes is in a hierarchy of its own, `cgroups / "pids"`.
-    for folder in (*memory_limit.groups(cgroups, proc), cgroups / "pids"):
-        with suppress(OSError, ValueError):
-            found.append(int((folder / "pids.max").read_text()))
-    return min(found) if found else None
-
-
 def _free(path: Path) -> int | None:
     with suppress(OSError):
         return shutil.disk_usage(path).free
@@ -307,7 +296,7 @@ def visible(code: int, said: bytes) -> VisibleGpus:
 
 def leftovers(proc: Path = memory_limit.PROC) -> Leftovers:
     """Return the remains of this user's earlier jobs: job folders, processes and folders of embedded Rays, sockets."""
-    jobs = tuple((record.name, record.uid) for record in registry.records() if record.stale)
+    jobs = tuple((record.name, record.uid) for record in _records() if record.stale)
     running, swept, words = _rays(proc)
     # A sweeper ends the processes of its Ray and removes the folder; only Rays without one are lost.
     lost = tuple((pid, name) for pid, name, mark in running if mark not in swept)
@@ -316,6 +305,12 @@ def leftovers(proc: Path = memory_limit.PROC) -> Leftovers:
     unused = tuple(each for each in map(str, _ray_folders()) if each not in held and os.fsencode(each) not in words)
     sockets = sorted(each for folder in private_folders() for each in folder.glob("*.sock") if _deaf(each))
     return Leftovers(jobs, lost, unused, tuple(str(each) for each in sockets))
+
+
+def _records() -> list[registry.RegistryEntry]:
+    with suppress(UnreachableError):  # the check of disks says why
+        return registry.records()
+    return []
 
 
 def _ray_folders() -> list[Path]:

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Self
 from dljob import ray_private
 from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
+from dljob.linux.process_limit import RAISE, reached_limit
 from dljob.plan.labels import NODE_NAME
 from dljob.runtime.backend import light_agent, ray_processes, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
@@ -334,7 +335,9 @@ class EmbeddedRay:
         cause = f": {self._errors[0]}" if self._errors else ""
         late = not self._errors or any(words in cause for words in ("timed out", "took too long"))
         kind = _StartTimeoutError if late else UnreachableError
-        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint="is the machine out of memory?")
+        limit = reached_limit()
+        hint = f"{limit}: {RAISE}" if limit else "is the machine out of memory?"
+        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint=hint)
 
     # --- end
 

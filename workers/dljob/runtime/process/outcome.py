@@ -23,6 +23,7 @@ from typing import Any
 
 from dljob.errors import DLJobError, ErrorOrigin
 from dljob.linux import broken_connection
+from dljob.linux.process_limit import describe_refusal
 from dljob.master.state import last_words
 from dljob.master.state.causes import add_clues
 from dljob.master.state.views import Clue, Outcome, Reason
@@ -71,6 +72,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     # Only while the entrypoint is imported: a later ImportError is an error of the code that ran.
     importing = isinstance(error, ImportError) and phase == "import"
     frame = user_frame(error, code_dir)
+    limit = f"; {met}" if (met := describe_refusal(error)) else ""
     unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
     where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
     return Outcome(
@@ -80,7 +82,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
         frame=frame,
-        message=f"{_say(error)} (in {phase}){where}".lstrip(),
+        message=f"{_say(error)} (in {phase}){where}{limit}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
         origin=remote_origin(error),
