@@ -49,6 +49,10 @@ def detail(job: Overview, now: float) -> list[str]:
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += _cuts(nested(status, "cuts"))
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
+    lines += [
+        f"  problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}"
+        for row in items(status, "problems")
+    ]
     lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
     # After the end nobody serves, and nobody is missing.
     lines += [_servers(role) for role in items(status, "endpoints") if status.get("phase") not in TERMINAL]

@@ -21,6 +21,8 @@ Json = Mapping[str, Any]
 
 EVIDENCE, FOLLOWED, EARLIER = 4, 4, 3
 """Most lines of evidence, of causes that followed, and of earlier failures: the whole has at most 20."""
+PROBLEMS = 3
+"""Most problems that are shown."""
 WIDTH = 160
 STALLS = 3
 """Most stalls that are told."""
@@ -49,7 +51,7 @@ def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
         name: name or uid by which later commands find it, or the path of its folder.
         flags: flags of these commands, after a blank.
     """
-    found = _explain(job, name, flags)
+    found = _with_problems(_explain(job, name, flags), job.status)
     # Names, messages and log lines are users' text: none may break a line or reach the terminal with an escape.
     return found._replace(lines=[_plain(line) for line in found.lines])
 
@@ -102,6 +104,22 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     remedy = _remedy(last)
     lines = [*head, *_first(last), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
+
+
+def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:
+    """Return a diagnosis with the problems that stand now, or stood at the end of the job, before what to do next."""
+    problems = items(status, "problems")
+    if not problems:
+        return found
+    lines = [
+        one_line(f"problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}", 3 * WIDTH)
+        for row in problems[:PROBLEMS]
+    ]
+    if found.kind is CauseKind.NOTHING:
+        remedy = VERDICTS.get(str(problems[0].get("reason")), FAULTS["Unknown"])
+        return Diagnosis(remedy.kind, [*found.lines[:-1], *lines, f"next: {remedy.advice}"], found.fault, remedy.advice)
+    at = next((n for n, line in enumerate(found.lines) if line.startswith("next: ")), len(found.lines))
+    return found._replace(lines=[*found.lines[:at], *lines, *found.lines[at:]])
 
 
 def _faults(status: Json) -> list[Json]:

@@ -22,6 +22,7 @@ from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
+from dljob.master.state.problems import PASSED, StandingProblem
 from dljob.master.state.staleness import why_out
 from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
@@ -284,6 +285,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
+        **({"problems": [_problem(problem) for problem in state.problems[:SHOWN]]} if state.problems else {}),
         "progress": {
             **_progress(state, progress),
             "goodputPermille": view.permille(state, now),
@@ -324,8 +326,12 @@ def _reason(state: JobState) -> str:
         return "Restarting"
     if state.stalls:
         return reasons.STALL_FOUND
-    waits = reasons.PLACEMENT_PENDING if state.groups else state.phase.value
-    return reasons.NO_ROOM if state.search.why else waits
+    if state.search.why:
+        return reasons.NO_ROOM
+    if state.groups:
+        return reasons.PLACEMENT_PENDING
+    problems = _standing(state) if state.phase is Phase.RUNNING else ()
+    return problems[0].reason if problems else state.phase.value
 
 
 def _message(state: JobState) -> str:
@@ -340,6 +346,8 @@ def _message(state: JobState) -> str:
         return "; ".join(describe_since(stall) for stall in state.stalls[:3])
     if state.groups:
         return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
+    if state.phase is Phase.RUNNING and (problems := _standing(state)):
+        return "; ".join(problem.message for problem in problems[:3])
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):
         ready = sum(role.ready + role.succeeded for role in state.roles.values())
         ranks = sum(role.plan.replicas for role in state.job.roles.values())
@@ -348,6 +356,10 @@ def _message(state: JobState) -> str:
     if state.phase is Phase.RUNNING and lacking:
         return "; ".join(f"{role} has {own.size} of {own.want} wanted ranks: no room for more" for role, own in lacking)
     return ""
+
+
+def _standing(state: JobState) -> tuple[StandingProblem, ...]:
+    return tuple(problem for problem in state.problems if problem.reason not in PASSED)
 
 
 def _least(state: JobState) -> str:
@@ -438,6 +450,15 @@ def _wanted_ranks(state: JobState, role: str) -> int:
     own, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]
     return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
+
+
+def _problem(problem: StandingProblem) -> dict[str, Any]:
+    return {
+        "reason": problem.reason,
+        "target": problem.target,
+        "message": problem.message,
+        "since": rfc3339(problem.since),
+    }
 
 
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:

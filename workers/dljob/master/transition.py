@@ -38,7 +38,17 @@ from dljob.master.placement import (
     previous_attempt,
     timers,
 )
-from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting, weights
+from dljob.master.start import (
+    checkpoints,
+    driver_groups,
+    problems,
+    relaunch,
+    shards,
+    spares,
+    standby,
+    starting,
+    weights,
+)
 from dljob.master.state.actions import KillHost
 from dljob.master.state.events import (
     Carried,
@@ -67,6 +77,7 @@ from dljob.master.state.events import (
     NodesSeen,
     NodeThawed,
     PeersSeen,
+    ProblemReported,
     QueueOpened,
     RankEnded,
     RankReady,
@@ -488,6 +499,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     UnitRefused: admission.refused,
     GroupAsked: driver_groups.record_pending_group,
     JournalReported: _journal_reported,
+    ProblemReported: problems.report_problem,
     HostReady: _host_ready,
     HostLost: _host_lost,
     SpareReady: spares.ready,

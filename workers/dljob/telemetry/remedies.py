@@ -172,6 +172,23 @@ VERDICTS: Mapping[str, Remedy] = {
         CauseKind.UNKNOWN, "read the error, and what dljob run printed; then run the job again"
     ),
     reasons.MACHINE_RESTARTED: Remedy(CauseKind.NODE, "run the job again"),
+    reasons.JOURNAL_STALLED: Remedy(
+        CauseKind.NODE, "make room on that volume (df -h): until then nothing is decided, and no lost rank is restarted"
+    ),
+    reasons.VOLUME_FULL: Remedy(
+        CauseKind.NODE, "make room on that volume (df -h, dljob delete of old jobs), or set DLJOB_HOME to another one"
+    ),
+    reasons.MACHINE_PAUSED: Remedy(
+        CauseKind.NODE,
+        "keep the machine awake while jobs run (systemd-inhibit dljob run ...), or see who pauses it or its processes",
+    ),
+    reasons.CLOCK_STEPPED: Remedy(
+        CauseKind.NODE, "see what sets the machine's clock: timedatectl, chronyc tracking; logs of ranks have its times"
+    ),
+    reasons.CHECKPOINT_NOT_SAVED: Remedy(
+        CauseKind.NODE,
+        "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
+    ),
     "InvalidSpec": Remedy(CauseKind.SPEC, "correct the spec; dljob validate FILE shows all of its problems"),
     "DoesNotFit": Remedy(CauseKind.SPEC, "correct nodeGroups or the roles; dljob plan FILE shows what each rank takes"),
     "ForbiddenPod": Remedy(CauseKind.SPEC, "leave out what the message names, or ask an administrator to allow it"),

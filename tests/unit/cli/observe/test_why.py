@@ -169,6 +169,20 @@ def test_the_rule_of_evidence_gives_the_kind_and_the_error_the_place(
     assert place in remedy.advice
 
 
+def test_what_stands_in_the_way_is_said_while_the_job_runs_after_its_end_and_beside_a_fault() -> None:
+    problem = {"reason": reasons.CHECKPOINT_NOT_SAVED, "target": "w/0", "since": "2026-01-01T00:01:00Z"}
+    problem["message"] = "w/0: step 3 is not on disk: No space left on device (/data)"
+    line = f"problem since 2026-01-01T00:01:00Z: CheckpointNotSaved: {problem['message']}"
+    advice = VERDICTS[reasons.CHECKPOINT_NOT_SAVED].advice
+    running = status("Running", reasons.CHECKPOINT_NOT_SAVED, problem["message"])
+    for said in (running, status("Succeeded", "Completed", "all driver roles ended well")):
+        kind, lines = explained({**said, "problems": [problem]})
+        assert (kind, lines[1:]) == (CauseKind.NODE, [line, f"next: {advice}"])
+    kind, lines = explained({**status("Running", faults=(LOST,)), "problems": [problem]})
+    assert kind is CauseKind.MEMORY
+    assert lines[lines.index(line) + 1].startswith("next: ")
+
+
 def test_every_reason_of_a_process_has_a_remedy() -> None:
     assert set(FAULTS) == set(Reason)
     assert all(remedy.advice for remedy in (*FAULTS.values(), *VERDICTS.values()))

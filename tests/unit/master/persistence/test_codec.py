@@ -89,6 +89,7 @@ EVENTS = st.one_of(
     st.builds(ev.CutSealed, small, st.lists(files, max_size=2).map(tuple)),
     st.builds(ev.CutGivenUp, small, text),
     st.builds(ev.CutDamaged, small, text),
+    st.builds(ev.ProblemReported, st.sampled_from(["VolumeFull", "CheckpointNotSaved"]), text, text),
     st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved, st.none() | saved),
     st.builds(
         ev.ShardsTold,
@@ -199,6 +200,7 @@ def a_busy_job():
     world.settle()
     ready = tuple(key for key, rank in sorted(world.state.ranks.items()) if rank.phase is RankPhase.READY)
     world.send(ev.RankEnded("t", 0, world.state.ranks["t", 0].incarnation, LOST_PEER))
+    world.send(ev.ProblemReported("VolumeFull", "job", "the volume of /jobs/a is full"))
     world.send(ev.StallsFound((Stall("t/0@1", world.now - 60, "w/0 has waited {} for t/0", "t/0", ready),)))
     return world
 

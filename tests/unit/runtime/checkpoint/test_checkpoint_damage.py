@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,6 +254,30 @@ def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path
         mine.wait(20)
         mine.close()
     assert [one.mark.step for one in Folder(tmp_path).found() if not one.bad] == [20, 10]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path: Path, refusing: RefusingDisk, number: int):
+    asked, answered = list[Any](), threading.Event()
+
+    def answer(question: Any) -> dict[str, Any]:
+        if question["what"] == "not saved":
+            asked.append(question)
+            answered.wait(20)
+        return {"why": ""}
+
+    refusing.refuses, refusing.number = lambda path: path.suffix == ".part", number
+    with a_saver(book=JournalBook(answer)) as (saver, _):
+        mine = client(place(saver, tmp_path, save_on_exit=False))
+        for step in (10, 20):  # the second while PrimeMaster has not answered yet
+            mine.save(step, {"step": step}, persist=True)
+            with pytest.raises(CheckpointError, match=f"step {step} is not saved: {os.strerror(number)}"):
+                mine.wait(20)
+        answered.set()
+        mine.close(wait=False)
+    (question,) = asked
+    assert (question["why"], question["folder"]) == (os.strerror(number), str(tmp_path))
+    assert (question["world"], question["rank"], question["mark"]["step"]) == ("trainer", "trainer/0", 10)
 
 
 def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path: Path, refusing: RefusingDisk):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -39,6 +42,28 @@ async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_
     third.resume(4, read_notes(tmp_path))
     assert [said["message"] for said in third.after(0)] == ["one", "two", "three", "four"]
     await asyncio.to_thread(third.close)
+
+
+async def test_a_full_volume_loses_no_event_and_has_room_for_the_last_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = Timeline(tmp_path)
+    note(timeline, "one")
+    await timeline.flush()
+    await timeline.status({"phase": "Running"})
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline_module, "_append", Mock(side_effect=full))
+        patch.setattr(timeline_module, "write_atomically", Mock(side_effect=full))
+        note(timeline, "two")
+        await timeline.flush()
+        await timeline.status({"phase": "Succeeded"})
+        assert read_status(tmp_path) == {"phase": "Succeeded"}
+    note(timeline, "three")
+    await timeline.flush()
+    await asyncio.to_thread(timeline.close)
+    assert [said["message"] for said in read_notes(tmp_path)] == ["one", "two", "three"]
+    assert not (tmp_path / timeline_module.RESERVED).exists()
 
 
 async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_reader(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from dljob.master.start import shards
+from dljob.master.start.problems import end_problem
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
 from dljob.master.state.cuts import pinned
 from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
@@ -57,6 +58,7 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
         new = evolve(new, oldest=max(oldest, own.oldest or oldest))
         shards.committed(d, event.world, oldest)
     d.saves = d.saves.set(event.world, new)
+    end_problem(d, reasons.CHECKPOINT_NOT_SAVED, event.world)
 
 
 def _newest(found: Iterable[Committed], needed: Container[CheckpointId]) -> tuple[Committed, ...]:

@@ -337,6 +337,15 @@ class StallsFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ProblemReported:
+    """A problem stands in the job's way, or (without a message) is over. `reason` is one of `telemetry.reasons`."""
+
+    reason: str
+    target: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """All parts of a world's checkpoint are on disk. A world: an Elastic role (`trainer`) or an Actor rank (`w/3`)."""
 
@@ -551,6 +560,7 @@ Event = (
     | Stepped
     | WorkBegan
     | RankEnded
+    | ProblemReported
     | CheckpointCommitted
     | CheckpointDecided
     | QueueOpened

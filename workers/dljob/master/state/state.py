@@ -20,6 +20,7 @@ from dljob.master.state.job import Job
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
 from dljob.master.state.pairing import RoleCheck
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.stalls import Stall
@@ -476,6 +477,7 @@ class JobState:
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role
     groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # by pending group: owner, why
     stalls: tuple[Stall, ...] = ()  # those that stand now, the oldest first
+    problems: tuple[StandingProblem, ...] = ()  # those that stand now
     homeless: Map[str, bool] = field(default_factory=Map[str, bool], metadata=DERIVED)  # index, see homeless_units
     # Index, see housed_units.
     housed: Map[str, tuple[str, ...]] = field(default_factory=Map[str, tuple[str, ...]], metadata=DERIVED)

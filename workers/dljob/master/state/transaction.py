@@ -21,6 +21,7 @@ from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
 from dljob.master.state.pairing import RoleCheck
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.stalls import Stall
@@ -146,6 +147,7 @@ class StateTransaction:
     sizes: Map[str, Sizing]
     groups: Map[str, tuple[str, str]]
     stalls: tuple[Stall, ...]
+    problems: tuple[StandingProblem, ...]
     homeless: Map[str, bool]
     housed: Map[str, tuple[str, ...]]
     stalled: Map[RankKey, float]

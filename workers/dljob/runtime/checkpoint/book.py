@@ -6,6 +6,7 @@ The next attempt of the job, which has another journal, reads the files.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -50,6 +51,10 @@ class Book(Protocol):
         """
         ...
 
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+        """Report that the disk does not take a rank's checkpoint. Does not wait for anybody."""
+        ...
+
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Send a rank's reports and requests for a data set (`dljob.runtime.data.shards`).
 
@@ -78,6 +83,10 @@ class FileBook:
         del place
         return ()
 
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+        """Do nothing: nobody is there to be told."""
+        del place, mark, why
+
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return None: only PrimeMaster hands out shards."""
         del question
@@ -97,6 +106,9 @@ class JournalBook:
         self._ask = ask
         self._choices: dict[str, tuple[CheckpointId, ...] | None] = {}
         self._needed: dict[str, tuple[CheckpointId, ...]] = {}
+        self._lock = threading.Lock()
+        self._reporting: set[str] = set()
+        """Ranks whose unsaved checkpoint is just being reported."""
 
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
         """Let PrimeMaster journal the commit; return why the checkpoint does not count, as `Book.commit`."""
@@ -138,6 +150,22 @@ class JournalBook:
             return folder.decide(decision)
         except OSError:  # the journal has it, which is enough in this attempt: a volume that refuses files can be read
             return decision
+
+    def not_saved(self, place: CheckpointLocation, mark: CheckpointId, why: str) -> None:
+        """Tell PrimeMaster, in a thread: its journal may be on the same full volume, and other ranks' saves go on."""
+        with self._lock:
+            if place.name in self._reporting:  # the same disk refuses this save and the one before
+                return
+            self._reporting.add(place.name)
+        question = {"what": "not saved", "world": place.of, "rank": place.name, "mark": mark.json(), "why": why}
+        threading.Thread(target=self._report, args=(place, question), name="dljob-not-saved", daemon=True).start()
+
+    def _report(self, place: CheckpointLocation, question: Mapping[str, Any]) -> None:
+        try:
+            self._ask({**question, "folder": place.folder})
+        finally:
+            with self._lock:
+                self._reporting.discard(place.name)
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return PrimeMaster's answer about shards of data; with `again` in it, ask once more. None: nobody answers."""

@@ -279,6 +279,7 @@ class Saver:
             self._tidy()
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
+        late, waiting = "", list[CheckpointId]()
         with self._changed:
             # `wait` retries what has failed; `free` only waits for a slot, and gives up on a disk that hangs.
             if message["op"] == "wait":
@@ -289,7 +290,11 @@ class Saver:
                 grace = holding.place.grace_s
                 done = self._changed.wait_for(lambda: len(holding.busy) < 2, grace)
                 late = "" if done else f"{holding.place.folder} has taken nothing for {grace:g} s; steps stay in memory"
-            return {"failed": holding.fenced or holding.failed or late, "busy": list(holding.busy)}
+                waiting = [head.mark for _, head in holding.unsaved(all_of_it=False)] if late else []
+            answer = {"failed": holding.fenced or holding.failed or late, "busy": list(holding.busy)}
+        if waiting:
+            self._book.not_saved(holding.place, max(waiting), late)
+        return answer
 
     # -- to disk
 
@@ -301,7 +306,7 @@ class Saver:
                 self._writers.submit(self._save, holding, number, head)
 
     def _save(self, holding: Holding, number: int, head: CopyHeader) -> None:
-        failed = fenced = ""
+        failed = fenced = why = ""
         torn = False
         try:
             fenced = self._persist(holding, number, head)
@@ -312,11 +317,11 @@ class Saver:
             newest = newest_on_disk(Folder.of(holding.place))
             # Else the checkpoint is expired, and `retain` of another saver has deleted its folder beneath this writer.
             if newest is None or newest < head.mark:
-                failed = (
-                    f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
-                )
+                why = error.strerror or str(error)
+                failed = f"{holding.place.name}: step {head.step} is not saved: {why} ({holding.place.folder})"
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
-            failed = f"{holding.place.name}: step {head.step} is not saved: {type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}"
+            failed = f"{holding.place.name}: step {head.step} is not saved: {why}"
         with self._changed:
             if not (failed or fenced or torn) and holding.slots:
                 holding.slots[number].note_saved(head.order)
@@ -331,6 +336,7 @@ class Saver:
             self._changed.notify_all()
         if failed:
             self._told("Failed", failed)
+            self._book.not_saved(holding.place, head.mark, why)
 
     def _tell(self, holding: Holding) -> None:
         """Report data positions to PrimeMaster; they must be known before the save that contains them counts."""

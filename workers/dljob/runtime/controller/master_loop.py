@@ -21,6 +21,8 @@ from dljob.master.placement.reissue import kills, leftovers, live_hosts, ready_s
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
+from dljob.master.state.machine_time import compare_clocks
+from dljob.master.state.problems import PASSED
 from dljob.master.state.state import JobState, Phase
 from dljob.master.status import numbers_of, sizes_of
 from dljob.master.transition import next_wake
@@ -49,7 +51,8 @@ from dljob.runtime.journal.kept_record import KeptRecord
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import JournalStore
 from dljob.runtime.journal.timeline import Timeline
-from dljob.runtime.process.clock import JobClock
+from dljob.runtime.journal.volume import volume_problem
+from dljob.runtime.process.clock import JobClock, clock_sample
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 from dljob.telemetry import reasons
@@ -70,6 +73,10 @@ VERSIONS_PER_EPOCH = 10**9
 ATTACHED_AT_ONCE = 200
 # Changes are shown at once; mere progress every second: each time costs a client 10 ms of CPU and PrimeMaster 3 ms.
 PROGRESS_S, STATUS_EVERY_S = 1.0, 1.0
+CLOCKS_S, PASSED_S = 1.0, 600.0
+"""Seconds between two looks at the machine's clocks, and for which the status shows what they said."""
+VOLUME_S = 2.0
+"""Seconds between two looks at the volume of the job's folder."""
 
 
 class MasterOverError(DLJobError):
@@ -103,6 +110,7 @@ class MasterLoop:
         self._count, self._clock = 0, JobClock()
         self._last, self._writing, self._progressed = 0.0, False, False
         # What a replay needs beside the spec; a master itself has it from its order.
+        self.journal.on_stall = self._show_stall
         self._facts = {"ownNodes": True} if setup.own_nodes else {}
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
@@ -200,10 +208,15 @@ class MasterLoop:
             self.tasks.repeat("group watch", GroupWatch(*shell).run)
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
             self.tasks.repeat("cuts", self.cuts.run)
-            self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self._feed = self._metric_feed()
-            self.tasks.repeat("record on the volume", self.record.run, nobody_waits)
-            self.tasks.repeat("fill of queues", self.samples.watch_queues, nobody_waits)
+            for kind, work in (
+                ("samples", self.samples.run),
+                ("record on the volume", self.record.run),
+                ("fill of queues", self.samples.watch_queues),
+                ("volume of the job's folder", self._watch_volume),
+                ("clocks of the machine", self._watch_clocks),
+            ):
+                self.tasks.repeat(kind, work, nobody_waits)
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
                 await self._turn()
@@ -443,7 +456,9 @@ class MasterLoop:
         progress = {**made["progress"], **rate, **declared}
         own = {"progress": progress, "version": version, "masterNode": self._node}
         used = self.samples.resource_use()
-        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {})}
+        # A stall cannot be in the state: nothing is folded while it lasts.
+        stall = {"reason": reasons.JOURNAL_STALLED, "message": self.journal.stall} if self.journal.stall else {}
+        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {}), **stall}
 
     def _busy(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ledger of a snapshot with the busy time of each role whose ranks tell it."""
@@ -466,6 +481,38 @@ class MasterLoop:
             self.changed.notify_all()
         await self.timeline.flush()
         self._dirty.set()
+
+    def _show_stall(self) -> None:
+        """Wake the clients that wait for a change: the journal cannot be written, and no event will wake them."""
+
+        async def wake() -> None:
+            self._count += 1
+            async with self.changed:
+                self.changed.notify_all()
+
+        self.tasks.start("stall of the journal", wake(), nobody_waits)
+
+    async def _watch_clocks(self) -> None:
+        """Report that the machine stood still, or that its clock was set; the status shows it for PASSED_S."""
+        before = clock_sample()
+        while True:
+            await asyncio.sleep(CLOCKS_S)
+            after = clock_sample()
+            for reason, message in compare_clocks(before, after, CLOCKS_S):
+                await self.offer(ev.ProblemReported(reason, "machine", message))
+            before = clock_sample()
+            for problem in self.state.problems:
+                if problem.reason in PASSED and self._now() > problem.since + PASSED_S:
+                    await self.offer(ev.ProblemReported(problem.reason, problem.target))
+
+    async def _watch_volume(self) -> None:
+        """Report that the volume of the job's folder takes no files, and that it does again."""
+        while True:
+            known = any(problem.reason == reasons.VOLUME_FULL for problem in self.state.problems)
+            message = await asyncio.to_thread(volume_problem, self.setup.folder, known=known)
+            if bool(message) != known:
+                await self.offer(ev.ProblemReported(reasons.VOLUME_FULL, "job", message))
+            await asyncio.sleep(VOLUME_S)
 
     async def _publish(self) -> None:
         """Wake the clients' long polls for progress, and write the status file at most once in STATUS_EVERY_S."""

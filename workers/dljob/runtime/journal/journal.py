@@ -17,7 +17,6 @@ docs/adr/0062 for the alternatives.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TypeVar
 
 from dljob.errors import DLJobError, JournalError
 from dljob.runtime.journal.stores import JournalStore
+from dljob.runtime.journal.volume import FULL
 from dljob.tasks import ErrorLog
 from dljob.telemetry.records import (
     Header,
@@ -47,8 +47,6 @@ FEW = 16
 SNAPSHOT_BYTES = 16 * 2**20
 """Bytes behind a snapshot after which the next one is due, however few records they are: whoever reads the journal, a
 standby as well as a new master, holds all records behind the last snapshot in memory, and several times as large."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that pass once the volume has room again."""
 FULL_S = 600.0
 """Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
 HINT = "make room there, or set spec.master.journal.path"
@@ -100,6 +98,10 @@ class Journal:
         """Bytes of the last snapshot that this master wrote."""
         self.stalled_s = 0.0
         """Seconds that writes waited for room on a full volume; the reader sets it back to 0."""
+        self.stall = ""
+        """Why a write waits for room now; empty while none does."""
+        self.on_stall: Callable[[], None] = lambda: None
+        """Called when a write begins to wait for room."""
         self._lines = self._bytes = 0
         """Lines and bytes of the segment that is written."""
         self._broken = ""
@@ -317,8 +319,11 @@ class Journal:
                     raise self._cannot(error, waited) from error
                 if not waited:
                     log.error("%s is full: %s; ranks go on, PrimeMaster waits", self.store.where, error.strerror)
+                    self.stall = f"the volume of the journal takes nothing: {error.strerror} ({self.store.where})"
+                    self.on_stall()
             else:
                 self.stalled_s += waited
+                self.stall = ""
                 return done
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, MOST_S)

@@ -19,12 +19,15 @@ from typing import Protocol, TypeVar
 from dljob.runtime.backend.interface import KeyValue
 from dljob.runtime.checkpoint.disk import make_folder
 from dljob.runtime.journal.closed_segments import archive, sync_folder
+from dljob.runtime.journal.volume import reserve
 from dljob.telemetry.records import SegmentBytes
 
 T = TypeVar("T")
 SUFFIX = ".jsonl"
 CLOSED = "closed"
 """Folder of superseded segments, inside that of the journal."""
+RESERVE = 256 << 10
+"""Bytes of the volume that are the journal's own: decisions go on for a while on one that ranks have filled."""
 AT_ONCE = 64
 """Values that are read from the backend at a time."""
 
@@ -156,6 +159,7 @@ class FileStore:
                     os.ftruncate(fd, size)
             raise
         self._sizes[epoch] = size + len(data)
+        reserve(fd, RESERVE)
 
     async def superseded(self, epoch: int) -> bool:
         """Return whether a later file exists; asked in the writer's thread, so after all that was appended."""
@@ -179,13 +183,19 @@ class FileStore:
 
     def _release(self, before: int) -> None:
         for epoch in [epoch for epoch in self._fds if epoch < before]:
-            os.close(self._fds.pop(epoch))
+            self._close(epoch)
+
+    def _close(self, epoch: int) -> None:
+        fd = self._fds.pop(epoch)
+        if not self.superseded_now(epoch):  # gives the reserved room back; a successor may just read the end
+            with suppress(OSError):
+                os.ftruncate(fd, self._sizes[epoch])
+        os.close(fd)
 
     async def close(self) -> None:
         """Close the files and end the thread."""
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        for epoch in list(self._fds):
+            self._close(epoch)
         self._writer.shutdown(wait=False)
 
 

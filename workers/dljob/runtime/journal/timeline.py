@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,6 +21,7 @@ from typing import Any
 
 from dljob.master.state.actions import Note
 from dljob.runtime.journal.event_file import events_before, last_events
+from dljob.runtime.journal.volume import FULL, reserve
 from dljob.telemetry.reasons import with_current_reasons
 
 log = logging.getLogger(__package__)
@@ -29,6 +30,10 @@ EVENTS = "events.jsonl"
 STATUS = "status.json"
 KEPT = 2000
 """Events in memory for long polls; older ones are in the file."""
+RESERVED = ".status.room"
+"""File whose blocks the status takes on a full volume."""
+RESERVE = 64 << 10
+"""Bytes of the volume that are kept for events, and for the status."""
 LATE_S = 2.0
 """Seconds after which nothing waits for a write any longer, nor for those behind it until it is done."""
 END_S = 10.0
@@ -99,12 +104,8 @@ class Timeline:
     async def flush(self) -> None:
         """Append new events to the file; a folder that cannot be written, or hangs, does not stop a job."""
         fresh = self.after(self._filed)
-        if not fresh:
-            return
-        # Before the write: a flush that begins meanwhile must not append the same events.
-        self._filed = self.seq
-        lines = "".join(json.dumps(note, ensure_ascii=False) + "\n" for note in fresh)
-        await self._write(lambda: _append(self._folder / EVENTS, lines))
+        if fresh:
+            await self._write(lambda: self._append(fresh))
 
     async def status(self, status: Mapping[str, Any]) -> None:
         """Write the status for readers without Ray."""
@@ -113,14 +114,47 @@ class Timeline:
 
     def close(self) -> None:
         """Wait until all queued writes are in the files, at most END_S."""
+        with suppress(RuntimeError):  # closed before
+            self._last = self._files.submit(_quietly, (self._folder / RESERVED).unlink)
         self._files.shutdown(wait=False)
         if self._last is not None:
             wait([self._last], END_S)
 
+    def _append(self, fresh: Sequence[Mapping[str, Any]]) -> None:
+        """Append those events that no write before this one has; what a full volume refuses follows with the next."""
+        notes = [note for note in fresh if note["seq"] > self._filed]
+        lines = "".join(json.dumps(note, ensure_ascii=False) + "\n" for note in notes)
+        if lines:
+            _append(self._folder / EVENTS, lines)
+            self._filed = notes[-1]["seq"]
+
     def _write_status(self) -> None:
         with suppress(IndexError):  # an earlier call has written it
             status = self._statuses.pop()
-            write_atomically(self._folder / STATUS, json.dumps(status, ensure_ascii=False, indent=1))
+            text, path = json.dumps(status, ensure_ascii=False, indent=1), self._folder / STATUS
+            try:
+                write_atomically(path, text)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._write_into_reserve(path, text)
+            self._reserve(len(text))
+
+    def _reserve(self, size: int) -> None:
+        """Keep a file with room for the next status: on a full volume the last one would say for ever that it runs."""
+        with suppress(OSError):
+            fd = os.open(self._folder / RESERVED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                reserve(fd, max(2 * size, RESERVE))
+            finally:
+                os.close(fd)
+
+    def _write_into_reserve(self, path: Path, text: str) -> None:
+        reserved = self._folder / RESERVED
+        with reserved.open("r+b", buffering=0) as file:
+            file.write(text.encode("utf-8", _ODD))
+            file.truncate()
+        reserved.replace(path)
 
     async def _write(self, function: Callable[[], None]) -> None:
         self._late = self._late and self._last is not None and not self._last.done()
@@ -140,12 +174,19 @@ def _quietly(function: Callable[[], None]) -> None:
 
 def _append(path: Path, text: str) -> None:
     """Append lines to a file; a line that was cut off is ended first, else the first one would become a part of it."""
-    with path.open("a+b") as file:
-        if file.tell():
+    with path.open("a+b", buffering=0) as file:
+        if size := file.tell():
             file.seek(-1, os.SEEK_END)
             torn = file.read() != b"\n"
             text = f"\n{text}" if torn else text
-        file.write(text.encode("utf-8", _ODD))
+        rest = memoryview(text.encode("utf-8", _ODD))
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(size)  # they are written again, whole, once there is room
+            raise
+        reserve(file.fileno(), RESERVE)
 
 
 def last_seq(path: Path) -> int:

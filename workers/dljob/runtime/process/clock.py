@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from dljob.master.state.machine_time import ClockSample
+
 
 class JobClock:
     """Unix seconds: the machine's clock at the start, advanced by the time that really passes.
@@ -23,6 +25,11 @@ class JobClock:
     def now(self) -> float:
         """Return unix seconds."""
         return self._began + _passed()
+
+
+def clock_sample() -> ClockSample:
+    """Return what the machine's clocks say now."""
+    return ClockSample(time.monotonic(), _passed(), time.time(), time.process_time())
 
 
 def _passed() -> float:

@@ -71,6 +71,21 @@ async def ask(journal: Journal, desk: CheckpointService, node: str = "n1", **wha
     return await desk.answer(journal, what, node)  # type: ignore[arg-type]
 
 
+async def test_a_checkpoint_that_a_disk_refuses_stands_in_the_state_until_a_save_succeeds(journal: Journal) -> None:
+    desk, refused = CheckpointService(), {"rank": "t/1", "folder": "/data/t", "why": "No space left on device"}
+    assert await ask(journal, desk, what="not saved", world="t", mark=mark(1, 5), **refused) == {"why": ""}
+    (problem,) = journal.state.problems
+    assert problem.message == (
+        "t/1: step 5 of life 1.1 is not on disk: No space left on device (/data/t); none is on disk"
+    )
+    await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
+    assert journal.state.problems == ()
+    await ask(journal, desk, what="not saved", world="t", mark=mark(1, 5), **refused)
+    assert journal.state.problems == (), "a save that was tried later has succeeded"
+    await ask(journal, desk, what="not saved", world="t", mark=mark(1, 7), **refused)
+    assert "; the last one on disk is step 6 of life 1.1" in journal.state.problems[0].message
+
+
 async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal: Journal) -> None:
     desk = CheckpointService()
     for _ in range(2):

@@ -8,10 +8,11 @@ from typing import Any
 
 from dljob.master.start import checkpoints
 from dljob.master.state import events as ev
-from dljob.master.state.checkpoint_ids import CheckpointId, RunId, Saves
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId, Saves
 from dljob.master.state.cuts import choices, pinned
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.controller.services import shard_service
+from dljob.telemetry import reasons
 
 TURN_S = 300.0
 """Seconds for one saver to search for the checkpoint to restore, before another one searches as well."""
@@ -19,6 +20,8 @@ LATER_S = 1.0
 """Seconds that a question waits for a master that still replays its journal."""
 NOT_WHOLE = "its checkpoint does not fit those of the other ranks, or the queues: all ranks of the cut must restart"
 """Told to a rank whose decision is refused; `CutDamaged` in the timeline says which cut, and why."""
+MESSAGE = 600
+"""Most characters of a message about a checkpoint that is not saved: the journal keeps it."""
 POLL_S = 10.0
 """Longest wait (s) of a question; the saver then repeats it."""
 
@@ -53,6 +56,13 @@ class CheckpointService:
                 await shell.offer(ev.CheckpointCommitted(world, mark, oldest))
             keep = [one.json() for one in pinned(shell.state.cuts, world)]
             return {"why": checkpoints.refused(shell.state, world, mark), "keep": keep}
+        if question["what"] == "not saved":
+            last = shell.state.saves.get(world, Saves()).last
+            # A report may be later than the commit of a save that was tried after it.
+            if last is None or last.mark < CheckpointId.of(question["mark"]):
+                message = _not_saved(question, last)
+                await shell.offer(ev.ProblemReported(reasons.CHECKPOINT_NOT_SAVED, world, message))
+            return {"why": ""}
         # Before the cuts of an earlier attempt are known, the positions in the data are not either.
         await shell.cuts.ready()
         if question["what"] == "shards":
@@ -98,6 +108,12 @@ class CheckpointService:
             return {"again": True}
         said = _decided(shell, world, life)
         return {**said, "why": f"{why}; all ranks of the cut must restart" if why else said["why"]}
+
+
+def _not_saved(question: Mapping[str, Any], last: Committed | None) -> str:
+    mark, disk = CheckpointId.of(question["mark"]), f"{question['why']} ({question['folder']})"
+    saved = f"the last one on disk is {last.mark}" if last else "none is on disk"
+    return f"{question['rank']}: {mark} is not on disk: {disk}; {saved}"[:MESSAGE]
 
 
 def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Problems that stand: recorded while they do, and noted once when they begin and once when they are over."""
+
+from __future__ import annotations
+
+from dljob.master.state.events import ProblemReported
+from dljob.master.state.problems import PASSED, StandingProblem
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import seconds
+
+
+def report_problem(tx: StateTransaction, event: ProblemReported) -> None:
+    """Record a problem, or its end where the event has no message."""
+    if not event.message:
+        end_problem(tx, event.reason, event.target)
+        return
+    known = _find(tx, event.reason, event.target)
+    if event.reason in PASSED:  # each time is another one
+        known = None
+    problem = StandingProblem(event.reason, event.target, event.message, known.since if known else tx.now)
+    others = _others(tx, problem)
+    # A full volume meets all ranks of a role at once: one of them speaks for the others.
+    if event.reason in PASSED or (known is None and not any(_alike(other, problem) for other in others)):
+        tx.note(event.reason, event.target, event.message)
+    tx.problems = (*others, problem)
+
+
+def end_problem(tx: StateTransaction, reason: str, target: str) -> None:
+    """Forget a problem that is over; unknown ones are ignored."""
+    problem = _find(tx, reason, target)
+    if problem is None:
+        return
+    tx.problems = _others(tx, problem)
+    if problem.reason not in PASSED and not any(_alike(other, problem) for other in tx.problems):
+        lasted = tx.now - problem.since
+        said = f"{problem.reason} is over after {seconds(lasted)}"
+        tx.note(reasons.PROBLEM_OVER, problem.target, said, seconds=lasted)
+
+
+def _find(tx: StateTransaction, reason: str, target: str) -> StandingProblem | None:
+    return next((problem for problem in tx.problems if (problem.reason, problem.target) == (reason, target)), None)
+
+
+def _others(tx: StateTransaction, problem: StandingProblem) -> tuple[StandingProblem, ...]:
+    return tuple(other for other in tx.problems if (other.reason, other.target) != (problem.reason, problem.target))
+
+
+def _alike(one: StandingProblem, other: StandingProblem) -> bool:
+    return (one.reason, one.role) == (other.reason, other.role)

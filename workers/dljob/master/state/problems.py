@@ -1,0 +1,27 @@
+"""Problems that stand in a job's way now and are nobody's failure: a checkpoint that cannot be saved, a full volume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dljob.telemetry import reasons
+
+PASSED = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED))
+"""Reasons of what is over when it is known: it is shown for a time, does not colour the phase, and has no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingProblem:
+    """A problem that stands; there is one for each reason and target."""
+
+    reason: str
+    target: str
+    """Whom it concerns: a world that saves (`trainer` or `w/3`), or "job"."""
+    message: str
+    since: float
+    """Unix seconds at which it was first reported."""
+
+    @property
+    def role(self) -> str:
+        """The role that it concerns, or "job"."""
+        return self.target.partition("/")[0]
