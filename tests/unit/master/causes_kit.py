@@ -6,6 +6,7 @@ from master_kit import World, job, nodes
 
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
+from dljob.runtime.process.outcome import with_log
 
 
 class Story:
@@ -61,4 +62,6 @@ def _name(target):
 
 
 def _outcome(fields, clues):
-    return Outcome(ok=False, clues=clues, **{**fields, "reason": Reason(fields["reason"])})
+    outcome = Outcome(ok=False, clues=clues, **{**fields, "reason": Reason(fields["reason"])})
+    # As its host reports the end of a process that said nothing itself: with what its log tells.
+    return outcome if outcome.error_type else with_log(outcome, outcome.detail, "")

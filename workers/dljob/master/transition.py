@@ -283,11 +283,7 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
         if d.phase.active:
             failover.restart_world(d, event.host.role, event.outcome)
         return
-    _ranks_lost(d, event)
-
-
-def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
-    """Handle the ranks of a lost host: as failures, as ordered stops, or as leavers of a job that ends."""
+    # Its ranks: as failures, as ordered stops, or as leavers of a job that ends.
     keys = [(event.host.role, rank) for rank in d.facts(event.host.role).ranks_of(event.host.index)]
     if not d.phase.active:
         for key in keys:

@@ -103,4 +103,4 @@ def test_callee_that_only_lost_a_peer_follows_from_the_failure_of_that_peer(mess
     world.send(ev.RankEnded("w", 0, 1, error("KeyError", "w.py:3 in f")))
     world.send(ev.RankEnded("t", 0, 1, by_callee("DistNetworkError", message)), after=0.1)
     first = brief(world.state, world.now, {})["lastFault"]["firstCause"]
-    assert first.startswith("w/0: UserError" if follows else "w/1: Network")
+    assert first.startswith("w/0: UserError" if follows else "w/1: cause unknown, it lost its peer")
