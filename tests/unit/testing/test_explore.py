@@ -170,12 +170,13 @@ def test_the_command_sim_explores_small_worlds(capsys, monkeypatch):
 LEFT_OUT = {
     *("job", "started_at", "ended_at", "version", "serial", "ledger", "result", "faults", "notices", "errors"),
     *("restarts", "replaced", "carried", "held", "live", "saves", "feeds", "groups", "homeless", "housed", "cuts"),
+    *("problems", "stalled"),
 }
 """What decides nothing in these worlds, or follows from what is looked at."""
 LOOKED_AT = {
     *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
     *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake", "checks"),
-    *("departures", "grants", "sizes", "moving"),
+    *("departures", "grants", "sizes", "moving", "stalls", "held_ends", "inquiries"),
 }
 
 
