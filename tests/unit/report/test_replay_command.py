@@ -39,7 +39,7 @@ def test_the_last_moment_is_shown_with_its_ledger_and_first_cause(
     assert "led there: Released" in out
     assert "past (5eed0000): Succeeded" in out
     assert "goodput: " in out
-    assert "first cause: " in out
+    assert "earlier: 2001-09-09T01:48:20.006Z w/1: Killed, exit code 137" in out
     assert "no steps were recorded" in err
 
 

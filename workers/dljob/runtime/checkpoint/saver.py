@@ -322,6 +322,8 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
             why = f"{type(error).__name__}: {error}"
             failed = f"{holding.place.name}: step {head.step} is not saved: {why}"
+        if failed:  # before the rank hears of it, which may end for it
+            self._book.not_saved(holding.place, head.mark, why)
         with self._changed:
             if not (failed or fenced or torn) and holding.slots:
                 holding.slots[number].note_saved(head.order)
@@ -336,7 +338,6 @@ class Saver:
             self._changed.notify_all()
         if failed:
             self._told("Failed", failed)
-            self._book.not_saved(holding.place, head.mark, why)
 
     def _tell(self, holding: Holding) -> None:
         """Report data positions to PrimeMaster; they must be known before the save that contains them counts."""
