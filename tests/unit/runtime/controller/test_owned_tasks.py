@@ -31,6 +31,7 @@ from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
+from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
 from dljob.runtime.journal.job_record import MasterOrder
@@ -212,6 +213,16 @@ async def inquire_after_a_stall(_: World, shell: MasterLoop) -> None:
     watch._look_at(shell.state, finding)
 
 
+async def look_at_peers(_: World, shell: MasterLoop) -> None:
+    where = (shell.setup, shell.backend, shell.offer, lambda: shell.state, shell.now)
+    watch = PeerWatch(*where, owner=shell.tasks)
+    shell.tasks.start("look at peers", watch._look("worker", (0,)), tasks.nobody_waits)
+
+
+async def show_a_stall_of_the_journal(_: World, shell: MasterLoop) -> None:
+    shell._show_stall()
+
+
 async def ask_a_clue(_: World, shell: MasterLoop) -> None:
     shell.executor.hosts._inquiry.begin(HostId("worker", 0), "n1", 4711, None)
 
@@ -294,6 +305,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "host listener": go_on,
     "journal archive": go_on,
     "look for a later master": go_on,
+    "look at peers": look_at_peers,
     "loss of a host": lose_a_host,
     "news of a data set": want_shards,
     "news of a group rendezvous": meet,
@@ -302,16 +314,20 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "node heartbeats": go_on,
     "node list": go_on,
     "parked calls": park_a_call,
+    "peer watch": go_on,
     "reaping of processes": reap,
     "record on the volume": go_on,
     "release of a reservation": release_later,
     "release of leftovers": release_leftovers,
     "renewal of the admission lock": go_on,
     "samples": go_on,
+    "clocks of the machine": go_on,
     "sizes": tell_sizes,
     "stall inquiry": inquire_after_a_stall,
+    "stall of the journal": show_a_stall_of_the_journal,
     "stall watch": go_on,
     "status file": go_on,
+    "volume of the job's folder": go_on,
 }
 OF_ACTORS = {
     *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights", "question by a line"),

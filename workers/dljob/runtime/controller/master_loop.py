@@ -209,14 +209,11 @@ class MasterLoop:
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
             self.tasks.repeat("cuts", self.cuts.run)
             self._feed = self._metric_feed()
-            for kind, work in (
-                ("samples", self.samples.run),
-                ("record on the volume", self.record.run),
-                ("fill of queues", self.samples.watch_queues),
-                ("volume of the job's folder", self._watch_volume),
-                ("clocks of the machine", self._watch_clocks),
-            ):
-                self.tasks.repeat(kind, work, nobody_waits)
+            self.tasks.repeat("samples", self.samples.run, nobody_waits)
+            self.tasks.repeat("record on the volume", self.record.run, nobody_waits)
+            self.tasks.repeat("fill of queues", self.samples.watch_queues, nobody_waits)
+            self.tasks.repeat("volume of the job's folder", self._watch_volume, nobody_waits)
+            self.tasks.repeat("clocks of the machine", self._watch_clocks, nobody_waits)
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
                 await self._turn()
