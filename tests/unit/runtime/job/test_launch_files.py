@@ -59,6 +59,7 @@ async def test_the_status_file_is_replaced_whole(tmp_path: Path) -> None:
     for phase in ("Running", "Succeeded"):
         await timeline.status({"phase": phase})
         assert json.loads((tmp_path / "status.json").read_text()) == {"phase": phase}
+    timeline.close()  # gives back the room that it keeps for a last status
     names = [path.name for path in tmp_path.iterdir()]  # noqa: ASYNC240 - nobody waits
     assert names == ["status.json"]
 
