@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dljob.master.state import last_words
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import Clue, Outcome, Reason
-from dljob.spec.model import KnownCause
 from dljob.telemetry.causes import CHILD_KILLED, CHILD_LOST, HINTS, RULES, RUNTIME_ERRORS
 from dljob.telemetry.evidence import CauseRule, EvidenceScope, Source
+
+if TYPE_CHECKING:  # ranks read causes, too, and must not load pydantic
+    from dljob.spec.model import KnownCause
 
 LINE = 1000
 """Characters of a line of evidence that are searched, so that the time of a match is bounded."""
