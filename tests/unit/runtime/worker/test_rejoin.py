@@ -174,6 +174,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made._start = made._order = made._life = None
     made._left = made._report = 0
     made._parts = False
+    made._earlier = []
     made._killed = ""
     made._stopping, made._progress, made._callee = Stopping(), ProgressCounter(), RpcServer("t")
     made._traces = SimpleNamespace(of=lambda _: None, write_out=lambda _: None)
