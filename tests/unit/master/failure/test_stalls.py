@@ -9,8 +9,10 @@ from dljob.master.failure.stalling import standing_stalls
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
-from dljob.master.state.stalls import Stall, describe
+from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.views import Outcome
+from dljob.master.status import status
+from dljob.reconcile.state.snapshot import digest
 from dljob.telemetry import reasons
 
 TRAINER, REWARD = ("trainer", 0), ("reward", 0)
@@ -147,3 +149,16 @@ def test_whom_a_stall_is_about():
     assert evolve(stall, ranks=ranks).whom == "w/0"
     assert evolve(stall, ranks=ranks, circle=True).whom == "w/0"
     assert evolve(stall, ranks=ranks[:3], circle=True).whom == "w/0 and w/1 and w/2"
+
+
+def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not_change():
+    world = a_world()
+    stall = a_stall(world)
+    world.send(ev.StallsFound((stall,)))
+    shown = status(world.state, world.now + 5, {})
+    assert (shown["phase"], shown["reason"]) == ("Running", reasons.STALL_FOUND)
+    assert shown["message"] == status(world.state, world.now + 50, {})["message"] == describe_since(stall)
+    (row,) = shown["stalls"]
+    assert (row["root"], row["seconds"], row["sentence"]) == ("reward/0", 65.0, describe(stall, world.now + 5))
+    (kept,) = digest(shown)["stalls"]
+    assert kept == {"name": stall.name, "words": describe_since(stall), "hung": False}
