@@ -231,7 +231,9 @@ def of_fault(reason: str, first_cause: str, rule: str = "") -> Remedy:
         return LOST_PEER
     if reason == "UserError" and "ended with code 0" in first_cause:
         return EARLY_END
-    error, _, before = first_cause.partition("; at its end, ")[0].partition("; before that, ")
+    # Behind "it ended" stands the caller of who raised, which is innocent.
+    words = first_cause.partition("; it ended ")[0].partition("; at its end, ")[0]
+    error, _, before = words.partition("; before that, ")
     # What Python ignored in a `__del__` is a hint; a thread that ended did not do its part.
     place, earlier = _place(error), _place(before) if before.startswith("thread ") else ""
     remedy = RULES.get(rule) or FAULTS.get(reason, FAULTS["Unknown"])

@@ -15,7 +15,7 @@ from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, HostId, Outcome
 from dljob.master.status import brief
 from dljob.telemetry import reasons
-from dljob.telemetry.remedies import CauseKind
+from dljob.telemetry.remedies import CauseKind, of_fault
 
 CALLER = {"name": "t"}
 CALLEE = {"name": "w", "replicas": 2, "driver": False}
@@ -104,3 +104,8 @@ def test_callee_that_only_lost_a_peer_follows_from_the_failure_of_that_peer(mess
     world.send(ev.RankEnded("t", 0, 1, by_callee("DistNetworkError", message)), after=0.1)
     first = brief(world.state, world.now, {})["lastFault"]["firstCause"]
     assert first.startswith("w/0: UserError" if follows else "w/1: cause unknown, it lost its peer")
+
+
+def test_the_advice_names_the_callee_s_line_and_not_its_caller_s() -> None:
+    cause = "KeyError: 'god' (at lost.py:13 in score); it ended trainer/0 (at lost.py:18 in run), exit code 1"
+    assert of_fault("UserError", cause).advice == "correct the code at lost.py:13 in score; then run the job again"
