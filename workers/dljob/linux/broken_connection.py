@@ -18,7 +18,6 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, cast
 
@@ -70,9 +69,10 @@ def _ends(value: object, depth: int = 2) -> Iterator[tuple[str, bool]]:
         for stream in (value.stdin, value.stdout, value.stderr):
             for end, is_broken in _ends(stream, 0):
                 yield f"{end} of {_command(value.args)}", is_broken or value.returncode is not None
-    elif isinstance(value, (io.IOBase, Connection)):
-        with suppress(OSError, ValueError):
-            yield from _of_descriptor(value.fileno())
+    # By its name: no process has to load multiprocessing for it.
+    elif isinstance(value, io.IOBase) or type(value).__module__ == "multiprocessing.connection":
+        with suppress(OSError, ValueError, AttributeError):
+            yield from _of_descriptor(cast("io.IOBase", value).fileno())
     elif (
         depth and type(value).__module__ != "builtins" and isinstance(fields := getattr(value, "__dict__", None), dict)
     ):
