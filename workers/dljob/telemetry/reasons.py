@@ -97,6 +97,7 @@ COMMAND_REFUSED = "CommandRefused"  # a command has an unknown target, or is not
 # Ending; all but COMPLETED, STOPPED, SUSPENDED and RELEASED are failures.
 COMPLETED = "Completed"  # all driver roles ended with success
 USER_ERROR_REPEATS = "UserErrorRepeats"  # a rank failed the same way twice without progress, or is certain to
+HANG_REPEATS = "HangRepeats"  # a rank hangs at the same line as before its restart, with nothing more done since
 CRASH_LOOP = "CrashLoop"  # a rank failed soon after its start three times in a row, without progress
 FAIL_RULE = "FailRule"  # a rule, or the restart level Never, fails the job at this failure
 BUDGET_EXHAUSTED = "BudgetExhausted"  # all restarts of the window are used up

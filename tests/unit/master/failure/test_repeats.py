@@ -237,3 +237,73 @@ def test_a_process_that_cannot_be_made_is_no_life_that_ends_in_the_same_way():
     world.send(ev.HostLost(host("w", 0), 3, KILLED), after=6.0)
     assert world.state.verdict is None
     assert world.state.hosts[host("w", 0)].life == 4
+
+
+STANDS = "caller/0 has waited 181 s for w/0.f, which runs at h.py:9 in f"
+AGAIN = "it stood at the same line before its restart, with no progress between"
+
+
+def hang(world, *, role="w", rank=0, line="h.py:9 in f", whole=False, **done):
+    world.now += 600.0
+    incarnation = world.state.ranks[role, rank].incarnation
+    world.send(ev.HangFound(role, rank, incarnation, "Hang", STANDS, whole=whole, line=line, **done))
+    return settled(world)
+
+
+def test_a_rank_that_hangs_again_at_the_same_line_ends_the_job():
+    world = hang(made(), finished=20, step=None)
+    assert world.state.phase is Phase.RUNNING
+    hang(world, finished=20)
+    assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.HANG_REPEATS)
+    assert world.state.verdict.message == f"w/0: Hang: {STANDS}; {AGAIN}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"line": "h.py:10 in f"}),
+        ({"line": ""}, {"line": ""}),
+        ({}, {"rank": 1}),
+        ({"finished": 20}, {"finished": 21}),
+        ({"step": 7}, {"step": 8}),
+        ({}, {"step": 0}),
+        ({}, {"advanced": 1e12}),
+    ],
+    ids=["another line", "no line", "another rank", "one more call", "one more step", "a first step", "a role's step"],
+)
+def test_a_rank_that_hangs_elsewhere_or_after_more_was_done_restarts(first, second):
+    world = hang(hang(made(), **first), **second)
+    assert (world.state.phase, world.state.restarts["Process"]) == (Phase.RUNNING, 2)
+
+
+def test_the_same_step_and_fewer_calls_are_no_progress_and_an_error_between_breaks_the_row():
+    steps = {"finished": 20, "step": 7, "advanced": 1.0}
+    world = hang(hang(made(), **steps), finished=19, step=7, advanced=1.0)
+    assert world.state.verdict.reason == reasons.HANG_REPEATS
+    world = hang(end(hang(made(), **steps), error(frame="h.py:9 in f")), **steps)
+    assert world.state.verdict is None
+    world = end(hang(end(made(), EXIT), **steps), EXIT)
+    assert world.state.verdict is None, "a hang breaks a row of exits"
+
+
+def test_a_save_between_two_hangs_is_progress():
+    world = hang(made({"name": "w", "type": "Elastic", "replicas": 2}))
+    world.now += 60.0
+    world.send(ev.CheckpointCommitted("w", CheckpointId(RunId(1, 1), 5)))
+    assert hang(world).state.verdict is None
+
+
+def test_a_circle_that_stands_at_the_same_line_again_ends_the_job_and_so_does_a_world():
+    world = hang(hang(made(), whole=True), whole=True)
+    assert world.state.verdict.reason == reasons.HANG_REPEATS
+    torch = {"name": "w", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
+    world = end(made(torch), SCRIPT_EXIT)
+    hang(world, rank=1)
+    assert end(world, SCRIPT_EXIT).state.verdict is None, "a hang breaks a row of exits"
+    assert hang(world, rank=1).state.verdict.reason == reasons.HANG_REPEATS
+
+
+def test_a_rule_that_names_the_hang_goes_before_and_a_policy_that_only_tells_counts_nothing():
+    rules = {"rules": [{"name": "again", "onReasons": ["Hang"], "action": "RestartProcess"}]}
+    assert hang(hang(made(**rules))).state.verdict is None
+    assert hang(hang(made(hang={"action": "Report"}))).state.verdict is None

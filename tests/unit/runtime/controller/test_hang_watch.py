@@ -124,7 +124,7 @@ async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_
     here: Here, tmp_path: Path
 ) -> None:
     await here.steps(8)
-    here.agent.sees["w/1"] = ProcessSample(STOPPED)
+    here.agent.sees["w/1"] = ProcessSample(STOPPED, at_line="t.py:9 in step")
     await here.passes(1.2)
     assert not here.agent.asked, "within three steps nobody looks"
     await here.passes(0.4)
@@ -199,19 +199,21 @@ async def test_long_after_the_bound_the_rank_that_did_not_arrive_is_named(tmp_pa
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
     here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
+    here.agent.sees["w/1"] = ProcessSample(activity=Where.USER, at_line="t.py:9 in step")
     await here.passes(12)
     (event,) = here.told
-    assert (event.rank, event.whole) == (1, False)
+    assert (event.rank, event.whole, event.line) == (1, False, "t.py:9 in step")
     assert "2 of 3 ranks wait for it" in event.why
 
 
 async def test_a_role_in_which_nobody_can_be_named_is_told_as_a_whole(tmp_path: Path) -> None:
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
-    here.agent.sees = dict.fromkeys(("w/0", "w/1", "w/2"), WAITS)
+    in_collective = ProcessSample(activity=Where.COLLECTIVE, at_line="t.py:8 in step")
+    here.agent.sees = dict.fromkeys(("w/0", "w/1", "w/2"), in_collective)
     await here.passes(12)
     (event,) = here.told
-    assert (event.rank, event.whole) == (0, True)
+    assert (event.rank, event.whole, event.line) == (0, True, ""), "the one that is waited for is not known"
 
 
 async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_that_all_may_wait_for(

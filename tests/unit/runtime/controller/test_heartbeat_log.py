@@ -142,6 +142,14 @@ def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
     assert evidence.with_heartbeats(31.0, state, well) == well
 
 
+def test_a_hang_tells_its_last_step_and_when_a_role_last_came_further_than_ever() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hang = ev.HangFound("w", 0, 2, "Hang", "it stands still")
+    assert evidence.with_heartbeats(1.0, state, hang) == hang
+    hear(evidence, state, beacon(7, host=0), 10.0)
+    assert evidence.with_heartbeats(20.0, state, hang) == evolve(hang, step=7, advanced=10.0)
+
+
 def test_an_end_brings_the_last_step() -> None:
     evidence, state = HeartbeatLog(), running()
     evidence.record_end(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))), 5.0)

@@ -140,6 +140,7 @@ async def test_an_idle_root_is_reported_as_hung_after_the_idle_bound_with_the_st
     assert isinstance(hang, ev.HangFound)
     assert (hang.role, hang.rank, hang.incarnation, hang.whole) == ("r", 0, 1, False)
     assert hang.why == "t/0 has waited 181 s for r/0.f, which runs at r.py:2 in f"
+    assert (hang.line, hang.finished) == ("r.py:2 in f", 3)
     text = await stall_watch.asyncio.to_thread(Path(hang.stacks).read_text)
     assert text.index("== r/0") < text.index("== t/0")
 

@@ -118,6 +118,10 @@ def test_a_step_and_an_item_are_progress() -> None:
     activities.progressed()
     assert rows()["main"][5] > before[0]
     assert activities.report(0.0)["finished"] == before[1] + 1
+    for kind in ("master", "cut", "queue"):
+        with Waiting(kind, "it", "get", lambda: ()):
+            pass
+    assert activities.report(0.0)["finished"] == before[1] + 2, "how often PrimeMaster is asked is no work"
 
 
 def test_a_stream_that_is_ahead_of_its_caller_rests() -> None:

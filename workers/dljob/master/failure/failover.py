@@ -58,7 +58,7 @@ def failed(
         outcome: How they ended.
         host_lost: Whether the host's process is gone as well.
         begun: Whether any rank of the role had been started since the role last waited as a whole.
-        decided: The decision, where the rules need not be asked.
+        decided: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
         who: Name of what failed, if it was none of the ranks (a torch store).
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
@@ -66,7 +66,7 @@ def failed(
     cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
     joined = _joined(d, failure)
     repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
-    decision = decided or decide(d, failure, repeated, joined=joined)
+    decision = decide(d, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
         is_own = failure.outcome.origin is None

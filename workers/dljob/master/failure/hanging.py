@@ -67,4 +67,13 @@ def _outcome(event: HangFound, kind: Reason) -> Outcome:
     """Return the finding as an outcome, with the monitor's words and the stacks as evidence."""
     seen = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
-    return Outcome(ok=False, reason=kind, message=event.why, clues=(seen, *stacks))
+    return Outcome(
+        ok=False,
+        reason=kind,
+        message=event.why,
+        frame=event.line,
+        step=event.step,
+        advanced=event.advanced,
+        finished=event.finished,
+        clues=(seen, *stacks),
+    )

@@ -70,7 +70,7 @@ def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
     elif outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code = "" if outcome.code is None else f" with exit code {outcome.code}"
         return f"{target}: process gone{code}, cause unknown" + (f" ({outcome.message})" if outcome.message else "")
-    where = f" (at {outcome.frame})" if outcome.frame else ""
+    where = f" (at {outcome.frame})" if outcome.frame and outcome.frame not in outcome.message else ""
     code = f", exit code {outcome.code}" if outcome.code else ""
     # The code of the callee is to blame, and the line of its caller is told behind.
     if (origin := outcome.origin) is not None:

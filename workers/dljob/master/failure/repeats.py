@@ -4,7 +4,9 @@ The job ends when a rank (in a torch world: any of its ranks) fails twice in a r
 between, and with no other process to blame. A SIGKILL or SIGTERM may come from any process, so it counts only if both
 lives ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop,
 whatever the signal. A rank of a world that ends with code 0 while others wait for it fails, too, and again at the same
-step for good. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
+step for good. A rank that hangs at the same line of the user's code twice in a row, with nothing more done than the
+first time, would hang there again. Progress is a higher step of any role, a committed checkpoint, or an hour in the
+phase Ready.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
         return _ended_early_again(d, failure)
     if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
         return "", ""
+    if outcome.reason is Reason.HANG and outcome.frame:
+        return _hung_again(d, failure)
     key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
     last, own = d.errors.get(key), d.ranks[failure.role, failure.rank]
     if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILDS and outcome.error_type):
@@ -97,6 +101,29 @@ def _ended_early_again(d: StateTransaction, failure: Failure) -> tuple[str, str]
     if went_further:
         return "", ""
     return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
+
+
+def _hung_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+    """Return the end of the job where a rank hangs at the same line as at its last failure, with nothing more done.
+
+    A process counts from 0, so that equal numbers of calls and items are no progress; nor are equal steps.
+    """
+    key, outcome = (failure.role, failure.rank), failure.outcome
+    last = d.errors.get(key)
+    memory = ErrorMemory("", outcome.frame, outcome.step, at=d.now, ready=True, finished=outcome.finished)
+    d.errors = d.errors.delete((failure.role, -1)) if (failure.role, -1) in d.errors else d.errors
+    d.errors = d.errors.set(key, memory)
+    if last is None or (last.error_type, last.frame, last.code) != ("", outcome.frame, None):
+        return "", ""
+    went_further = (
+        (outcome.step is not None and (last.step is None or outcome.step > last.step))
+        or (outcome.advanced is not None and outcome.advanced > last.at)
+        or outcome.finished > last.finished
+        or any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
+    )
+    if went_further:
+        return "", ""
+    return reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between"
 
 
 def _same(last: ErrorMemory, new: ErrorMemory) -> bool:

@@ -323,6 +323,15 @@ class HangFound:
     """Seconds since its last reported step."""
     by: str = ""
     """An outside witness with `act`, or a rank that called `suspect`: its word counts whatever `hang.action` says."""
+    line: str = ""
+    """Line of the user's code at which the rank stands, "h.py:9 in score"; empty: it is unknown, or the process is
+    stopped, or no single rank can be blamed."""
+    finished: int = 0
+    """Number of steps, calls and items that its process had finished."""
+    step: int | None = None
+    """Last step that the rank reported; None: it reported none."""
+    advanced: float | None = None
+    """When any role of the job last reported its highest step so far (unix seconds); None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,6 +360,8 @@ class ErrorMemory:
     """Whether the process was ready before it ended."""
     short_lives: int = 0
     """Number of consecutive lives that ended soon after their start, this one included."""
+    finished: int = 0
+    """Of a hang: number of steps, calls and items that the process had finished."""
 
 
 @dataclass(frozen=True, slots=True)

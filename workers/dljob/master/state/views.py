@@ -105,6 +105,8 @@ class Outcome:
     """Return value of user code, as JSON of at most 8 KiB; rank 0 of the first driver role gives the job's result."""
     advanced: float | None = None
     """When any role of the job last reported its highest step so far (unix seconds); None: unknown."""
+    finished: int = 0
+    """Of a hang: number of steps, calls and items that the process had finished."""
     clues: tuple[Clue, ...] = ()
     """Evidence of the end from the kernel, the container, the pod or a monitor."""
     origin: ErrorOrigin | None = None

@@ -97,7 +97,7 @@ class RankWaits:
     uses: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """`queue:samples` -> put, get: what the process has done with a queue or a weight channel."""
     finished: int = 0
-    """Number of waits, calls and steps that have ended in the process."""
+    """Number of steps, calls and items that the process has finished."""
     more: int = 0
     """Number of old activities that the report has no room for."""
 

@@ -308,7 +308,9 @@ class HangWatch:
         kind = Reason.HANG.value
         # A late dump is written when it comes; each file says so itself where none came.
         why = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
-        await self._offer(ev.HangFound(role, rank, incarnation, kind, why, path, whole, round(silent, 3)))
+        look = looks.get(rank, UNSEEN)
+        line = "" if whole or look.stopped else look.second.at_line
+        await self._offer(ev.HangFound(role, rank, incarnation, kind, why, path, whole, round(silent, 3), line=line))
 
     async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> tuple[str, ProcessStack | None]:
         """Write the stacks of a role's ranks to a file in the job's folder.

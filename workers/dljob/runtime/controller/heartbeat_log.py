@@ -248,6 +248,9 @@ class HeartbeatLog:
                 actor = host.actor if host is not None and host.life == event.life else ""
                 outcome = dataclasses.replace(event.outcome, advanced=self._advanced)
                 return dataclasses.replace(event, outcome=outcome, seen=self._last_heartbeats.pop(actor, None))
+            case ev.HangFound():
+                step = self.progress.get((event.role, event.rank), (None, {}))[0]
+                return dataclasses.replace(event, step=step, advanced=self._advanced)
             case ev.RankEnded() if not event.outcome.ok:
                 return dataclasses.replace(event, outcome=self._sound(event, now))
             case ev.RankEnded():

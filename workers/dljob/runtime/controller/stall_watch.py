@@ -159,6 +159,8 @@ class StallWatch:
                 *(*root, finding.incarnation, Reason.HANG.value, sentence, path),
                 whole=finding.circle,
                 silent_s=round(finding.silence, 3),
+                line=finding.line,
+                finished=finding.finished,
             )
         )
 

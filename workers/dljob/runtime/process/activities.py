@@ -50,6 +50,9 @@ Target: TypeAlias = tuple[str, int, str]
 Kind = Literal["call", "queue", "weights", "group", "cut", "master"]
 """What is waited for: an answer, an item or room, a version, a collective group, a cut, PrimeMaster's answer."""
 
+_WORK = frozenset({"call", "queue"})
+"""Kinds of waits that bring an answer or an item."""
+
 
 class Durations:
     """How long waits of one kind have lasted in this process."""
@@ -310,7 +313,9 @@ def report(offset: float) -> dict[str, Any]:
 
 
 def _finished() -> int:
-    return _Totals.finished + sum(durations.count for durations in list(_durations.values()))
+    """Return the number of steps, calls and items: two lives that do the same work have the same one."""
+    done = (durations.count for (kind, *_), durations in list(_durations.items()) if kind in _WORK)
+    return _Totals.finished + sum(done)
 
 
 def _wait_row(wait: Waiting, offset: float) -> list[Any]:
