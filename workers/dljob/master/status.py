@@ -22,7 +22,7 @@ from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
-from dljob.master.state.problems import PASSED, StandingProblem
+from dljob.master.state.problems import PASSED, SLOWNESS, StandingProblem
 from dljob.master.state.staleness import why_out
 from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
@@ -269,6 +269,11 @@ def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> 
 def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the fields that `status` and `brief` share: all but ranks and units."""
     verdict = state.verdict
+    # A job that ended well was fast enough.
+    well = verdict is not None and verdict.ok
+    problems = [
+        problem for problem in state.problems if not (well and problem.reason in {*SLOWNESS, reasons.STRAGGLER})
+    ]
     return {
         "name": state.job.plan.name,
         "uid": state.job.uid,
@@ -285,7 +290,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
-        **({"problems": [_problem(problem) for problem in state.problems[:SHOWN]]} if state.problems else {}),
+        **({"problems": [_problem(problem) for problem in problems[:SHOWN]]} if problems else {}),
         "progress": {
             **_progress(state, progress),
             "goodputPermille": view.permille(state, now),

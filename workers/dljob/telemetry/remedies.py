@@ -189,6 +189,29 @@ VERDICTS: Mapping[str, Remedy] = {
         CauseKind.NODE,
         "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
     ),
+    reasons.CPU_THROTTLED: Remedy(
+        CauseKind.NODE, "raise the quota of that cgroup (cpu.max, a container's limits.cpu), or run fewer threads in it"
+    ),
+    reasons.MACHINE_BUSY: Remedy(
+        CauseKind.NODE,
+        "see what else runs on that machine (top), end it, or move the job; fewer loaders, OMP_NUM_THREADS",
+    ),
+    reasons.MEMORY_EXCEEDED: Remedy(
+        CauseKind.MEMORY, "raise resources.memory of the role to what it uses, or see what it keeps from step to step"
+    ),
+    reasons.MEMORY_GROWS: Remedy(
+        CauseKind.MEMORY, "see what it keeps from step to step: losses with their graph, lists, caches without a bound"
+    ),
+    reasons.SLOW_CALLEE: Remedy(
+        CauseKind.UNKNOWN, "see what that role does in its calls (dljob stack), or give it more ranks (dljob advise)"
+    ),
+    reasons.SLOW_LOADER: Remedy(
+        CauseKind.UNKNOWN, "see what its data set does at that line, and its disk; more num_workers, or cheaper samples"
+    ),
+    reasons.SLOW_PEER: Remedy(
+        CauseKind.UNKNOWN, "see what that rank does at that line (dljob stack): its data, its disk, its node"
+    ),
+    reasons.STRAGGLER: FAULTS["Straggler"],
     "InvalidSpec": Remedy(CauseKind.SPEC, "correct the spec; dljob validate FILE shows all of its problems"),
     "DoesNotFit": Remedy(CauseKind.SPEC, "correct nodeGroups or the roles; dljob plan FILE shows what each rank takes"),
     "ForbiddenPod": Remedy(CauseKind.SPEC, "leave out what the message names, or ask an administrator to allow it"),

@@ -9,6 +9,7 @@ from master_kit import World, job
 
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.views import Outcome
 from dljob.master.status import brief
 from dljob.telemetry import reasons
 
@@ -84,3 +85,15 @@ def test_a_pause_of_the_machine_is_shown_but_does_not_colour_the_phase(world: Wo
     world.send(ev.ProblemReported(reasons.MACHINE_PAUSED, "machine"))
     assert "problems" not in shown(world)
     assert world.notes(reasons.PROBLEM_OVER) == [], "it was over when it was known"
+
+
+def test_slowness_is_shown_while_it_lasts_and_not_of_a_job_that_ended_well(world: World) -> None:
+    for reason in (reasons.CPU_THROTTLED, reasons.VOLUME_FULL):
+        world.send(ev.ProblemReported(reason, "w", f"{reason} it is"))
+    assert [row["reason"] for row in shown(world)["problems"]] == [reasons.CPU_THROTTLED, reasons.VOLUME_FULL]
+    assert shown(world)["reason"] == reasons.CPU_THROTTLED
+    for rank in (0, 1):
+        world.send(ev.RankEnded("t", rank, 1, Outcome(ok=True, code=0)))
+    world.settle()
+    assert shown(world)["phase"] == "Succeeded"
+    assert [row["reason"] for row in shown(world)["problems"]] == [reasons.VOLUME_FULL]

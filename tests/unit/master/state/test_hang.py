@@ -396,6 +396,13 @@ def test_a_straggler_is_only_told_unless_a_rule_asks_for_it_by_name():
     any_reason = {"name": "any", "action": "RestartRole"}
     world = boot(rules=[any_reason])
     assert [type(action) for action in world.send(found(kind="Straggler"))] == [act.Note]
+    (problem,) = world.state.problems
+    assert (problem.reason, problem.target, problem.message) == ("Straggler", "w/1", f"w/1: {found().why}")
+    world.send(found(kind="Straggler"), after=9)
+    assert world.state.problems == (problem,), "since the first report"
+    assert status.brief(world.state, world.now, {})["reason"] == "Straggler"
+    world.send(ev.ProblemReported("Straggler", "w/1"))
+    assert world.state.problems == ()
     by_name = {"name": "slow", "onReasons": ["Straggler"], "action": "RestartProcess"}
     world = boot(rules=[by_name])
     world.send(found(kind="Straggler"))

@@ -14,6 +14,7 @@ from memory_backend import MemoryBackend, MemoryHost
 from dljob.master.state import events as ev
 from dljob.master.state import hang
 from dljob.master.state.hang import ProcessSample, Where
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId
 from dljob.runtime.backend.interface import ActorCallError
@@ -74,6 +75,7 @@ class Here:
             ranks={("w", n): SimpleNamespace(**rank, pid=40 + n if world else 0) for n in range(3)},
             hosts={HostId("w", n): SimpleNamespace(node="n1", pid=90 + n) for n in range(3)},
             nodes=("n1",),
+            problems=(),
             roles={"w": SimpleNamespace(succeeded=0, ready=3)},
             job=SimpleNamespace(
                 uid=UID, roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})
@@ -344,9 +346,16 @@ async def test_a_straggler_is_told_once_until_it_is_fast_again(tmp_path: Path) -
     assert event.why == "median step 0.6 s, 3.0 times that of its role"
     await odd(60, slow=True)
     assert len(here.told) == 1
-    await odd(90, slow=False)
+    others = [StandingProblem(*words, 0.0) for words in (("Straggler", "v/2", ""), ("SlowCallee", "w", ""))]
+    here.state.problems = (StandingProblem("Straggler", "w/2", event.why, 0.0), *others)
+    await odd(9, slow=True)
+    assert len(here.told) == 1, "it stands"
+    await odd(60, slow=False)
+    assert {*here.told[1:]} == {ev.ProblemReported("Straggler", "w/2")}
+    here.state.problems = ()
+    here.told.clear()
     await odd(120, slow=True)
-    assert len(here.told) == 2
+    assert len(here.told) == 1
 
 
 async def test_a_straggler_is_told_once_although_its_peer_restarts_and_anew_once_it_has_restarted_itself(

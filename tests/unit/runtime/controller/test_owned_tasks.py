@@ -31,6 +31,7 @@ from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
+from dljob.runtime.controller.slowness_watch import SlownessWatch
 from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
@@ -213,6 +214,12 @@ async def inquire_after_a_stall(_: World, shell: MasterLoop) -> None:
     watch._look_at(shell.state, finding)
 
 
+async def inquire_after_slowness(_: World, shell: MasterLoop) -> None:
+    where = (shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
+    watch = SlownessWatch(*where, owner=shell.tasks, now=shell.now)
+    watch._look(shell.state, ["worker"], shell.now())
+
+
 async def look_at_peers(_: World, shell: MasterLoop) -> None:
     where = (shell.setup, shell.backend, shell.offer, lambda: shell.state, shell.now)
     watch = PeerWatch(*where, owner=shell.tasks)
@@ -323,6 +330,8 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "samples": go_on,
     "clocks of the machine": go_on,
     "sizes": tell_sizes,
+    "slowness inquiry": inquire_after_slowness,
+    "slowness watch": go_on,
     "stall inquiry": inquire_after_a_stall,
     "stall of the journal": show_a_stall_of_the_journal,
     "stall watch": go_on,

@@ -16,12 +16,22 @@ from dljob.runtime.rpc.client import AGAIN, SENT, CallCounts
 from dljob.runtime.worker import usage
 from dljob.runtime.worker.usage import ProcessTree, Usage, resident_mib, tree_of
 
+REAL_PRESSURE, REAL_MACHINE = usage.pressure_of, usage.machine
+
 
 @pytest.fixture
 def counters() -> Iterator[StepCounters]:
     made = StepCounters.made(2)
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def pressure(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    monkeypatch.setattr(usage, "pressure_of", lambda _pid, _now: found.get("rank"))
+    monkeypatch.setattr(usage, "machine", lambda: found.get("machine", []))
+    return found
 
 
 @pytest.fixture
@@ -50,8 +60,9 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     own.sample(counters)
     said = json.loads(counters.usage())
     ((rank, mib),) = said.pop("memory")
-    ((_, peak),), ((_, cpu),) = said.pop("peak"), said.pop("cpu")
+    ((_, peak),), ((_, cpu),), ((_, resident),) = said.pop("peak"), said.pop("cpu"), said.pop("resident")
     assert peak >= mib
+    assert resident > 10
     assert cpu > 0
     assert (rank, said) == (
         7,
@@ -63,7 +74,10 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
         },
     )
     assert 10 < mib < 10_000
-    assert own.unsent == (1, {**said, "memory": [[7, mib]], "peak": [[7, peak]], "cpu": [[7, cpu]]})
+    assert own.unsent == (
+        1,
+        {**said, "memory": [[7, mib]], "peak": [[7, peak]], "cpu": [[7, cpu]], "resident": [[7, resident]]},
+    )
 
 
 def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, clock: list[float]) -> None:
@@ -160,21 +174,22 @@ def test_processes_that_a_rank_started_count_with_it(tmp_path: Path) -> None:
     process(tmp_path, 2, (second, 0, 0, 0), (8 * mib, 2 * mib), "4")
     process(tmp_path, 4, (0, second // 2, 0, 0), (3 * mib, 0))
     # 15 of its own and 6 and 3 of others are more than the 20 that it had by itself; process 3 has ended meanwhile.
-    assert tree_of(1, tmp_path) == ProcessTree(24, 450)
-    assert tree_of(4, tmp_path) == ProcessTree(20, 50)
+    assert tree_of(1, tmp_path) == ProcessTree(24, 450, 24)
+    assert tree_of(4, tmp_path) == ProcessTree(20, 50, 3)
     assert tree_of(5, tmp_path) is None
 
 
 def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(
     counters: StepCounters, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[ProcessTree | None] = [ProcessTree(30, 7), ProcessTree(20, 1), None]
+    found: list[ProcessTree | None] = [ProcessTree(30, 7, 5), ProcessTree(20, 1, 6), None]
     monkeypatch.setattr(usage, "tree_of", lambda _pid: found.pop(0))
     own = Usage(1, list, lambda: {3: 0})
-    for pause, peak, cpu in ((0.0, 30, 7), (usage.TREE_S - 0.1, 30, 7), (2.1, 30, 1), (usage.TREE_S, 30, 1)):
+    for pause, *values in ((0.0, 30, 7, 5), (usage.TREE_S - 0.1, 30, 7, 5), (2.1, 30, 1, 6), (usage.TREE_S, 30, 1, 6)):
         clock[0] += pause
         own.sample(counters)
-        assert json.loads(counters.usage()) == {"peak": [[3, peak]], "cpu": [[3, cpu]]}
+        names = ("peak", "cpu", "resident")
+        assert json.loads(counters.usage()) == {name: [[3, value]] for name, value in zip(names, values, strict=True)}
     assert not found
 
 
@@ -189,3 +204,31 @@ def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(
     clock[0] += usage.LEAST_S
     own.sample(counters)
     assert json.loads(counters.usage())["peak"] == [[3, 44]]
+
+
+def test_what_keeps_ranks_from_a_cpu_is_measured_with_their_processes(
+    counters: StepCounters, clock: list[float], pressure: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "tree_of", lambda _pid: ProcessTree(9, 9, 9))
+    monkeypatch.setattr(usage, "PRESSED", 1)
+    pressure |= {"rank": [1000.0, 5, 6, 0, 0, 0, 0], "machine": [3.5, 2, 900]}
+    pids = {3: 0, 4: 0}
+    own = Usage(1, list, lambda: pids)
+    own.sample(counters)
+    said = json.loads(counters.usage())
+    assert (said["pressure"], said["machine"]) == ([[3, 1000.0, 5, 6, 0, 0, 0, 0]], [3.5, 2, 900])
+    pressure["rank"] = [1002.0, 9, 9, 0, 0, 0, 0]
+    del pids[3]
+    clock[0] += usage.LEAST_S
+    own.sample(counters)
+    assert "pressure" not in json.loads(counters.usage()), "it is measured every ten seconds"
+    clock[0] += usage.TREE_S
+    own.sample(counters)
+    assert json.loads(counters.usage())["pressure"] == [[4, 1002.0, 9, 9, 0, 0, 0, 0]]
+
+
+def test_pressure_of_this_process_and_machine() -> None:
+    assert REAL_PRESSURE(0, 5.0) is None
+    row, machine = REAL_PRESSURE(os.getpid(), 5.04), REAL_MACHINE()
+    assert row is None or (row[0], len(row)) == (5.0, 7)
+    assert not machine or machine[1] >= 1

@@ -6,9 +6,11 @@ from dljob.master.failure import ending, failover, policy
 from dljob.master.failure.policy import Restart, at_least_role, own_level
 from dljob.master.failure.restart import kill
 from dljob.master.failure.stalling import mark_hung
+from dljob.master.start.problems import stand
 from dljob.master.state import early_end
 from dljob.master.state.events import HangFound
 from dljob.master.state.evolve import evolve
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, Outcome, Reason
@@ -33,8 +35,7 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
     d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
-    if kind is Reason.HANG:
-        mark_hung(d, (event.role, event.rank))
+    _show(d, event, kind)
     rule = policy.rule_for(d, event.role, outcome)
     # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
@@ -56,6 +57,15 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
                 kill(d, facts.host_of(number))
                 ending.drop_process(d, (event.role, number))
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
+
+
+def _show(d: StateTransaction, event: HangFound, kind: Reason) -> None:
+    """Have the status show a finding for as long as it stands."""
+    if kind is Reason.HANG:
+        mark_hung(d, (event.role, event.rank))
+    elif kind is Reason.STRAGGLER:
+        rank = f"{event.role}/{event.rank}"
+        stand(d, StandingProblem(reasons.STRAGGLER, rank, f"{rank}: {event.why}", d.now))
 
 
 def _ended_outcome(event: HangFound, step: int | None) -> Outcome:

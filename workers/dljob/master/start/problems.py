@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dljob.master.state.events import ProblemReported
+from dljob.master.state.evolve import evolve
 from dljob.master.state.problems import PASSED, StandingProblem
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
@@ -23,6 +24,12 @@ def report_problem(tx: StateTransaction, event: ProblemReported) -> None:
     if event.reason in PASSED or (known is None and not any(_alike(other, problem) for other in others)):
         tx.note(event.reason, event.target, event.message)
     tx.problems = (*others, problem)
+
+
+def stand(tx: StateTransaction, problem: StandingProblem) -> None:
+    """Record a problem that is noted elsewhere; one that stands already keeps its beginning."""
+    known = _find(tx, problem.reason, problem.target)
+    tx.problems = (*_others(tx, problem), evolve(problem, since=known.since) if known else problem)
 
 
 def end_problem(tx: StateTransaction, reason: str, target: str) -> None:

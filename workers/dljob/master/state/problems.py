@@ -9,6 +9,14 @@ from dljob.telemetry import reasons
 PASSED = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED))
 """Reasons of what is over when it is known: it is shown for a time, does not colour the phase, and has no end."""
 
+SLOWNESS = frozenset(
+    (
+        *(reasons.CPU_THROTTLED, reasons.MACHINE_BUSY, reasons.MEMORY_EXCEEDED, reasons.MEMORY_GROWS),
+        *(reasons.SLOW_CALLEE, reasons.SLOW_LOADER, reasons.SLOW_PEER),
+    )
+)
+"""Reasons of slowness and of memory that runs out, which a watch reports; nothing is restarted for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StandingProblem:

@@ -340,13 +340,16 @@ class HangWatch:
     async def _seek_stragglers(self, state: JobState) -> None:
         for role in self._paces:
             paces = self._of(state, role)
-            if not hang.comparable(paces):
-                continue  # a peer has restarted, and has too few steps: nothing is known, and what was told stands
             told = self._slow.get(role, {})
             before = frozenset(rank for rank, pace in paces.items() if told.get(rank) == pace.incarnation)
-            slow = hang.stragglers(paces, before)
+            # Where a peer has restarted, and has too few steps, nothing is known, and what was told stands.
+            slow = hang.stragglers(paces, before) if hang.comparable(paces) else dict.fromkeys(before, 0.0)
             self._slow[role] = {rank: paces[rank].incarnation for rank in slow}
             # Only those that have become slow: a straggler is reported once until it is fast again.
             for rank in slow.keys() - before:
                 why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
                 await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))
+            for problem in state.problems:
+                name, _, rank = problem.target.partition("/")
+                if problem.reason == reasons.STRAGGLER and name == role and int(rank) not in slow:
+                    await self._offer(ev.ProblemReported(problem.reason, problem.target))

@@ -39,6 +39,7 @@ from dljob.runtime.controller.rebuild import Rebuilding
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
+from dljob.runtime.controller.slowness_watch import SlownessWatch
 from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.controller.witness_desk import WitnessDesk
@@ -204,6 +205,8 @@ class MasterLoop:
             self.tasks.repeat("node heartbeats", self.nodes.run)
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("stall watch", stalls.run)
+            slowness = SlownessWatch(*shell[1:], self.heartbeats, owner=self.tasks, now=self.now)
+            self.tasks.repeat("slowness watch", slowness.run, nobody_waits)
             self.tasks.repeat("peer watch", PeerWatch(*shell, self.now, owner=self.tasks).run)
             self.tasks.repeat("group watch", GroupWatch(*shell).run)
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)

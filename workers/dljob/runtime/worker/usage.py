@@ -12,6 +12,10 @@ heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.s
     busy     [rank, calls under way or waiting]: calls of others to the rank
     served   [rank, milliseconds]: the time in which the rank ran calls of others; its next process begins at 0
     open     [rank, connections]: clients of the ports of a rank of a fleet
+    resident [rank, MiB]: memory of the rank's process now, with those that it started
+    pressure [rank, seconds of the machine's clock, ran, waited (ms), periods, throttled, throttled ms, quota]: what
+             kept the rank's process from a CPU (`dljob.linux.cpu_time`); the last four are 0 without a quota
+    machine  [load, CPUs, free MiB]: of the host's machine, or of its container
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dljob.linux import cpu_time, memory_limit
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.rpc.client import CallCounts
 
@@ -34,6 +39,8 @@ RANKS_A_SECOND = 200
 """Ranks of a job whose usage PrimeMaster hears in a second, so that it costs the same in jobs of any size."""
 TREE_S = 10.0
 """Least seconds between two looks at the processes that ranks started: it reads a file for each of their threads."""
+PRESSED = 32
+"""Most ranks of a host of which `pressure` is told."""
 PROC = Path("/proc")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -58,6 +65,9 @@ class Usage:
         """Ranks that had a process when the usage was measured."""
         self._trees: dict[int, ProcessTree] = {}
         """Rank -> what its processes used, as last measured."""
+        self._pressures: dict[int, list[float]] = {}
+        """Rank -> its row of `pressure`."""
+        self._machine: list[float] = []
         self._made: dict[str, Any] = {}
         self._number = self._sent = 0
 
@@ -95,9 +105,12 @@ class Usage:
         noted = [[name, count.rank, value] for count in counters.ranks() for name, value in count.beside.items()]
         memory = [[rank, mib] for rank, pid in pids.items() if (mib := resident_mib(pid)) is not None]
         self._measure_trees(pids)
-        parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
+        parts: dict[str, Any] = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
         parts["peak"] = [[rank, tree.peak_mib] for rank, tree in self._trees.items()]
         parts["cpu"] = [[rank, tree.cpu] for rank, tree in self._trees.items()]
+        parts["resident"] = [[rank, tree.now_mib] for rank, tree in self._trees.items() if rank in pids]
+        parts["pressure"] = [[rank, *row] for rank, row in self._pressures.items() if rank in pids]
+        parts["machine"] = self._machine
         for name, load in self._loads.items():
             parts[name] = [[rank, value] for rank, value in load().items()]
         return {name: part for name, part in parts.items() if part}
@@ -105,6 +118,10 @@ class Usage:
     def _measure_trees(self, pids: Mapping[int, int]) -> None:
         if due := (now := time.monotonic()) >= self._next_tree:
             self._next_tree = now + max(TREE_S, self._pause)
+            self._pressures = {
+                rank: row for rank, pid in list(pids.items())[:PRESSED] if (row := pressure_of(pid, now))
+            }
+            self._machine = machine()
         for rank, pid in pids.items():
             if (due or rank not in self._trees) and (found := tree_of(pid)) is not None:
                 last = self._trees.get(rank)
@@ -120,6 +137,7 @@ class ProcessTree(NamedTuple):
     peak_mib: int
     cpu: int
     """Hundredths of a second of CPU time; begins anew with the rank's next process."""
+    now_mib: int = 0
 
 
 def tree_of(pid: int, proc: Path = PROC) -> ProcessTree | None:
@@ -138,8 +156,22 @@ def tree_of(pid: int, proc: Path = PROC) -> ProcessTree | None:
                 # What it shares with its parent was counted there, apart from pages that a fork has not written.
                 now += round((int(resident) - int(shared)) * _PAGE_MIB)
                 waiting += _children(child, proc)
-        return ProcessTree(max(peak, now), round(cpu * 100 / _TICKS))
+        return ProcessTree(max(peak, now), round(cpu * 100 / _TICKS), now)
     return None
+
+
+def pressure_of(pid: int, now: float) -> list[float] | None:
+    """Return what kept a process from a CPU so far, as a row of `pressure`; None where the kernel does not tell."""
+    use = cpu_time.cpu_use(pid)
+    if use is None:
+        return None
+    return [round(now, 1), *use, *(cpu_time.throttling(pid) or (0, 0, 0, 0))]
+
+
+def machine() -> list[float]:
+    """Return how busy the machine is, as `machine` has it; empty where that is not known."""
+    busy, (free, _) = cpu_time.load(), memory_limit.free()
+    return [] if busy is None or free is None else [busy, cpu_time.cpus(), free >> 20]
 
 
 def _ticks(pid: int, proc: Path) -> int:

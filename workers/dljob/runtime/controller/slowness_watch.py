@@ -1,0 +1,241 @@
+"""Slowness watch: tells the core who became slow and what for, and whose memory runs out, while it lasts.
+
+Most of it comes with heartbeats, as steps and as `worker.usage`. Where that has no cause for slower steps, the nodes
+are asked for the stacks of the role's ranks, a few times. The judgement is pure (`dljob.master.state.slowness`).
+Nothing is restarted. A restarted PrimeMaster measures anew; what an earlier one told
+stands until this one has measured for long enough to say that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dljob.master.state import events as ev
+from dljob.master.state import slowness
+from dljob.master.state.memory_overrides import memory_of
+from dljob.master.state.problems import SLOWNESS
+from dljob.master.state.slowness import (
+    Look,
+    Machine,
+    MemoryReading,
+    Pressure,
+    RankReadings,
+    SlowProblem,
+    SlowRank,
+    SlowSteps,
+    StepTimes,
+)
+from dljob.master.state.state import JobState, RankKey, RankPhase
+from dljob.plan.amounts import GRAIN
+from dljob.runtime.backend.interface import Backend
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.stack_collector import Agents, sample_ranks
+from dljob.runtime.node.stacks import ProcessStack
+from dljob.runtime.process.worker_context import WAITED
+from dljob.tasks import TaskOwner, nobody_waits
+from dljob.telemetry import reasons
+
+EVERY_S, RANKS_A_SECOND = 1.0, 1000
+"""Seconds between two looks, and ranks of a job that are looked at in a second: larger ones are so less often."""
+ENDS_S, FIRST_S = 25.0, 60.0
+"""Seconds for which a problem must not have been found before it is over, as some are measured every ten seconds; and
+in which a new watch finds none over."""
+SLOW = frozenset((reasons.CPU_THROTTLED, reasons.MACHINE_BUSY, reasons.SLOW_CALLEE))
+"""Causes of a role's slower steps for which no process is looked at."""
+AGAIN_S = 60.0
+"""Least seconds between two reports of a problem with other words; each is twice as long after the last."""
+
+LOOKS, PAUSE_S, LOOKED_AT = 5, 1.0, 32
+"""Number of looks at the ranks of a slower role, the seconds between two, and the most ranks that are looked at."""
+LOADER = "_next_data"
+"""Function of torch's DataLoader in which its user waits for a batch."""
+
+Offer = Callable[..., Awaitable[None]]
+
+
+class SlownessWatch:
+    """Watches the ranks of one job. `now` returns unix seconds of the job's clock."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        offer: Offer,
+        state: Callable[[], JobState],
+        heartbeats: HeartbeatLog,
+        *,
+        owner: TaskOwner,
+        now: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._offer = offer
+        self._state = state
+        self._heartbeats = heartbeats
+        self._now = now
+        self._began = now()
+        self._times: dict[RankKey, StepTimes] = {}
+        self._readings: dict[RankKey, RankReadings] = {}
+        self._usage: dict[str, Mapping[str, Any]] = {}
+        """Actor -> the usage that was read last."""
+        self._found: dict[tuple[str, str], float] = {}
+        """(reason, target) of a problem -> when it was found last."""
+        self._told: dict[tuple[str, str], tuple[float, float, str]] = {}
+        """(reason, target) -> when it was reported last, the seconds until it may be again, and the words."""
+        self._looks: dict[str, list[dict[int, Look]]] = {}
+        """Role -> what its ranks were seen at since it became slower."""
+        self._looking: dict[str, tuple[float, float]] = {}
+        """Role -> when its ranks were looked at last, and the seconds until they are again."""
+        self._agents: Agents = {}
+
+    async def run(self) -> None:
+        """Watch until the job ends."""
+        while True:
+            await asyncio.sleep(max(EVERY_S, len(self._state().ranks) / RANKS_A_SECOND))
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Look once, and report what has changed."""
+        state, now = self._state(), self._now()
+        if state.verdict is not None or state.running_at is None:
+            return
+        self._read(state, now)
+        problems = self._problems(state, now)
+        for problem in problems:
+            key = problem.reason, problem.target
+            self._found[key] = now
+            at, pause, words = self._told.get(key, (now, 0.0, ""))
+            if words != problem.message and now >= at + pause:
+                self._told[key] = now, max(AGAIN_S, 2 * pause), problem.message
+                await self._offer(ev.ProblemReported(problem.reason, problem.target, problem.message))
+        for problem in state.problems:
+            key = problem.reason, problem.target
+            if problem.reason in SLOWNESS and now > self._found.get(key, self._began + FIRST_S) + ENDS_S:
+                self._told.pop(key, None)
+                await self._offer(ev.ProblemReported(*key))
+
+    # -- what is measured
+
+    def _read(self, state: JobState, now: float) -> None:
+        for key, (step, _) in self._heartbeats.progress.items():
+            rank = state.ranks.get(key)
+            if rank is not None and rank.phase is RankPhase.READY:
+                self._times[key] = slowness.timed(self._times.get(key), rank.incarnation, step, now)
+        present = {host.actor for host in state.hosts.values()}
+        self._usage = {actor: usage for actor, usage in self._usage.items() if actor in present}
+        for actor, (role, usage) in self._heartbeats.usage.items():
+            if actor in present and self._usage.get(actor) is not usage:
+                self._usage[actor] = usage
+                self._read_usage(state, role, usage, now)
+
+    def _read_usage(self, state: JobState, role: str, usage: Mapping[str, Any], now: float) -> None:
+        machine = Machine(*usage["machine"]) if usage.get("machine") else None
+        pressures = {row[0]: Pressure(*row[1:]) for row in usage.get("pressure", ())}
+        served: dict[int, float] = dict(usage.get("served", ()))
+        waited = defaultdict[int, dict[str, float]](dict)
+        for name, rank, value in usage.get("noted", ()):
+            if name.startswith(WAITED):
+                waited[rank][name.removeprefix(WAITED)] = value
+        for rank, mib in usage.get("resident", ()):
+            key = role, rank
+            own = state.ranks.get(key)
+            # What is loaded before the first work fills memory once.
+            if own is None or own.phase is not RankPhase.READY or not own.has_worked:
+                continue
+            # Memory and pressure are measured together, and less often than the rest.
+            before, pressure = self._readings.get(key), pressures.get(rank)
+            is_new = pressure is not None and not (before and before.pressures and before.pressures[-1] == pressure)
+            step = self._heartbeats.progress.get(key, (None,))[0]
+            self._readings[key] = slowness.measured(
+                before,
+                own.incarnation,
+                now,
+                pressure=pressure,
+                memory=MemoryReading(now, mib, step) if is_new else None,
+                waited=waited.get(rank),
+                served=served.get(rank),
+                machine=machine,
+            )
+
+    # -- what is found
+
+    def _problems(self, state: JobState, now: float) -> list[SlowProblem]:
+        found = defaultdict[tuple[str, str], dict[int, SlowRank]](dict)
+        unexplained = defaultdict[str, dict[int, SlowSteps]](dict)
+        for (role, rank), readings in self._readings.items():
+            own = state.ranks[role, rank]
+            if own.phase is not RankPhase.READY or own.incarnation != readings.incarnation:
+                continue
+            steps = slowness.slow_steps(self._times.get((role, rank)), now)
+            if cause := self._cause(readings, steps):
+                found[cause[0], role][rank] = cause[1]
+            elif steps is not None:
+                unexplained[role][rank] = steps
+            if cause := _memory(readings, memory_of(state.job.plan, role) / GRAIN / 2**20, now):
+                found[cause[0], role][rank] = cause[1]
+        explained = {role for reason, role in found if reason in SLOW}
+        self._look(state, [role for role in unexplained if role not in explained], now)
+        for role in self._looks:
+            for reason, rank, slow in self._seen(state, role, unexplained[role]):
+                found[reason, role][rank] = slow
+        return [slowness.problem_of(reason, role, ranks) for (reason, role), ranks in found.items()]
+
+    def _cause(self, readings: RankReadings, steps: SlowSteps | None) -> tuple[str, SlowRank] | None:
+        """Return what holds a rank back by what was measured of it, with its reason."""
+        if slow := slowness.throttled(readings):
+            return reasons.CPU_THROTTLED, slow
+        if slow := slowness.starved(readings, steps):
+            return reasons.MACHINE_BUSY, slow
+        callee = slowness.waits_for(readings, steps)
+        if callee is None or steps is None:
+            return None
+        ranks = {rank: own for (role, rank), own in self._readings.items() if role == callee.role}
+        return reasons.SLOW_CALLEE, slowness.called(callee, steps, ranks)
+
+    # -- looks at the processes of roles that are slower without a known cause
+
+    def _seen(self, state: JobState, role: str, slower: Mapping[int, SlowSteps]) -> Iterator[tuple[str, int, SlowRank]]:
+        """Yield (reason, rank, cause) of a role's slower ranks by what they were seen at."""
+        if state.job.roles[role].world and slower and (last := slowness.last_of_group(self._looks[role])):
+            rank, slow = last
+            steps = slower.get(rank) or next(iter(slower.values()))
+            yield reasons.SLOW_PEER, rank, slow._replace(words=f"{slow.words}: {steps}")
+            return
+        for rank, steps in slower.items():
+            if slow := slowness.loading(self._looks[role], rank):
+                yield reasons.SLOW_LOADER, rank, slow._replace(words=f"{slow.words}: {steps}")
+
+    def _look(self, state: JobState, roles: Sequence[str], now: float) -> None:
+        """Look at the ranks of roles, and forget what was seen of others."""
+        for role in self._looks.keys() - set(roles):
+            del self._looks[role]
+            self._looking.pop(role, None)
+        for role in roles:
+            at, pause = self._looking.get(role, (now, 0.0))
+            if now < at + pause:
+                continue
+            self._looking[role] = now, max(AGAIN_S, 2 * pause)
+            ranks = [rank for rank in state.job.roles[role].ranks if state.ranks[role, rank].phase is RankPhase.READY]
+            self._owner.start("slowness inquiry", self._inquire(role, ranks[:LOOKED_AT]), nobody_waits)
+
+    async def _inquire(self, role: str, ranks: Sequence[int]) -> None:
+        looks: list[dict[int, Look]] = []
+        for _ in range(LOOKS):
+            await asyncio.sleep(PAUSE_S)
+            seen = await sample_ranks(self._backend, self._state(), role, ranks, stacks=True, agents=self._agents)
+            looks.append({rank: _look_of(one) for rank, one in seen.items()})
+        self._looks[role] = looks
+
+
+def _look_of(seen: ProcessStack) -> Look:
+    return Look(seen.sample.activity, seen.sample.at_line, LOADER in seen.stack)
+
+
+def _memory(readings: RankReadings, limit: float, now: float) -> tuple[str, SlowRank] | None:
+    """Return that a rank's memory runs out, with its reason; `limit`: that of its role in MiB, 0: none is said."""
+    if slow := slowness.exceeds(readings, limit):
+        return reasons.MEMORY_EXCEEDED, slow
+    slow = slowness.grows(readings, limit, now)
+    return None if slow is None else (reasons.MEMORY_GROWS, slow)
