@@ -202,9 +202,13 @@ class CallError(DLJobError):
 
 
 class CallTimeoutError(CallError):
-    """No answer within the deadline."""
+    """No answer within the deadline.
+
+    `origin` says where the callee was when its caller gave up; None where it did not say.
+    """
 
     exit_code = ExitCode.TIMED_OUT
+    origin: ErrorOrigin | None = None
 
 
 class PeerLostError(CallError):

@@ -109,3 +109,16 @@ def test_callee_that_only_lost_a_peer_follows_from_the_failure_of_that_peer(mess
 def test_the_advice_names_the_callee_s_line_and_not_its_caller_s() -> None:
     cause = "KeyError: 'god' (at lost.py:13 in score); it ended trainer/0 (at lost.py:18 in run), exit code 1"
     assert of_fault("UserError", cause).advice == "correct the code at lost.py:13 in score; then run the job again"
+
+
+def test_callee_that_did_not_answer_in_time_is_the_first_cause_with_its_line() -> None:
+    waited = (
+        "w/1.score: no answer within 20 s, waited 20.0 s for its answer; w/1 runs it to its end, now at h.py:9 in f"
+    )
+    late = error("CallTimeoutError", "t.py:8 in run", message=f"{waited} (in run)", code=1)
+    late = replace(late, origin=ErrorOrigin("w/1", 3, "CallTimeoutError", waited, "h.py:9 in f"))
+    fault = brief(ended(late).state, 0.0, {})["lastFault"]
+    assert fault["firstCause"] == (
+        f"w/1: UserError: CallTimeoutError: {waited}; it ended t/0 (at t.py:8 in run), exit code 1"
+    )
+    assert (fault["rank"], fault["incarnation"], fault["caller"]) == ("w/1", 3, "t/0")

@@ -14,6 +14,7 @@ from dljob.master.state import limits
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.hang import ProcessSample, SamplePair, Where
 from dljob.master.state.ledger import Account
+from dljob.master.state.stalls import Stall
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.state.views import Clue, Outcome, PeerSample, Reason
 from dljob.telemetry import reasons
@@ -366,3 +367,33 @@ def test_a_rank_that_ended_is_no_straggler_and_hangs_in_no_role_without_a_world(
     alone.send(ev.HangFound("t", 1, 1, "Hang", "it stands still"))
     assert not world.state.faults
     assert not alone.state.faults
+
+
+def stalled(world: World, *ranks: tuple[str, int], root: str = "r/0") -> str:
+    sentence = "t/2 has waited {} for r/0.score, which runs at h.py:9 in score"
+    world.send(ev.StallsFound((Stall("r/0 1 x", world.now - 90.0, sentence, root, ranks),)))
+    return "r/0: Hang: t/2 has waited 1m3{}s for r/0.score, which runs at h.py:9 in score; it ended t/2"
+
+
+@pytest.mark.parametrize("sampled", [True, False], ids=["stacks", "no right to read stacks"])
+def test_a_collective_times_out_for_a_rank_that_another_role_keeps_waiting(sampled):
+    world = started(SCRIPTS, {"name": "r", "driver": False})
+    stalled(world, ("t", 2), ("r", 0))
+    for rank in (0, 1):
+        end(world, rank, replace(ABORTED, detail=TRACEBACK))
+    if sampled:
+        look(world, PeerSample(2, 1, "it waits in a call of another role at t.py:9 in step"))
+    else:
+        world.tick()
+    assert first_cause(world).startswith("r/0: Hang: t/2 has waited 1m3")
+    assert first_cause(world).endswith(" for r/0.score, which runs at h.py:9 in score; it ended t/2")
+    (fault,) = [fault for fault in world.state.faults if not fault.root]
+    assert {one.rank for one in fault.followed} == {"t/0", "t/1"}
+
+
+def test_a_stall_of_nobody_known_explains_no_lost_peer():
+    world = started(SCRIPTS, {"name": "r", "driver": False})
+    stalled(world, ("t", 2), root="")
+    end(world, 0, PEER)
+    world.tick()
+    assert first_cause(world).startswith("t/0: cause unknown, it lost its peer")

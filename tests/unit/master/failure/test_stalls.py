@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from master_kit import KILLED, World, error, job, nodes
 
-from dljob.master.failure.stalling import standing_stalls
+from dljob.master.failure.stalling import hang_of, standing_stalls
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
 from dljob.master.state.stalls import Stall, describe, describe_since
-from dljob.master.state.views import Outcome
+from dljob.master.state.views import Clue, Outcome
 from dljob.master.status import status
 from dljob.reconcile.state.snapshot import digest
 from dljob.telemetry import reasons
+from dljob.telemetry.evidence import Source
 
 TRAINER, REWARD = ("trainer", 0), ("reward", 0)
 
@@ -162,3 +163,75 @@ def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not
     assert (row["root"], row["seconds"], row["sentence"]) == ("reward/0", 65.0, describe(stall, world.now + 5))
     (kept,) = digest(shown)["stalls"]
     assert kept == {"name": stall.name, "words": describe_since(stall), "hung": False}
+
+
+LATE = error("CallTimeoutError", "t.py:8 in run", message="reward/0.score: no answer within 70 s (in run)", code=1)
+SENTENCE = "trainer/0 has waited 1m10s for reward/0.score, which runs at h.py:9 in {x}"
+
+
+def cause_of(world, outcome, key=TRAINER):
+    world.end(*key, outcome)
+    world.deliver()
+    return world.state.faults[-1]
+
+
+def test_a_time_out_of_a_waiting_rank_is_a_consequence_of_its_stall_and_of_no_other_end():
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world, 70.0),)))
+    fault = cause_of(world, LATE)
+    assert fault.cause == f"reward/0: Hang: {SENTENCE}; it ended trainer/0 (at t.py:8 in run), exit code 1"
+    last = status(world.state, world.now, {})["recentFaults"][-1]
+    assert (last["rank"], last["incarnation"], last["caller"]) == ("reward/0", 1, "trainer/0")
+    for outcome, key in ((error(), TRAINER), (error("PeerLostError"), TRAINER), (LATE, ("trainer", 1)), (LATE, REWARD)):
+        world = a_world()
+        world.send(ev.StallsFound((a_stall(world, 70.0),)))
+        assert cause_of(world, outcome, key).outcome.origin is None, (outcome, key)
+
+
+@pytest.mark.parametrize("chain", [Source.CAUSE, Source.HANDLED])
+def test_an_error_that_was_raised_from_a_time_out_is_a_consequence_too(chain):
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world, 70.0),)))
+    raised = evolve(error("RuntimeError", code=1), clues=(Clue(chain, "CallTimeoutError: reward/0.score: no answer"),))
+    assert cause_of(world, raised).cause.startswith(f"reward/0: Hang: {SENTENCE}; it ended trainer/0")
+
+
+def test_the_root_of_a_stall_may_have_ended_or_be_a_circle_or_nobody():
+    world = a_world()
+    stall = a_stall(world, 70.0, ranks=(TRAINER,))
+    world.send(ev.StallsFound((stall,)))
+    assert cause_of(world, LATE).cause.startswith(f"reward/0: Hang: {SENTENCE}; it ended trainer/0")
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world, 70.0, root="", circle=True),)))
+    assert cause_of(world, LATE).cause.startswith("reward/0: Hang: ")
+    for alone in ({"circle": True, "ranks": (TRAINER,)}, {}):
+        world = a_world()
+        world.send(ev.StallsFound((a_stall(world, 70.0, root="", **alone),)))
+        assert cause_of(world, LATE).cause.startswith("trainer/0: UserError: CallTimeoutError")
+
+
+def test_a_process_that_was_ended_for_a_hang_has_its_sentence_and_no_other_has():
+    world = a_world()
+    assert hang_of(world.state, REWARD, 1) == ""
+    world.send(ev.HangFound(*REWARD, 1, "Hang", "trainer/0 has waited 181 s for reward/0.score", "/stacks.txt"))
+    world.send(ev.Commanded("c", "restart", "trainer/0"))
+    sentence = "trainer/0 has waited 181 s for reward/0.score"
+    assert hang_of(world.state, REWARD, 1) == sentence
+    world.settle()
+    while world.state.incidents:
+        world.tick()
+        world.settle()
+    assert hang_of(world.state, REWARD, 1) == sentence
+    assert hang_of(world.state, REWARD, 2) == sentence, "a caller may ask before PrimeMaster knows of the next end"
+    for key, incarnation in ((TRAINER, 1), (("nobody", 0), 1), (REWARD, 5)):
+        assert hang_of(world.state, key, incarnation) == ""
+
+
+def test_a_hang_of_a_role_ends_all_its_processes_and_a_consequence_says_its_root():
+    world = a_world()
+    world.send(ev.HangFound("trainer", 0, 1, "Hang", "trainer/0 -> trainer/1 -> trainer/0: a circle", whole=True))
+    assert hang_of(world.state, ("trainer", 1), 1) == "trainer/0 -> trainer/1 -> trainer/0: a circle"
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world, 70.0),)))
+    cause_of(world, LATE)
+    assert hang_of(world.state, TRAINER, 1) == SENTENCE

@@ -103,6 +103,23 @@ def test_a_call_that_has_not_begun_says_what_it_waits_for() -> None:
     assert rows()["t/0:p:1"][3] == ""
 
 
+def test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning() -> None:
+    assert activities.line_of_call("t/0:p:1") == "", "nothing runs"
+    activities.begin_main()
+    queued = CallActivity("t/0:p:1", "score", "t/0")
+    queued.queue("setup")
+    here = " in test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning"
+    assert activities.line_of_call("t/0:p:1").endswith(here)
+    queued.queue("score")
+    with CallActivity("t/1:p:1", "other", "t/1"):
+        assert activities.line_of_call("t/0:p:1") == "", "it keeps no place of this method"
+        assert activities.line_of_call("t/0:p:2").endswith(here), "one that has not come waits for all"
+        with CallActivity("t/2:p:1", "score", "t/2"):
+            assert activities.line_of_call("t/0:p:1").endswith(here)
+    queued.queue("")
+    assert activities.line_of_call("t/0:p:1").endswith(here)
+
+
 def test_a_rank_that_nobody_calls_is_idle() -> None:
     assert [row[1] for row in activities.report(0.0)["rows"]] == ["idle"]
     call = CallActivity("t/0:p:1", "score", "t/0")

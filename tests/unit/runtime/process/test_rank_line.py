@@ -18,7 +18,7 @@ from ray.exceptions import ObjectStoreFullError
 
 from dljob import CallError, CallTimeoutError, NotFoundError, PeerLostError, RemoteError, RoleGroup, UnreachableError
 from dljob.calls.mark import RpcMark, ServiceDescriptor
-from dljob.errors import UsageError
+from dljob.errors import ErrorOrigin, UsageError
 from dljob.runtime.process import rank_link, wire
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.frames import Frames, abstract, call_frames
@@ -293,11 +293,14 @@ def test_refusals_and_errors_keep_their_class_and_words(line):
     line.sent.get(timeout=10)[1].set_result(
         Reply(error_type="CallError", message="w/0 has no such method", refused=NotRun.NO_METHOD)
     )
-    line.sent.get(timeout=10)[1].set_exception(CallTimeoutError("too late", role="w", rank=0, hint="look there"))
+    too_late = CallTimeoutError("too late", role="w", rank=0, hint="look there")
+    too_late.origin = ErrorOrigin("w/0", 4, "CallTimeoutError", "too late", "h.py:9 in b")
+    line.sent.get(timeout=10)[1].set_exception(too_late)
     with pytest.raises(RemoteError, match=r"^w/0 has no such method$"):
         refused.result(timeout=10)
-    with pytest.raises(CallTimeoutError, match="too late\n  look there"):
+    with pytest.raises(CallTimeoutError, match="too late\n  look there") as told:
         late.result(timeout=10)
+    assert told.value.origin == too_late.origin
     lost = RoleGroup("w")[0].call("c")
     line.sent.get(timeout=10)[1].set_exception(PeerLostError("gone", role="w", rank=0, incarnation=4, died=False))
     with pytest.raises(PeerLostError, match="gone") as told:

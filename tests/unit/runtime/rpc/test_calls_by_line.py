@@ -62,11 +62,16 @@ class Scene:
         self.peer = Peer("t", 0, 3, "a", ready=True)
         self.calls._handles["a"] = self.handle
         self.calls._peers["t", 0] = self.peer
-        self.calls._master = SimpleNamespace(await_peer=SimpleNamespace(remote=self._await_peer))
+        self.calls._master = SimpleNamespace(
+            await_peer=SimpleNamespace(remote=self._await_peer), hang_of=SimpleNamespace(remote=self._hang_of)
+        )
         self.heard: list[Call] = []
         self.reply = Reply(payload=b"by line")
         self.gate = threading.Event()
         self.gate.set()
+
+    async def _hang_of(self, role: str, rank: int, incarnation: int) -> str:
+        return ""
 
     async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
         self.calls._handles["a"] = self.handle

@@ -21,6 +21,7 @@ from dljob import rpc
 from dljob.errors import CallTimeoutError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
+from dljob.runtime.process.error_origin import remote_origin
 from dljob.runtime.process.messages import BATCH, CANCEL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client, server
@@ -128,7 +129,9 @@ async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up
     )
     for error in late:
         assert isinstance(error, CallTimeoutError)
-        said = r"w/0\.do: no answer within 0\.3 s, waited [\d.]+ s in the queue of w/0, not run\n"
+        said = (
+            r"w/0\.do: no answer within 0\.3 s, waited [\d.]+ s in the queue of w/0, not run; w/0 is busy at .*hold\n"
+        )
         assert re.match(said, str(error))
     scene.doer.gate.set()
     await asyncio.gather(*holds)
@@ -161,8 +164,17 @@ async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(s
 
 
 async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
-    with pytest.raises(CallTimeoutError, match=r"waited [\d.]+ s for its answer; w/0 runs it to its end"):
+    said = r"waited [\d.]+ s for its answer; w/0 runs it to its end, now at test_calls_given_up\.py:\d+ in one"
+    with pytest.raises(CallTimeoutError, match=said) as late:
         await scene.call("one", "long", timeout_s=SHORT_S)
+    origin = remote_origin(late.value)
+    assert origin is not None
+    assert (origin.rank, origin.incarnation, origin.message) == ("w/0", 1, late.value.message)
+    assert origin.frame.endswith(" in one")
+    with pytest.raises(CallTimeoutError, match=r"in the queue of w/0, not run; w/0 is busy at .* in one") as late:
+        await scene.call("one", "behind it", timeout_s=SHORT_S)
+    assert remote_origin(RuntimeError("another")) is None
+    assert late.value.origin is not None
     assert scene.doer.ran == ["long"]
 
 
@@ -260,7 +272,7 @@ async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypa
     first = await turn_taken(scene)
     call = RankCall("w", 0, "one", wire.dump((("x",), {}), ""), SHORT_S, idempotent=True, id="me/0:x:1000")
     scene.calls._may_go_again(call, Peer("w", 0, 1, "w-0", ready=True))
-    with pytest.raises(CallTimeoutError, match="in the queue of w/0, not run; an earlier try may have run"):
+    with pytest.raises(CallTimeoutError, match=r"in the queue of w/0, not run; .*; an earlier try may have run"):
         await scene.calls._run(call, ())
     scene.doer.gate.set()
     await first

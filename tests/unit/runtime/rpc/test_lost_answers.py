@@ -45,6 +45,15 @@ class Host:
 class Master:
     def __init__(self) -> None:
         self.await_peer = SimpleNamespace(remote=self._await_peer)
+        self.hang_of = SimpleNamespace(remote=self._hang_of)
+        self.hang: str | rx.RayError = ""
+
+    async def _hang_of(self, role: str, rank: int, incarnation: int) -> str:
+        assert (role, rank) == ("t", 0)
+        assert incarnation in (2, 3)
+        if isinstance(self.hang, rx.RayError):
+            raise self.hang
+        return self.hang
 
     async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
         assert after == 0, "the process may live: nothing says that there will be another one"
@@ -99,6 +108,19 @@ async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
         PeerLostError, match=r"the process of t/0 \(incarnation 3\) died with the call: it may have run"
     ):
         await called(Host(rx.ActorDiedError()), known=False)
+
+
+@pytest.mark.parametrize("hang", ["w/0 has waited 181 s for t/0.score", rx.ActorDiedError()], ids=["hung", "no answer"])
+async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(hang: Any) -> None:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
+    calls._master, calls._handles["a"] = Master(), Host(rx.ActorDiedError())
+    calls._master.hang = hang
+    calls._idempotent["t", "score"] = False
+    with pytest.raises(PeerLostError) as caught:
+        await calls._run(RankCall("t", 0, "score", b"", 60.0, False, id="1"), ())
+    said = "t/0.score: the process of t/0 (incarnation 3) died with the call: it may have run, or not"
+    more = f"; it hung: {hang}" if isinstance(hang, str) else ""
+    assert caught.value.message == said + more
 
 
 async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type() -> None:

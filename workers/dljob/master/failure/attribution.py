@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dljob.master.failure import ending, policy, repeats
+from dljob.master.failure import ending, policy, repeats, stalling
 from dljob.master.state import causes, limits
 from dljob.master.state.events import CauseLearned
 from dljob.master.state.evolve import evolve
@@ -42,7 +42,10 @@ def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcom
     # A notice about a rank concerns one process; one about a node holds for all that dies there.
     if name in d.notices:
         d.notices = d.notices.delete(name)
-    return _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
+    failure = _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
+    if failure.secondary and causes.is_time_out(failure.outcome):
+        failure = evolve(failure, outcome=stalling.blame_root(d, (role, rank), failure.outcome))
+    return failure
 
 
 def is_unexplained_echo(d: StateTransaction, key: RankKey, outcome: Outcome) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dljob.master.failure import attribution, ending, failover
+from dljob.master.failure import attribution, ending, failover, stalling
 from dljob.master.failure.restart import kill
 from dljob.master.state import early_end, limits
 from dljob.master.state.events import HostLost, PeersSeen, RankEnded
@@ -198,7 +198,7 @@ def _find_culprit(
     first_outcome = ends[0][1]
     ended = None if shown is not None else _ended_early(d, role, first_outcome)
     if ended is None:
-        return shown
+        return shown or _kept_waiting(d, role)
     step, call = d.ranks[role, ended].end_step, early_end.collective_of(first_outcome.detail)
     message = early_end.early_end(role, step, sorted(rank for rank, _ in ends), call)
     return ended, early_end.as_failure(message, step)
@@ -238,7 +238,18 @@ def _shown_by_sample(d: StateTransaction, role: str, inquiry: PeerInquiry) -> tu
     others = f", as does {early_end.ranks_in_words(role, [other.rank for other in absent[1:]])}" if absent[1:] else ""
     why = f"{sample.away}{others}, while {peers} waited for it in {call}, in vain"
     clues = (Clue(Source.MONITOR, f"hang: {why}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
-    return sample.rank, Outcome(ok=False, reason=Reason.HANG, message=why, clues=clues)
+    outcome = Outcome(ok=False, reason=Reason.HANG, message=why, clues=clues)
+    return sample.rank, stalling.blame_root(d, (role, sample.rank), outcome)
+
+
+def _kept_waiting(d: StateTransaction, role: str) -> tuple[int, Outcome] | None:
+    """Return the living rank that another role keeps waiting by a stall, so that its peers waited in vain."""
+    for rank in d.facts(role).ranks:
+        if (role, rank) in d.stalled and (role, rank) not in d.held_ends and d.ranks[role, rank].phase in _RUNNING:
+            outcome = stalling.blame_root(d, (role, rank), Outcome(ok=False, reason=Reason.HANG))
+            if outcome.origin is not None:
+                return rank, outcome
+    return None
 
 
 def _ended_early(d: StateTransaction, role: str, outcome: Outcome) -> int | None:

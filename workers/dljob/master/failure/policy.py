@@ -74,7 +74,7 @@ def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
     code = f", exit code {outcome.code}" if outcome.code else ""
     # The code of the callee is to blame, and the line of its caller is told behind.
     if (origin := outcome.origin) is not None:
-        place = f" (at {origin.frame})" if origin.frame else ""
+        place = f" (at {origin.frame})" if origin.frame and origin.frame not in origin.message else ""
         error = ": ".join(part for part in (origin.error_type, origin.message) if part)
         return f"{origin.rank}: {what}: {error}{place}; it ended {target}{where}{code}"
     error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dljob.errors import ErrorOrigin
 from dljob.master.state.events import StallsFound
 from dljob.master.state.evolve import evolve
 from dljob.master.state.stalls import Stall, describe, stalled_ranks
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import seconds
 
@@ -53,6 +55,41 @@ def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
                 _note_end(tx, stall)
     for stall in new_stalls:
         tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)
+
+
+def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
+    """Return the end of a rank that was kept waiting in a stall as an end by its root, with the stall's sentence.
+
+    Of a circle another one of its ranks stands for all. The outcome of a rank that waits in no stall is returned as it
+    is.
+    """
+    name = _name(key)
+    for stall in tx.stalls:
+        if key not in stall.ranks or stall.root == name or not (stall.root or stall.circle):
+            continue
+        roots = [rank for rank in stall.ranks if (stall.circle and rank != key) or _name(rank) == stall.root]
+        root, incarnation = (_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
+        if root:
+            origin = ErrorOrigin(root, incarnation, "", describe(stall, tx.now), "")
+            return evolve(outcome, reason=Reason.HANG, origin=origin)
+    return outcome
+
+
+def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
+    """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one.
+
+    A hang of a role, such as a circle, is recorded with one of its ranks, and ends the processes of all.
+    """
+    own = state.ranks.get(key)
+    for fault in reversed(state.faults):
+        outcome = fault.outcome
+        if own is None or outcome is None or outcome.reason is not Reason.HANG:
+            continue
+        role = fault.rank.partition("/")[0]
+        with_role = role == key[0] and own.restart_reason == Reason.HANG and own.incarnation - incarnation in (0, 1)
+        if with_role or (fault.rank, fault.incarnation) == (_name(key), incarnation):
+            return outcome.message if outcome.origin is None else outcome.origin.message
+    return ""
 
 
 def mark_hung(tx: StateTransaction, key: RankKey) -> None:

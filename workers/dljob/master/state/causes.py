@@ -165,6 +165,14 @@ def killed(outcome: Outcome) -> bool:
     return not outcome.error_type and outcome.code in (SIGKILLED, None)
 
 
+def is_time_out(outcome: Outcome) -> bool:
+    """Whether an error, or one that it was raised from, says that a wait lasted too long."""
+    error = outcome if outcome.origin is None else outcome.origin
+    roots = (clue.text for clue in outcome.clues if clue.source in (Source.CAUSE, Source.HANDLED))
+    words = (f"{error.error_type}: {error.message}", *roots)
+    return any(phrase in line.lower() for line in words for phrase in ("timeout", "timed out", "times out"))
+
+
 def child_pids(outcome: Outcome) -> tuple[int, ...] | None:
     """Return the pids, as far as known, of children whose loss ended the process; None: it is no such end."""
     errors = _lines(outcome).get(Source.ERROR, ())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dljob.errors import NotFoundError
+from dljob.master.failure.stalling import hang_of
 from dljob.master.failure.tf_cluster import addresses
 from dljob.master.placement.previous_attempt import carried
 from dljob.master.placement.takeover import MOST_FAILURES
@@ -230,6 +231,10 @@ class MasterServer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         shell = await self._ready()
         return await self._parked.ready(lambda: shell.state, shell.changed, (role, rank), after)
+
+    async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
+        """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
+        return hang_of((await self._ready()).state, (role, rank), incarnation)
 
     async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
         """Return role -> its ranks that get requests, once that is not `seen`, or after `LONGEST_S`."""

@@ -52,6 +52,10 @@ class PrimeMaster:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         return await self._own.await_peer(role, rank, after)
 
+    async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
+        """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
+        return await self._own.hang_of(role, rank, incarnation)
+
     async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
         """Return role -> its ranks that get requests, once that is not `seen`, or after a while."""
         return await self._own.endpoints(seen)

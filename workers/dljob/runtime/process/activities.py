@@ -312,6 +312,22 @@ def report(offset: float) -> dict[str, Any]:
     return made
 
 
+def line_of_call(call: str) -> str:
+    """Return the line of the user's code at which a call is, or what keeps it from beginning; empty: it is unknown."""
+    activity, holders = _calls.get(call), list(_calls.values())
+    if activity is not None and not activity.queued_for:
+        holders = [activity]
+    elif activity is not None and activity.queued_for == "setup":
+        holders = [main for main in list(_threads.values()) if main.kind == "main"]
+    else:  # one that has not come yet waits for a place among all calls
+        method = "" if activity is None else activity.queued_for
+        holders = [held for held in holders if not held.queued_for and method in ("", held.label)]
+    if not holders:
+        return ""
+    oldest = min(holders, key=lambda held: held.began)
+    return _line_of(oldest, [wait for wait in list(_waits) if wait.activity is oldest], sys._current_frames())
+
+
 def _finished() -> int:
     """Return the number of steps, calls and items: two lives that do the same work have the same one."""
     done = (durations.count for (kind, *_), durations in list(_durations.items()) if kind in _WORK)

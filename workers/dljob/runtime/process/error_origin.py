@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator
 from typing import cast
 
-from dljob.errors import CallError, ErrorOrigin, RemoteError
+from dljob.errors import CallError, CallTimeoutError, ErrorOrigin, RemoteError
 
 
 class _EndsAtCaller(ContextDecorator):
@@ -61,6 +61,6 @@ def _replaces(error: BaseException, handled: BaseException) -> bool:
 
 
 def remote_origin(error: BaseException) -> ErrorOrigin | None:
-    """Return where the error of a callee began from which this one was raised; None: no callee raised."""
-    origins = (each.origin for each in error_chain(error) if isinstance(each, RemoteError))
+    """Return where the error of a callee, or its silence, began from which this one was raised; None: in no callee."""
+    origins = (each.origin for each in error_chain(error) if isinstance(each, RemoteError | CallTimeoutError))
     return next((origin for origin in origins if origin is not None), None)

@@ -25,6 +25,7 @@ PrimeMaster answers hosts:
     peers(role) -> RoleTable                the present actor of each rank
     callees(role) -> list                   rank, incarnation, ready, gone of each rank, as plain values
     await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
+    hang_of(role, rank, incarnation) -> str  the hang for which that process was ended; empty: there was none
 """
 
 from __future__ import annotations

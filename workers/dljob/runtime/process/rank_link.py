@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import dljob.errors
-from dljob.errors import CallError, CheckpointError, UnreachableError
+from dljob.errors import CallError, CallTimeoutError, CheckpointError, ErrorOrigin, UnreachableError
 from dljob.runtime.process import activities
 from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import NotRun, Reply
@@ -258,7 +258,10 @@ def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
     kind = getattr(dljob.errors, head["kind"], CallError)
     # What only some kinds have, as whether the callee died.
     more = {name: head[name] for name in ("incarnation", "died") if name in head}
-    return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"], **more)
+    error = kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"], **more)
+    if isinstance(error, CallTimeoutError) and head.get("origin"):
+        error.origin = ErrorOrigin(*head["origin"])
+    return error
 
 
 def connect(path: str, current: Callable[[], WorkerContext]) -> WorkerContext:

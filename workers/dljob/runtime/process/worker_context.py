@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dljob.errors import CallTimeoutError, PeerLostError
+from dljob.errors import CallTimeoutError, ErrorOrigin, PeerLostError
 from dljob.runtime.process.job_control import JobControl
 from dljob.runtime.process.messages import KEEPER, JobInfo, Peer, Reply, StartOrder
 from dljob.runtime.process.service_descriptor import ServiceDescriptors
@@ -100,6 +100,8 @@ class RankCall:
     """The call was sent before and lost: the callee may run it only if its method is idempotent."""
     waiting: str = FOR_ANSWER
     """Name of the thing that the call waits for, as a part of the error at its deadline."""
+    callee_line: tuple[int, str] | None = None
+    """Incarnation of the callee, and the line of its code at the deadline; None: it did not say."""
     stored: tuple[Any, ...] = ()
     """References to its large arguments in Ray's store, its own and those that several ranks receive; empty where all
     are small."""
@@ -137,7 +139,12 @@ class RankCall:
         """Return the caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
         before = "; an earlier try may have run" if self.tried else ""
         said = f"{self.name}: no answer within {self.timeout_s:g} s, waited {at - self.started:.1f} s {self.waiting}"
-        return CallTimeoutError(said + before, role=self.role, rank=self.rank, hint=hint)
+        error = CallTimeoutError(said + before, role=self.role, rank=self.rank, hint=hint)
+        if self.callee_line:
+            incarnation, line = self.callee_line
+            who = f"{self.role}/{self.rank}"
+            error.origin = ErrorOrigin(who, incarnation, CallTimeoutError.__name__, error.message, line)
+        return error
 
     def lost_with(self, peer: Peer) -> PeerLostError:
         """Return the caller's error for a call that was lost with an incarnation and is not sent again."""

@@ -49,6 +49,8 @@ from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 from dljob.runtime.rpc.own_process import check_process
 
 RETRY_S = 0.1
+EXPLAIN_S = 2.0
+"""Seconds that the caller of a lost call waits for PrimeMaster to say why the callee was ended."""
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 CANCEL_S, CANCEL_LEAST_S = 1.0, 0.1
 """Seconds that a late call waits for the answer to its cancel: its timeout plus CANCEL_LEAST_S, at most CANCEL_S. A
@@ -196,7 +198,7 @@ class RpcClient:
         except LineBrokenError:
             fate = ""
             with suppress(TimeoutError):
-                fate = await self._withdrawn(call, peer, CANCEL_S)
+                fate, _ = await self._withdrawn(call, peer, CANCEL_S)
         # The callee refuses the id that was withdrawn from now on.
         self._name(call)
         handle = await self._handle(peer)
@@ -315,8 +317,10 @@ class RpcClient:
                     if reply.refused is None:
                         self._learn(call, reply)
                     return reply
-        except PeerLostError:
+        except PeerLostError as lost:
             self.counts.add(call, LOST)
+            if lost.died and not call.once and not call.role.startswith(KEEPER):
+                await self._explain(lost)
             raise
         except LateError as late:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
@@ -386,26 +390,32 @@ class RpcClient:
         # The caller is late already, and must not wait long to hear why.
         within_s = min(CANCEL_S, CANCEL_LEAST_S + (call.timeout_s or 0))
         try:
-            said = await self._withdrawn(call, peer, within_s)
+            fate, line = await self._withdrawn(call, peer, within_s)
         except (TimeoutError, ValueError, rx.RayError):
             return f"{FOR_ANSWER}; {who} does not say whether it runs"
-        match said:
+        call.callee_line = (peer.incarnation, line) if line else None
+        place = f", now at {line}" if line else ""
+        match fate:
             case Fate.NOT_RUN:
-                return f"in the queue of {who}, not run"
+                return f"in the queue of {who}, not run{f'; {who} is busy at {line}' if line else ''}"
             case Fate.BEGUN if call.method == BATCH:
-                return f"{FOR_ANSWER}; {who} ends the call that it is at, and runs no more of the request"
+                return f"{FOR_ANSWER}; {who} ends the call that it is at, and runs no more of the request{place}"
             case Fate.BEGUN:
-                return f"{FOR_ANSWER}; {who} runs it to its end"
+                return f"{FOR_ANSWER}; {who} runs it to its end{place}"
             case _:  # a later incarnation answered, which knows nothing of this call
                 return f"{FOR_ANSWER}; it may have run"
 
-    async def _withdrawn(self, call: RankCall, peer: Peer, within_s: float) -> str:
-        """Withdraw a call at its callee, by Ray; return its `Fate` there. Raises TimeoutError, and Ray's errors."""
+    async def _withdrawn(self, call: RankCall, peer: Peer, within_s: float) -> tuple[str, str]:
+        """Withdraw a call at its callee, by Ray; return its `Fate`, and the line of what runs or keeps it there.
+
+        Raises TimeoutError, and Ray's errors.
+        """
         message = Call(call.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
         handle = await self._handle(peer)
         if handle is None:
             raise rx.ActorDiedError
-        return unpacked(await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s)).payload.decode()
+        reply = unpacked(await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s))
+        return reply.payload.decode(), reply.message
 
     def _judge(self, call: RankCall, peer: Peer, reply: Reply) -> Reply | None:
         """Return the reply for the caller; None when the call must go to a later incarnation."""
@@ -449,6 +459,15 @@ class RpcClient:
             # The same incarnation may still live: PrimeMaster is asked again, and may name it again.
             self._peers.pop((call.role, call.rank), None)
             await self._pause(call)
+
+    async def _explain(self, lost: PeerLostError) -> None:
+        """Add to a loss the sentence of the hang for which PrimeMaster ended the callee, where it did."""
+        if self._master is None:
+            return  # it restarts: the caller need not wait for it to hear of its loss
+        with suppress(TimeoutError, ValueError, rx.RayError):
+            question = self._master.hang_of.remote(lost.role, lost.rank, lost.incarnation)
+            hang = await asyncio.wait_for(_plain(question), EXPLAIN_S)
+            lost.message += f"; it hung: {hang}" if hang else ""
 
     def _may_go_again(self, call: RankCall, peer: Peer) -> None:
         """Mark a call that may have run as sent again; raises PeerLostError where its method is not idempotent.

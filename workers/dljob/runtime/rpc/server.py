@@ -14,11 +14,11 @@ from typing import Any
 
 from dljob.calls.batch import Arguments
 from dljob.calls.mark import RpcMark, ServiceDescriptor
-from dljob.calls.pending import PendingCalls
+from dljob.calls.pending import Fate, PendingCalls
 from dljob.errors import RemoteError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.activities import CallActivity
+from dljob.runtime.process.activities import CallActivity, line_of_call
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import code_line, origin_of, user_traceback
@@ -194,14 +194,17 @@ class RpcServer:
         return None if in_time else _refuse(NotRun.LATE, f"for {name} to be set up, not run")
 
     def _cancel(self, call: str) -> Reply:
-        """Withdraw a call whose caller gave up: it never starts, or its stream is closed. Answers with its `Fate`."""
+        """Withdraw a call whose caller gave up: it never starts, or its stream is closed.
+
+        Answers with its `Fate`, and as the message the line at which it, or the call that it waits for, is.
+        """
         with self._changed:
             fate = self._pending.cancel(call)
             # A stream is known by the id of the call that opened it, so a late cancel finds what it opened.
             stream = self._streams.pop(call, None)
         if stream is not None:
             stream.close()
-        return Reply(payload=fate.encode())
+        return Reply(payload=fate.encode(), message=line_of_call(call) if fate is not Fate.UNKNOWN else "")
 
     def _answer_host(self, call: Call, key: str, name: str) -> Reply:
         """Answer a call to the host itself: describe the service, pull items of a stream, close it."""

@@ -15,9 +15,10 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import astuple
 from typing import Any
 
-from dljob.errors import CallError, PeerLostError
+from dljob.errors import CallError, CallTimeoutError, PeerLostError
 from dljob.runtime.process.frames import Frames, IncomingCalls, abstract
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import CallTransport, RankCall
@@ -195,4 +196,6 @@ def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]
     said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
     if isinstance(error, PeerLostError):
         said |= {"incarnation": error.incarnation, "died": error.died}
+    if isinstance(error, CallTimeoutError) and error.origin is not None:
+        said["origin"] = astuple(error.origin)
     line.post({"op": "error", **about, **said})
