@@ -423,3 +423,87 @@ def test_ten_thousand_ranks_in_a_second() -> None:
     stall = one(reports)
     assert len(stall.ranks) == 10_001
     assert time.process_time() - begun < 5.0
+
+
+def in_group(line: str, *, call: str = "all_reduce", ranks: int = 3, name: str = "default_pg", since: float = 900.0):
+    """A main thread that waits for the others of a torch group."""
+    return [main(line, ["group", name, call, since, [20, 0.1, 2.0], [], [[0, ranks, 1]]], touched=since)]
+
+
+@pytest.mark.parametrize(
+    ("last", "facts", "root"),
+    [
+        ([main("t.py:9 in evaluate")], {}, "t/2 is at t.py:9 in evaluate"),
+        ([call("x", "fit", "t.py:9 in fit")], {}, "t/2 runs fit at t.py:9 in fit"),
+        ([], {"t/2": RankFacts(1, "Succeeded", ready=False, since=890.0)}, "t/2 ended with code 0: uneven data?"),
+        ([], {"t/2": RankFacts(2, "Starting", ready=False, since=890.0)}, "t/2 is Starting (it is not ready)"),
+        (
+            [main("t.py:9 in <module>")],
+            {"t/2": RankFacts(1, "Ready", ready=True, silent_s=90.0)},
+            "t/2 does not answer: it is stopped, or C code of it holds the GIL",
+        ),
+    ],
+)
+def test_ranks_in_a_torch_group_wait_for_who_is_not_in_it(last: Rows, facts: dict[str, RankFacts], root: str) -> None:
+    stall = one({"t/0": in_group("t.py:5"), "t/1": in_group("t.py:5"), "t/2": last}, facts=facts)
+    assert stall.sentence == f"t/0 has waited {{}} for the others in all_reduce (default_pg); {root}"
+    assert stall.root == ("t", 2)
+    assert set(stall.ranks) == {("t", 0), ("t", 1), ("t", 2)}
+    assert stall.can_hang is not ("ended" in root or "Starting" in root)
+
+
+def test_a_member_that_goes_on_keeps_a_group_from_being_told() -> None:
+    assert not found({"t/0": in_group("t.py:5", ranks=2), "t/1": []})
+    assert not found({"t/0": in_group("t.py:5", ranks=2), "t/1": [main("t.py:9 in f", touched=NOW - 1)]})
+
+
+def test_a_rank_that_ended_is_named_before_one_that_works() -> None:
+    facts = {"t/2": RankFacts(1, "Succeeded", ready=False, since=890.0)}
+    stall = one({"t/0": in_group("t.py:5"), "t/1": [main("t.py:9 in f", touched=950.0)]}, facts=facts)
+    assert stall.root == ("t", 2)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (in_group("t.py:5", ranks=2), "t/0, 1 in all_reduce at t.py:5: a lost connection, or tensors of other sizes?"),
+        (
+            in_group("t.py:9", ranks=2, call="barrier"),
+            "t/0 in all_reduce at t.py:5; t/1 in barrier at t.py:9: a mismatch of collectives?",
+        ),
+    ],
+)
+def test_a_group_in_which_all_wait_tells_where_each_is(second: Rows, words: str) -> None:
+    stall = one({"t/0": in_group("t.py:5", ranks=2), "t/1": second})
+    assert stall.sentence.endswith(f"(default_pg): all 2 ranks of it are in it, and it does not end: {words}")
+    assert stall.root is None
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_a_circle() -> None:
+    stall = one({"t/0": in_group("t.py:5", ranks=2, name="dp"), "t/1": in_group("t.py:6", ranks=2, name="tp")})
+    assert stall.circle
+    assert "t/0 -> t/1 -> t/0" in stall.sentence
+
+
+@pytest.mark.parametrize("runs", [[[0, 10**12, 1]], [[3, 9, 2], [11, 12, 1]]])
+def test_a_group_with_ranks_of_elsewhere_is_told_without_a_root(runs: Any) -> None:
+    rows = [main("t.py:5", ["group", "dp", "all_reduce", 900.0, [20, 0.1, 2.0], [], runs])]
+    stall = one({"t/0": rows, "t/1": [main("t.py:9")]})
+    assert stall.sentence.endswith("for the others in all_reduce (dp): it has other ranks than t")
+    assert stall.root is None
+
+
+def test_a_wait_for_a_key_of_the_store_and_of_a_group_without_ranks() -> None:
+    stall = one({"t/0": in_group("t.py:5", ranks=2, name="the store", call="wait"), "t/1": [main("t.py:9")]})
+    assert stall.sentence == "t/0 has waited {} for a key of torch's store, in wait; t/1 is at t.py:9"
+    rows = [main("t.py:5", wait("grads", "all_reduce", 900.0, kind="group"))]
+    assert one({"t/0": rows}).sentence == "t/0 has waited {} for the others in all_reduce (grads): grads all_reduce"
+
+
+def test_ten_thousand_ranks_of_one_group_in_seconds() -> None:
+    reports = {f"t/{n}": in_group("t.py:5", ranks=10_000) for n in range(10_000)}
+    reports["t/77"] = [main("t.py:9 in evaluate")]
+    begun = time.process_time()
+    stall = one(reports)
+    assert (stall.root, len(stall.ranks)) == (("t", 77), 10_000)
+    assert time.process_time() - begun < 5.0

@@ -42,6 +42,8 @@ Node: TypeAlias = "tuple[str, int, str]"
 WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 """Activity, kind, name and method of a wait, and the first of its targets."""
 NOBODY = ""
+MOST_ABSENT = 32
+"""Most ranks of a torch group that a waiting rank's edges lead to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Wait:
     longest: float = 0.0
     targets: tuple[Node, ...] = ()
     """Who has not answered yet, with the id of the call there; empty where it is not known."""
+    ranks: tuple[range, ...] = ()
+    """Of a wait for a torch group: its ranks, as numbers of the waiting rank's role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +182,11 @@ def _activity(row: Sequence[Any], offset: float) -> Activity:
 
 
 def _wait(row: Sequence[Any], offset: float) -> Wait:
-    kind, name, method, since, (count, median, longest), targets = row
+    kind, name, method, since, (count, median, longest), targets, *runs = row
     nodes = tuple((str(role), int(rank), str(call)) for role, rank, call in targets)
-    return Wait(
-        str(kind), str(name), str(method), float(since) + offset, int(count), float(median), float(longest), nodes
-    )
+    ranks = tuple(range(*map(int, run)) for run in (runs[0] if runs else ()))
+    times = float(since) + offset, int(count), float(median), float(longest)
+    return Wait(str(kind), str(name), str(method), *times, nodes, ranks)
 
 
 # -- limits
@@ -273,6 +277,8 @@ class WaitGraph:
         for key, report in self._reports.items():
             for name, ways in report.uses.items():
                 self._users.setdefault(name, []).append((key, ways))
+        self._absent_of: dict[tuple[str, str, tuple[range, ...]], list[_Vertex]] = {}
+        """Role, name and ranks of a torch group -> who is not in it."""
         self._vertices: dict[Node, _Vertex] = {}
         self._by_rank: dict[RankKey, list[tuple[Activity, _Vertex]]] = {}
         for key, report in self._reports.items():
@@ -316,6 +322,8 @@ class WaitGraph:
             return [self._callee(key, wait, target) for target in targets]
         if wait.kind in ("queue", "weights"):
             return [self._bringers(key, activity, wait)]
+        if wait.kind == "group" and wait.ranks:
+            return [[vertex] for vertex in self._absent(key[0], wait)]
         return [[self._end((NOBODY, 0, wait.kind), wait.since, f"{wait.name} {wait.method}".strip(), can_hang=False)]]
 
     def _callee(self, caller: RankKey, wait: Wait, target: Node) -> list[_Vertex]:
@@ -323,13 +331,10 @@ class WaitGraph:
         role, rank, call = target
         key = (role, rank)
         facts = self._facts.get(key)
-        if facts is None or not facts.ready:
-            phase = "not there any more" if facts is None else f"{facts.phase} (it is not ready)"
-            since = wait.since if facts is None else facts.since
-            return [self._end(target, since, f"is {phase}", can_hang=False)]
-        if facts.silent_s > SILENT_S:
-            words = "does not answer: it is stopped, or C code of it holds the GIL"
-            return [self._end((role, rank, "silent"), self._now - facts.silent_s, words, can_hang=True)]
+        if facts is None:
+            return [self._end(target, wait.since, "is not there any more", can_hang=False)]
+        if not facts.ready or facts.silent_s > SILENT_S:
+            return [self._not_heard(key, facts)]
         rows = self._by_rank.get(key, [])
         for activity, vertex in rows:
             if call and activity.id == call:
@@ -367,6 +372,49 @@ class WaitGraph:
         deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
         words = f"nobody has {deeds.get(wait.method, 'published one')}"
         return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), wait.since, words, can_hang=False)]
+
+    def _absent(self, role: str, wait: Wait) -> list[_Vertex]:
+        """Return who of a torch group is not in it, those that ended first; where all are, that it does not end."""
+        group = role, wait.name, wait.ranks
+        if group not in self._absent_of:
+            known = all(not run or {(role, run[0]), (role, run[-1])} <= self._facts.keys() for run in wait.ranks)
+            members = [(role, rank) for run in wait.ranks for rank in run] if known else []
+            in_group = {key: row for key in members for row in self._waits_in(key, wait)}
+            absent = [self._member(key) for key in members if key not in in_group]
+            if not in_group:  # torch's world is not this role alone
+                words = f"it has other ranks than {role}"
+                absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), wait.since, words, can_hang=False)]
+            elif not absent:
+                since = max(own_wait.since for _, own_wait in in_group.values())
+                words = _all_in_group(in_group)
+                absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), since, words, can_hang=False)]
+            self._absent_of[group] = sorted(absent, key=lambda vertex: vertex.key[2] != "ended")[:MOST_ABSENT]
+        return self._absent_of[group]
+
+    def _waits_in(self, key: RankKey, wait: Wait) -> Iterator[tuple[Activity, Wait]]:
+        """Yield the activity and the wait of a rank for the same group as a wait."""
+        for activity, _ in self._by_rank.get(key, ()):
+            for own_wait in activity.waits:
+                if (own_wait.kind, own_wait.name, own_wait.ranks) == (wait.kind, wait.name, wait.ranks):
+                    yield activity, own_wait
+
+    def _member(self, key: RankKey) -> _Vertex:
+        """Return what a rank does that is not in a torch group where others wait."""
+        facts = self._facts[key]
+        if facts.phase == "Succeeded":
+            return self._end((*key, "ended"), facts.since, "ended with code 0: uneven data?", can_hang=False)
+        if not facts.ready or facts.silent_s > SILENT_S:
+            return self._not_heard(key, facts)
+        rows = [vertex for activity, vertex in self._by_rank.get(key, ()) if activity.kind in ("main", "call")]
+        return rows[0] if rows else self._going_on(key)
+
+    def _not_heard(self, key: RankKey, facts: RankFacts) -> _Vertex:
+        """Return the end of the graph for a rank that has no process, or whose process is not heard."""
+        if not facts.ready:
+            words = f"is {facts.phase} (it is not ready)"
+            return self._end((*key, "not ready"), facts.since, words, can_hang=False)
+        words = "does not answer: it is stopped, or C code of it holds the GIL"
+        return self._end((*key, "silent"), self._now - facts.silent_s, words, can_hang=True)
 
     def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
         vertex = self._vertices.get(key)
@@ -590,6 +638,19 @@ def _ranks(role: str, numbers: Sequence[int]) -> str:
     return f"{role}/{shown}{f' and {more} more' if more > 0 else ''}"
 
 
+def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> str:
+    """Return in words that all ranks of a torch group are in it: where, the fewest first."""
+    places: dict[str, list[int]] = {}
+    for (_, rank), (activity, wait) in sorted(waits.items()):
+        at_line = f" at {activity.line}" if activity.line else ""
+        places.setdefault(f"{wait.method}{at_line}", []).append(rank)
+    role = next(iter(waits))[0]
+    shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
+    where = "; ".join(f"{_ranks(role, numbers)} in {place}" for place, numbers in shown)
+    cause = "a mismatch of collectives?" if len(places) > 1 else "a lost connection, or tensors of other sizes?"
+    return f"all {len(waits)} ranks of it are in it, and it does not end: {where}: {cause}"
+
+
 def _words(activity: Activity) -> str:
     where = f" at {activity.line}" if activity.line else ""
     match activity.kind:
@@ -613,6 +674,10 @@ def _what(wait: Wait) -> str:
             return f"{'room in' if wait.method == 'put' else 'an item of'} queue {wait.name}"
         case "weights":
             return f"a version of weights {wait.name}"
+        case "group" if wait.name == "the store":
+            return f"a key of torch's store, in {wait.method}"
+        case "group":
+            return f"the others in {wait.method} ({wait.name})"
         case "call" if len(wait.targets) == 1:
             role, rank, _ = wait.targets[0]
             return f"{role}/{rank}.{wait.method}"

@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any, Literal, TypeAlias
 
 from dljob.runtime.process.step_counters import StepCounter, now
+from dljob.runtime.process.torch_groups import GroupWait, TorchGroups
 
 OLD_S = 3.0
 """Age in seconds from which on a wait or an activity is written down: younger ones are nobody's business."""
@@ -105,6 +106,7 @@ _calls: dict[str, Activity] = {}
 _waits: dict[Waiting, None] = {}
 """The waits of now, the oldest first: a dict keeps the order of insertion."""
 _durations: dict[tuple[str, str, str], Durations] = {}
+_groups = TorchGroups()
 _uses: dict[str, set[str]] = {}
 """`queue:samples` -> whether this process puts into it or gets from it, or both."""
 
@@ -278,7 +280,9 @@ def report(offset: float) -> dict[str, Any]:
     Args:
         offset: Seconds to add to the monotonic clock, so that times mean the same in all processes of a machine.
     """
-    before = monotonic() - OLD_S
+    at = monotonic()
+    before = at - OLD_S
+    begun = _groups.look(at)
     waits: dict[int, list[Waiting]] = {}
     old: dict[int, Activity] = {}
     for wait in list(_waits):
@@ -287,7 +291,10 @@ def report(offset: float) -> dict[str, Any]:
             old[id(wait.activity)] = wait.activity
     calls = list(_calls.values())
     mains = [activity for activity in list(_threads.values()) if activity.kind == "main"]
+    _Totals.finished += begun
     for activity in (*calls, *mains):
+        if begun:
+            activity.touched = at
         if activity.touched <= before or activity.began <= before:
             old[id(activity)] = activity
     frames = sys._current_frames()
@@ -297,15 +304,9 @@ def report(offset: float) -> dict[str, Any]:
     # The main thread and those that wait first: where there are too many, young running calls say least.
     ranked = sorted(old.items(), key=lambda one: (one[1].kind != "main", one[0] not in waits, one[1].began))
     for key, activity in ranked[:MOST]:
-        own_waits = waits.get(key, [])
-        line = _line_of(activity, own_waits, frames)
-        if activity.kind == "main" and not line and not own_waits:
-            continue  # it only serves calls, or has ended
-        times = [round(at + offset, 1) for at in (activity.began, activity.touched)]
-        head = [activity.id, activity.kind, activity.label, activity.queued_for, *times, line]
-        usual = activity.steps.usual() if activity.steps is not None else NONE
-        stepped = round(activity.stepped + offset, 1)
-        rows.append([*head, [_wait_row(wait, offset) for wait in own_waits[:MOST]], [*usual, stepped]])
+        row = _row(activity, waits.get(key, []), frames, offset, at)
+        if row is not None:
+            rows.append(row)
     made: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
     if _uses:
         made["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
@@ -328,6 +329,24 @@ def line_of_call(call: str) -> str:
     return _line_of(oldest, [wait for wait in list(_waits) if wait.activity is oldest], sys._current_frames())
 
 
+def _row(
+    activity: Activity, waits: Sequence[Waiting], frames: dict[int, FrameType], offset: float, at: float
+) -> list[Any] | None:
+    """Return the row of an activity; None for a main thread that only serves calls, or has ended."""
+    line = _line_of(activity, waits, frames)
+    if activity.kind == "main" and not line and not waits:
+        return None
+    wait_rows = [_wait_row(wait, offset) for wait in waits[:MOST]]
+    group_wait = None if waits else _groups.wait(activity.thread, _chain(frames.get(activity.thread)), _is_users, at)
+    if group_wait is not None and group_wait.since <= at - OLD_S:
+        wait_rows.append(_group_row(group_wait, offset))
+    times = [round(moment + offset, 1) for moment in (activity.began, activity.touched)]
+    usual = activity.steps.usual() if activity.steps is not None else NONE
+    stepped = round(activity.stepped + offset, 1)
+    head = [activity.id, activity.kind, activity.label, activity.queued_for, *times, line]
+    return [*head, wait_rows, [*usual, stepped]]
+
+
 def _finished() -> int:
     """Return the number of steps, calls and items: two lives that do the same work have the same one."""
     done = (durations.count for (kind, *_), durations in list(_durations.items()) if kind in _WORK)
@@ -343,6 +362,10 @@ def _wait_row(wait: Waiting, offset: float) -> list[Any]:
     return [wait.kind, wait.name, wait.method, round(wait.begun + offset, 1), usual, [list(one) for one in targets]]
 
 
+def _group_row(wait: GroupWait, offset: float) -> list[Any]:
+    return ["group", wait.group, wait.call, round(wait.since + offset, 1), wait.usual, [], wait.ranks]
+
+
 def _line_of(activity: Activity, waits: Sequence[Waiting], frames: dict[int, FrameType]) -> str:
     """Return the innermost line of the user's code at which an activity is; empty where there is none."""
     for wait in waits:
@@ -350,11 +373,16 @@ def _line_of(activity: Activity, waits: Sequence[Waiting], frames: dict[int, Fra
         if task is not None and (line := _line(_awaited(task.get_coro()))):
             return line
     thread = waits[0].thread if waits else activity.thread
-    frame, chain = frames.get(thread), list[FrameType]()
+    return _line(_chain(frames.get(thread)))
+
+
+def _chain(frame: FrameType | None) -> list[FrameType]:
+    """Return a frame and those that have called it, innermost first."""
+    chain: list[FrameType] = []
     while frame is not None:
         chain.append(frame)
         frame = frame.f_back
-    return _line(chain)
+    return chain
 
 
 def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> list[FrameType]:
@@ -368,12 +396,16 @@ def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> list[FrameType]:
     return found[::-1]
 
 
-def _line(frames: Iterable[FrameType]) -> str:
+def _is_users(frame: FrameType) -> bool:
     from dljob.runtime.process.outcome import is_users
 
+    return is_users(frame.f_code.co_filename, "")
+
+
+def _line(frames: Iterable[FrameType]) -> str:
     for frame in frames:
         code = frame.f_code
-        if is_users(code.co_filename, ""):
+        if _is_users(frame):
             return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
     return ""
 
@@ -433,6 +465,8 @@ def _run() -> None:
 
 
 def _forget() -> None:
+    global _groups  # noqa: PLW0603 - one rank per process
+    _groups = TorchGroups()
     for table in (_threads, _calls, _waits, _durations, _uses):
         table.clear()
 

@@ -1,0 +1,134 @@
+"""Waits in torch's groups as a process sees its own: two real ranks on gloo, of which one is late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dljob.runtime.process.torch_groups import TorchGroups, _runs
+
+RANK = """
+import json, os, sys, threading, time
+import torch, torch.distributed as dist
+from dljob.runtime.process.outcome import is_users
+from dljob.runtime.process.torch_groups import TorchGroups
+
+folder, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", store=dist.FileStore(folder + "/store", 2), rank=rank, world_size=2)
+group = dist.new_group([0, 1], group_desc="dp")
+store = dist.distributed_c10d._get_default_store()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+tensor, main, seen, late = torch.ones(1), threading.main_thread().ident, {}, ""
+for _ in range(6):
+    dist.all_reduce(tensor, group=group)
+
+def watch():
+    groups = TorchGroups()
+    while True:
+        now, frames, frame = time.monotonic(), [], sys._current_frames()[main]
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        groups.look(now)
+        wait = groups.wait(main, frames, lambda frame: is_users(frame.f_code.co_filename, ""), now)
+        if wait is not None and now - wait.since > 0.3 and late:
+            seen[late] = [wait.group, wait.call, wait.usual[0], wait.ranks]
+        time.sleep(0.1)
+
+if rank == 0:
+    threading.Thread(target=watch, daemon=True).start()
+
+def reached(name):
+    global late
+    dist.barrier()
+    late = name
+    if rank == 1:
+        time.sleep(1.5)
+        late = ""
+
+reached("collective")
+dist.all_reduce(tensor, group=group)
+reached("objects")
+dist.all_gather_object([None, None], 1)
+reached("work")
+work = dist.all_reduce(tensor, group=group, async_op=True)
+work.wait()
+reached("backward")
+loss = model(torch.ones(2)).sum()
+loss.backward()
+reached("store")
+store.set("mine", "1") if rank else store.wait(["mine"])
+reached("sleep")
+time.sleep(1.5)
+late = ""
+dist.barrier()
+if rank == 0:
+    print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    """What rank 0 sees of itself while rank 1 is late; name of the wait -> group, call, count, ranks."""
+    folder = tmp_path_factory.mktemp("groups")
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(RANK))
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(folder)]
+    with contextlib.ExitStack() as running:
+        ranks = [
+            running.enter_context(
+                subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
+            )
+            for rank in (0, 1)
+        ]
+        for process in ranks:
+            running.callback(process.kill)
+        printed, _ = ranks[0].communicate(timeout=110)
+    return json.loads(printed.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("wait", "group", "call"),
+    [
+        ("collective", "dp", "all_reduce"),
+        ("objects", "default_pg", "all_gather_object"),
+        ("work", "dp", "wait"),
+        ("backward", "default_pg", "backward"),
+        ("store", "the store", "wait"),
+    ],
+)
+def test_a_wait_for_a_late_rank_is_seen_with_its_group(
+    seen: dict[str, list[object]], wait: str, group: str, call: str
+) -> None:
+    name, function, count, ranks = seen[wait]
+    assert (name, function, ranks) == (group, call, [[0, 2, 1]])
+    assert isinstance(count, int)
+    assert count > 5
+
+
+def test_a_rank_that_sleeps_waits_for_no_group(seen: dict[str, list[object]]) -> None:
+    assert "sleep" not in seen
+
+
+def test_a_process_without_a_group_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
+    groups = TorchGroups()
+    assert groups.look(1.0) == 0
+    assert groups.wait(1, [sys._getframe()], lambda _: True, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    "ranks", [(), (0,), (0, 1, 2, 3), (0, 8, 16), (0, 1, 4, 5, 8, 9), tuple(range(0, 4096, 8)), (3, 1024, 7000)]
+)
+def test_ranks_of_a_group_are_told_in_runs(ranks: tuple[int, ...]) -> None:
+    runs = _runs(ranks)
+    assert [rank for run in runs for rank in range(*run)] == list(ranks)
+    assert len(runs) <= max(1, (len(ranks) + 1) // 2)
