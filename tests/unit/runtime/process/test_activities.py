@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dljob.master.state.waits import parse
 from dljob.runtime.process import activities
 from dljob.runtime.process.activities import AwaitedTask, CallActivity, Waiting
 from dljob.runtime.process.step_counters import StepCounters
+from dljob.runtime.process.torch_groups import GroupWait
 
 
 @pytest.fixture(autouse=True)
@@ -197,3 +199,38 @@ def test_a_forked_child_reports_nothing_of_its_parent() -> None:
         if not child:
             os._exit(0 if [row[1] for row in activities.report(0.0)["rows"]] == ["idle"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_script_that_asks_nothing_is_reported_from_its_first_group_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, asked, connected = threading.Event(), threading.Event(), threading.Event()
+
+    def have_begun() -> bool:
+        asked.set()
+        return begun.is_set()
+
+    monkeypatch.setattr(activities, "EVERY_S", 0.01)
+    monkeypatch.setattr(activities.torch_groups, "have_begun", have_begun)
+    activities.report_groups(connected.set)
+    assert asked.wait(10)
+    assert not connected.is_set()
+    begun.set()
+    assert connected.wait(10)
+
+
+def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = monotonic() - 100.0
+
+    class Groups:
+        def look(self, now: float) -> int:
+            return 3
+
+        def wait(self, *_: object) -> GroupWait:
+            return GroupWait("dp", "all_reduce", begun, [20, 0.1, 2.0], [[0, 8, 1]])
+
+    monkeypatch.setattr(activities, "_groups", Groups())
+    activities.begin_main()
+    main = rows()["main"]
+    assert main[7] == [["group", "dp", "all_reduce", round(begun, 1), [20, 0.1, 2.0], [], [[0, 8, 1]]]]
+    assert main[5] >= round(begun + 100.0, 1), "collectives that have begun are progress"
+    monkeypatch.setattr(activities, "OLD_S", 1000.0)
+    assert activities.report(0.0)["rows"] == []

@@ -28,6 +28,7 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+from dljob.runtime.process import torch_groups
 from dljob.runtime.process.step_counters import StepCounter, now
 from dljob.runtime.process.torch_groups import GroupWait, TorchGroups
 
@@ -454,6 +455,25 @@ def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
         _pid = os.getpid()
         with suppress(RuntimeError):  # no thread is left: waits are not told, and all else works
             threading.Thread(target=_run, name="dljob-activities", daemon=True).start()
+
+
+def report_groups(connect: Callable[[], object]) -> None:
+    """Report the waits of a script that asks nothing of dljob, from its first process group on.
+
+    Args:
+        connect: Connects this process to its host as a rank, which calls `report_to`.
+    """
+    pid = os.getpid()
+
+    def run() -> None:
+        while _reporter is None and os.getpid() == pid:
+            sleep(EVERY_S)
+            if torch_groups.have_begun():
+                with suppress(Exception):  # it only explains: the rank must not suffer
+                    connect()
+                return
+
+    threading.Thread(target=run, name="dljob-groups", daemon=True).start()
 
 
 def _run() -> None:

@@ -70,6 +70,12 @@ class GroupWait:
     """Ranks of the group in torch's world, as [first, beyond the last, step]; empty: it is not known."""
 
 
+def have_begun() -> bool:
+    """Return whether this process has a process group."""
+    module = sys.modules.get(_MODULE)
+    return module is not None and bool(module._world.pg_names)
+
+
 class TorchGroups:
     """The process groups of this process, and which threads stand still in them."""
 

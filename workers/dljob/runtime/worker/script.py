@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.env import COLLECTIVES
 from dljob.runtime.collectives.table import register_for_rank
-from dljob.runtime.process import logfile, outcome
+from dljob.runtime.process import activities, context, logfile, outcome
 from dljob.runtime.process.entrypoint import EntrypointError
 from dljob.runtime.worker import device_memory, last_save, numa, supervise, torch_group
 
@@ -53,6 +53,8 @@ def run(order: Mapping[str, Any]) -> int | str | None:
     body = _path_body(target) if target.endswith(".py") else _module_body(target)
     try:
         _register(target)
+        if order["store"]:
+            activities.report_groups(context.current_worker)
         body()
     except EntrypointError as error:
         return _ended(order, error, "import", fatal=True)
