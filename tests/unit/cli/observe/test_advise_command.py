@@ -95,7 +95,8 @@ def test_proposals_are_shown_with_gain_reason_and_numbers(job: Path, capsys: pyt
 
 def test_same_for_programs_has_shares(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(capsys, str(job), str(job), "-o", "json")[1])
-    assert set(found) == {"job", "proposals", "noAdvice"}
+    assert set(found) == {"job", "proposals", "slowness", "noAdvice"}
+    assert found["slowness"] == []
     memory = found["proposals"][0]
     assert (memory["field"], memory["now"], memory["proposed"]) == ("roles.w.resources.memory", "4Gi", "960Mi")
     assert memory["gain"] == {"of": "memory", "share": 0.7656, "uncertainty": 0.0391}
@@ -156,3 +157,17 @@ def test_torn_record_says_what_is_missing(tmp_path: Path, capsys: pytest.Capture
     assert "spec: spec.json is damaged" in out
     assert "its folder has no spec: what it asked for is not known" in out
     assert told(capsys, str(tmp_path))[0] == 3
+
+
+def test_what_slowed_the_job_down_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = past(tmp_path / "job", work=60.0)
+    words = "w/1 is throttled 94% of the time by its cgroup, whose quota is 0.06 of a CPU"
+    note = {"seq": 10**6, "time": EPOCH_S + 5, "reason": "CpuThrottled", "target": "w", "message": words}
+    over = {"reason": "ProblemOver", "target": "w", "message": "CpuThrottled is over after 40.0 s"}
+    with (folder / "events.jsonl").open("a") as file:
+        for event in (note, {**over, "seq": 10**6 + 1, "time": EPOCH_S + 45}):
+            file.write(json.dumps(event) + "\n")
+    out = told(capsys, str(folder))[1]
+    line = next(line for line in out.splitlines() if "CpuThrottled" in line)
+    assert line.endswith(f"Z, for 40.0 s: CpuThrottled: {words}")
+    assert "\nwhat slowed it down\n" in out

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.master.state.views import Reason
+from dljob.report.advice import slowness
 from dljob.report.advice.values import mapping, number, rows
 from dljob.report.job_folder import RecordedJob
 from dljob.runtime.journal.cpu_windows import GAP_S, PRODUCTIVE, WINDOW_S, CpuWindow
@@ -79,6 +80,8 @@ class JobUse:
     unrecorded: tuple[str, ...] = ()
     calls: Mapping[tuple[str, str], CallUse] = field(default_factory=dict[tuple[str, str], CallUse])
     """(caller, callee) -> the caller's waits."""
+    slowness: tuple[str, ...] = ()
+    """What slowed it down, a line each."""
 
 
 def measure(record: RecordedJob, name: str) -> JobUse:
@@ -103,7 +106,8 @@ def measure(record: RecordedJob, name: str) -> JobUse:
         # Waits for queues and weights are no calls of a role.
         if not callee.startswith(KEEPER)
     }
-    return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded, calls)
+    known_by_journal, slow = record.history is not None, slowness.lines(record.events)
+    return JobUse(name, record.spec, seconds, known, known_by_journal, roles, record.unrecorded, calls, slow)
 
 
 def _role(record: RecordedJob, role: Mapping[str, Any], accounts: Mapping[str, float]) -> RoleUse:

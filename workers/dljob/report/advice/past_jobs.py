@@ -60,4 +60,4 @@ def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
         return newest.name, unread + Advice.no(newest.name, "its folder has no spec: what it asked for is not known")
     kept, others = comparable(uses)
     found = resources.advise(kept) + callees.advise(kept) + checkpoints.advise(kept) + rules.advise(folders[-1])
-    return newest.name, Advice(found.proposals, (*others, *unread.none, *found.none))
+    return newest.name, Advice(found.proposals, (*others, *unread.none, *found.none), newest.slowness)

@@ -66,10 +66,12 @@ class Advice:
 
     proposals: tuple[Proposal, ...] = ()
     none: tuple[NoAdvice, ...] = ()
+    slowness: tuple[str, ...] = ()
+    """What slowed the last run down, a line each."""
 
     def __add__(self, other: Advice) -> Advice:
         """Return both together."""
-        return Advice(self.proposals + other.proposals, self.none + other.none)
+        return Advice(self.proposals + other.proposals, self.none + other.none, self.slowness + other.slowness)
 
     @classmethod
     def no(cls, what: str, why: str) -> Advice:

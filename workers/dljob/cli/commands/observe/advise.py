@@ -93,6 +93,8 @@ def table(name: str, advice: Advice) -> list[str]:
         made += [_plain(f"{one.what}: {one.why}") for one in advice.proposals]
     else:
         made += ["", "nothing to propose"]
+    if advice.slowness:
+        made += ["", "what slowed it down", *(_plain(f"  {line}") for line in advice.slowness)]
     if advice.none:
         made += ["", "no advice on", *(_plain(f"  {one.what}: {one.why}") for one in advice.none)]
     return made
@@ -120,5 +122,6 @@ def structured(name: str, advice: Advice) -> dict[str, Any]:
     return {
         "job": name,
         "proposals": [one.data() for one in advice.proposals],
+        "slowness": list(advice.slowness),
         "noAdvice": [{"what": one.what, "why": one.why} for one in advice.none],
     }
