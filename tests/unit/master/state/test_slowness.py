@@ -245,6 +245,8 @@ def serving(*rows: tuple[float, float]) -> RankReadings:
 @pytest.mark.parametrize(
     ("role", "ranks", "words"),
     [
+        ("r", {1: serving((101, 0), (111, 9800))}, ", where r/1 runs calls 98% of the time"),
+        ("r", {2: serving((101, 0), (111, 9800))}, ", where r/2 runs calls 98% of the time at r.py:7 in f"),
         (
             "r",
             {0: serving((101, 0), (111, 1000)), 1: serving((101, 0), (111, 9800))},
@@ -255,12 +257,12 @@ def serving(*rows: tuple[float, float]) -> RankReadings:
     ],
 )
 def test_the_busiest_rank_of_a_callee_is_named(role: str, ranks: dict[int, RankReadings], words: str) -> None:
-    found = slowness.called(slowness.Callee(role, 0.97), SLOWER, ranks)
+    found = slowness.called(slowness.Callee(role, 0.97), SLOWER, ranks, {2: "r.py:7 in f"})
     assert found == (0.97, f"waits 97% of its time for r{words}: a step takes 2.5 s, 0.10 s before")
 
 
 def test_a_queue_is_named_as_one() -> None:
-    found = slowness.called(slowness.Callee(":queue:samples", 0.97), SLOWER, {})
+    found = slowness.called(slowness.Callee(":queue:samples", 0.97), SLOWER, {}, {})
     assert found.words == "waits 97% of its time for queue samples: a step takes 2.5 s, 0.10 s before"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = 1000.0
         self.offered: list[ev.ProblemReported] = []
-        self.heartbeats: Any = SimpleNamespace(progress={}, usage={})
+        self.heartbeats: Any = SimpleNamespace(progress={}, usage={}, activities={})
         keys = [("t", 0), ("t", 1), ("r", 0)]
         roles = {name: SimpleNamespace(world=name == "t", ranks=range(count)) for name, count in (("t", 2), ("r", 1))}
         plans = {
@@ -161,10 +162,17 @@ async def test_a_callee_that_takes_longer_is_told(scene: Scene) -> None:
             "noted": lambda at, rank=rank: [["waited:r", rank, 950 * (at - begin)], ["held:x", rank, 1]]
         }
     scene.usage["r/0"] = {"served": lambda at: [[0, 1000 * (at - begin)]]}
-    await scene.passes(60)
+    rows = [["main", "main", "", ""], ["t/0:1", "call", "f", ""]]
+    report = json.dumps({"rows": [[*row, 0.0, 0.0, f"{row[1]}.py:7 in f", [], [0, 0, 0, 0]] for row in rows]})
+    scene.heartbeats.activities["r", 0] = (1, 0.0, report)
+    await scene.passes(20)
+    scene.heartbeats.activities["r", 0] = (1, 0.0, "nonsense")
+    await scene.passes(40)
     ((reason, target, words),) = scene.told()
     assert (reason, target) == (reasons.SLOW_CALLEE, "t")
-    assert words.startswith("t/0 waits 95% of its time for r, where r/0 runs calls 100% of the time: a step takes")
+    assert words.startswith(
+        "t/0 waits 95% of its time for r, where r/0 runs calls 100% of the time at call.py:7 in f: a"
+    )
     assert words.endswith("; the same holds for t/1")
 
 

@@ -319,11 +319,17 @@ def waits_for(readings: RankReadings, steps: SlowSteps | None) -> Callee | None:
     return Callee(role, min(share, 1.0)) if share >= WAITED else None
 
 
-def called(callee: Callee, steps: SlowSteps, ranks: Mapping[int, RankReadings]) -> SlowRank:
-    """Return a rank that is slower as it waits for another role, of which `ranks` is known."""
+def called(callee: Callee, steps: SlowSteps, ranks: Mapping[int, RankReadings], lines: Mapping[int, str]) -> SlowRank:
+    """Return a rank that is slower as it waits for another role.
+
+    `ranks`: what was measured of that role. `lines`: its rank -> the line of user code at which a call was seen there.
+    """
     shares = {rank: share for rank, own in ranks.items() if (share := _serves(own, steps.since)) is not None}
     busiest = max(shares, key=lambda rank: (shares[rank], -rank), default=None)
-    runs = "" if busiest is None else f", where {callee.role}/{busiest} runs calls {shares[busiest]:.0%} of the time"
+    line = f" at {lines[busiest]}" if busiest is not None and busiest in lines else ""
+    runs = (
+        "" if busiest is None else f", where {callee.role}/{busiest} runs calls {shares[busiest]:.0%} of the time{line}"
+    )
     # What stands where a call has its role is a queue's address, such as `:queue:samples`.
     whom = callee.role.lstrip(":").replace(":", " ")
     return SlowRank(callee.share, f"waits {callee.share:.0%} of its time for {whom}{runs}: {steps}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dljob.master.state import events as ev
@@ -29,6 +30,7 @@ from dljob.master.state.slowness import (
     StepTimes,
 )
 from dljob.master.state.state import JobState, RankKey, RankPhase
+from dljob.master.state.waits import parse
 from dljob.plan.amounts import GRAIN
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
@@ -89,6 +91,8 @@ class SlownessWatch:
         self._looking: dict[str, tuple[float, float]] = {}
         """Role -> when its ranks were looked at last, and the seconds until they are again."""
         self._agents: Agents = {}
+        self._lines: dict[RankKey, str] = {}
+        """Rank -> the line of a call that ran in it."""
 
     async def run(self) -> None:
         """Watch until the job ends."""
@@ -192,7 +196,17 @@ class SlownessWatch:
         if callee is None or steps is None:
             return None
         ranks = {rank: own for (role, rank), own in self._readings.items() if role == callee.role}
-        return reasons.SLOW_CALLEE, slowness.called(callee, steps, ranks)
+        return reasons.SLOW_CALLEE, slowness.called(callee, steps, ranks, self._lines_of(callee.role, ranks))
+
+    def _lines_of(self, role: str, ranks: Iterable[int]) -> Mapping[int, str]:
+        """Return rank -> the line at which it was seen last in a call that took seconds: its own word."""
+        for rank in ranks:
+            incarnation, offset, text = self._heartbeats.activities.get((role, rank), (0, 0.0, "{}"))
+            with suppress(ValueError):
+                calls = parse(incarnation, text, offset).activities
+                if line := next((call.line for call in calls if call.kind == "call" and call.line), ""):
+                    self._lines[role, rank] = line
+        return {rank: line for (name, rank), line in self._lines.items() if name == role}
 
     # -- looks at the processes of roles that are slower without a known cause
 
