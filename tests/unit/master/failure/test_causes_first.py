@@ -234,7 +234,7 @@ def test_an_announcement_about_a_node_explains_its_ends_for_a_time():
     world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))
     terminated = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
     ended(world, 1, terminated, role="w", after=limits.DEPART_S + limits.NOTICE_S + 1)
-    assert root(world).reason == "Unknown"
+    assert root(world).reason == "Killed"
 
 
 def test_a_caller_that_fails_before_its_callee_is_put_under_it():

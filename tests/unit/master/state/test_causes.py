@@ -50,7 +50,7 @@ def test_trouble_beside_it_does_not_explain_an_error_of_the_users_code(rule):
 
 def test_sigterm_is_no_death_of_memory_but_may_be_a_preemption():
     ended = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
-    assert classify(add_clues(ended, [Clue("cgroup", "oom_kill +1")])).reason is Reason.UNKNOWN
+    assert classify(add_clues(ended, [Clue("cgroup", "oom_kill +1")])).reason is Reason.KILLED
     assert classify(add_clues(ended, [Clue("notice", "the machine goes")])).reason is Reason.PREEMPTED
 
 

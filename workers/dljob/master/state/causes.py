@@ -76,8 +76,8 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
         if line:
             return Cause(Reason(rule.reason) if rule.reason else given, rule.name, line, rule.secondary)
     # The exit code alone proves the signal, but not its sender.
-    by_sigkill = given is Reason.UNKNOWN and outcome.code == SIGKILLED and not outcome.error_type
-    return Cause(Reason.KILLED if by_sigkill else given)
+    by_signal = given is Reason.UNKNOWN and outcome.code in (SIGKILLED, SIGTERMED) and not outcome.error_type
+    return Cause(Reason.KILLED if by_signal else given)
 
 
 def judged(outcome: Outcome, cause: Cause) -> Outcome:
