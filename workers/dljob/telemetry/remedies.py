@@ -76,7 +76,7 @@ FAULTS: Mapping[str, Remedy] = {
         CauseKind.USER_CODE, "read the probe's last answer in the evidence, and the end of the rank's log"
     ),
     "Killed": Remedy(
-        CauseKind.UNKNOWN, "SIGKILL came from outside the job: ask the node's kernel log and its other users"
+        CauseKind.UNKNOWN, "the signal came from outside the job: ask the node's kernel log and its other users"
     ),
     "Unknown": Remedy(CauseKind.UNKNOWN, "read the last lines of the rank's log, and the kernel log of its node"),
 }
