@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from pydantic import JsonValue
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from dljob.spec.text import syntax
 from dljob.spec.text.kubectl import differs
@@ -83,6 +81,8 @@ def read(text: str, *, kubectl: bool = False) -> list[Document]:
         text: YAML or JSON.
         kubectl: whether values that kubectl would read otherwise are errors.
     """
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415 - PrimeMaster loads this room, not YAML
+
     if len(text) > MAX_CHARACTERS:
         return [_broken(Position(1, 1), f"is {len(text)} characters long, at most {MAX_CHARACTERS}")]
     nodes: list[YamlNode] = []
@@ -93,7 +93,7 @@ def read(text: str, *, kubectl: bool = False) -> list[Document]:
             nodes.extend(_compose(text))
     except MarkedYAMLError as error:
         return [*_documents(nodes, kubectl), _syntax(error)]
-    except _PARSER_FAILS as error:
+    except (YAMLError, *_PARSER_FAILS) as error:
         return [*_documents(nodes, kubectl), _unreadable(text, error)]
     return _documents(nodes, kubectl)
 
@@ -108,7 +108,8 @@ def _broken(mark: Position, message: str, hint: str = "") -> Document:
     return Document(start=mark, faults=[TextProblem((), mark, message, hint)])
 
 
-def _syntax(marked: MarkedYAMLError) -> Document:
+def _syntax(marked: Exception) -> Document:
+    """Return a document with ruamel's MarkedYAMLError."""
     error = cast("Any", marked)
     # Some errors have no place of their own, only that of the text around them.
     mark = error.problem_mark or error.context_mark
@@ -138,7 +139,7 @@ def _unreadable(text: str, error: Exception) -> Document:
 
 
 _PARSER_FAILS = (
-    *(YAMLError, ValueError, ArithmeticError, AttributeError),
+    *(ValueError, ArithmeticError, AttributeError),
     *(LookupError, TypeError, AssertionError, RecursionError),
 )
 """Exceptions that ruamel raises on malformed texts, beside its own errors with a mark."""
@@ -167,6 +168,8 @@ class YamlNode(Protocol):
 
 
 def _compose(text: str) -> Iterator[YamlNode]:
+    from ruamel.yaml import YAML  # noqa: PLC0415 - as above
+
     reader = cast("Any", YAML(typ="safe", pure=True))
     # ruamel itself recurses, and would end in a RecursionError without a position.
     reader.max_depth = MAX_DEPTH + 1
