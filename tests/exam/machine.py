@@ -309,15 +309,15 @@ CAUSES = (
         name="probe-that-fails",
         group="user code",
         program="""
-    import threading, time
+    import os, threading, time
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-    from dljob import current_worker
     class Health(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200 if time.monotonic() < begin + 10 else 500)
             self.end_headers()
     def serve():
-        ThreadingHTTPServer(("127.0.0.1", current_worker().port("http")), Health).serve_forever()
+        address = os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])
+        ThreadingHTTPServer(address, Health).serve_forever()
     begin = time.monotonic()
     """,
         roles="""

@@ -6,11 +6,14 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
+import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,43 @@ def test_frame_is_relative_to_the_codes_folder():
 
 def test_library_frames_are_not_the_users():
     assert outcome.user_frame(caught(through_library), HERE).endswith("in through_library")
+
+
+def parse_line(line):
+    return json.loads(line)  # fails
+
+
+def map_in_pool(lines):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(parse_line, lines)
+
+
+def map_in_executor(lines):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        list(pool.map(parse_line, lines))
+
+
+def load_batch(lines):
+    try:
+        parse_line(lines[0])
+    except ValueError:  # as torch's DataLoader raises again what its worker has caught
+        text = "".join(traceback.format_exception(*sys.exc_info()))
+        raise ValueError(f"Caught ValueError in DataLoader worker process 0.\nOriginal {text}") from None
+
+
+@pytest.mark.parametrize("parent", [map_in_pool, map_in_executor, load_batch])
+def test_an_error_of_a_child_process_is_put_at_the_childs_line(parent):
+    error = caught(parent, ["{"])
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "# fails" in text)
+    assert outcome.from_exception(error, code_dir=HERE, phase="run").frame == f"test_outcome.py:{line} in parse_line"
+
+
+@pytest.mark.parametrize("message", ["no", 'File "x.py", line 3, in f', "Original Traceback (most recent call last):"])
+def test_an_error_without_a_childs_frames_stays_at_its_own_line(message):
+    def raise_message():
+        raise ValueError(message)
+
+    assert "in raise_message" in outcome.from_exception(caught(raise_message), code_dir=HERE, phase="run").frame
 
 
 def test_frames_of_dljob_are_left_out_of_the_traceback():

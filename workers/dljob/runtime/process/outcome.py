@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -49,6 +50,8 @@ EARLIER_CHARS = 1000
 """Characters of one report."""
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError)
 
+_TEXT_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
+"""A frame of a traceback that was written as text."""
 _OWN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -71,7 +74,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         clues += tuple(Clue(Source.OUTPUT, line) for line in _command_output(link))
     # Only while the entrypoint is imported: a later ImportError is an error of the code that ran.
     importing = isinstance(error, ImportError) and phase == "import"
-    frame = user_frame(error, code_dir)
+    frame = _frame_in_text(error, code_dir) or user_frame(error, code_dir)
     limit = f"; {met}" if (met := describe_refusal(error)) else ""
     unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
     where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
@@ -293,6 +296,21 @@ def user_frame(error: BaseException, code_dir: str) -> str:
         return ""
     filename, line, name = chosen[-1]
     return f"{_short(filename, code_dir)}:{line} in {name}"
+
+
+def _frame_in_text(error: BaseException, code_dir: str) -> str:
+    """Return the innermost line of the user's code in a traceback that a process of theirs has sent as text.
+
+    `multiprocessing` and `concurrent.futures` chain it as the cause, torch's DataLoader puts it into the message. Empty
+    where there is none.
+    """
+    cause = error.__cause__
+    chained = type(cause).__name__ in ("RemoteTraceback", "_RemoteTraceback")
+    message = _say(cause if chained and cause is not None else error)
+    if not chained and "Original Traceback (most recent call last):" not in message:
+        return ""
+    frames = [match for match in _TEXT_FRAME.finditer(message) if is_users(match["file"], code_dir)]
+    return f"{_short(frames[-1]['file'], code_dir)}:{frames[-1]['line']} in {frames[-1]['name']}" if frames else ""
 
 
 def is_users(filename: str, code_dir: str) -> bool:
