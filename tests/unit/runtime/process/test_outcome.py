@@ -70,7 +70,9 @@ def load_batch(lines):
     try:
         parse_line(lines[0])
     except ValueError:  # as torch's DataLoader raises again what its worker has caught
-        text = "".join(traceback.format_exception(*sys.exc_info()))
+        text = "".join(traceback.format_exception(*sys.exc_info())).replace(
+            "  File", "  # library\n" * 500 + "  File", 1
+        )
         raise ValueError(f"Caught ValueError in DataLoader worker process 0.\nOriginal {text}") from None
 
 

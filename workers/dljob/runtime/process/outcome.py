@@ -52,6 +52,8 @@ _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.Cance
 
 _TEXT_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
 """A frame of a traceback that was written as text."""
+_MOST_TEXT = 100_000
+"""Most characters of an error's text in which frames are looked for."""
 _OWN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -306,7 +308,9 @@ def _frame_in_text(error: BaseException, code_dir: str) -> str:
     """
     cause = error.__cause__
     chained = type(cause).__name__ in ("RemoteTraceback", "_RemoteTraceback")
-    message = _say(cause if chained and cause is not None else error)
+    message = ""
+    with contextlib.suppress(Exception):  # a user's __str__ may raise
+        message = str(cause if chained else error)[:_MOST_TEXT]
     if not chained and "Original Traceback (most recent call last):" not in message:
         return ""
     frames = [match for match in _TEXT_FRAME.finditer(message) if is_users(match["file"], code_dir)]
