@@ -191,6 +191,28 @@ CAUSES = (
         limit_s=MORE_TIME,
     ),
     Cause(
+        name="loader-that-became-slow",
+        group="libraries",
+        program="""
+    import time
+    from dljob import progress
+    from torch.utils.data import DataLoader
+    class Samples:
+        def __len__(self):
+            return 100_000
+        def __getitem__(self, index):
+            time.sleep(0.05 if index < 100 else 2.0)  # CAUSE
+            return index
+    for step, batch in enumerate(DataLoader(Samples(), batch_size=1)):
+        progress(step)
+        print("step", step, flush=True)
+    """,
+        kind="SlowLoader|loader",
+        whom="default/0",
+        ends=False,
+        limit_s=MORE_TIME,
+    ),
+    Cause(
         name="loaders-worker-killed",
         group="libraries",
         program="""

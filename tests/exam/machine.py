@@ -154,6 +154,29 @@ CAUSES = (
         limit_s=90,
     ),
     Cause(
+        name="memory-that-grows-step-by-step",
+        group="machine",
+        program="""
+    import time
+    from dljob import Worker, progress
+    class Main(Worker):
+        def run(self):
+            held = []
+            for step in range(1, 10000):
+                held.append(b"x" * (4 << 20))
+                print("step", step, flush=True)
+                progress(step)
+                time.sleep(0.5)
+    """,
+        roles="- {name: main, entrypoint: {class: work.Main}, resources: {cpu: 200m, memory: 4Gi}}",
+        kind="MemoryGrows",
+        code=(11,),
+        whom="main/0",
+        says=("MiB a step", "full at"),
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
         name="address-space-limit",
         group="machine",
         program=at_step(

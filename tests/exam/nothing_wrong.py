@@ -71,6 +71,24 @@ CAUSES = (
         exit_code=0,
     ),
     Cause(
+        name="steps-that-become-longer",
+        group="nothing wrong",
+        program="""
+    import time
+    from dljob import Worker, progress
+    class Main(Worker):
+        def run(self):
+            for step in range(1, 10000):
+                time.sleep(0.1 if step < 60 else 1.5)
+                progress(step)
+                print("step", step, flush=True)
+    """,
+        roles=ONE_ROLE,
+        kind="",
+        ends=False,
+        limit_s=60,
+    ),
+    Cause(
         name="future-that-nobody-awaits",
         group="nothing wrong",
         program="""

@@ -9,9 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dljob import RoleGroup, Worker, checkpoint, progress, rpc
+from dljob import DataQueue, RoleGroup, WeightChannel, Worker, checkpoint, progress, rpc
 
 EVEN_S = 0.2
+PUBLISH_EVERY, RECEIVE_EVERY = 20, 50
+TAIL, TAILS = 100, 0.005
+"""An item takes so many times as long as usual, and how often."""
 SAVE_EVERY, COMPILE_EVERY, EVAL_EVERY = 40, 150, 110
 
 
@@ -62,6 +65,8 @@ class Trainer(Worker):
             if self.rank == 0:  # a slow disk
                 (out / "saved").write_bytes(bytes(1 << 22))
                 time.sleep(chance.uniform(1, 6))
+        if step % PUBLISH_EVERY == 0 and self.rank == 0:
+            WeightChannel("policy").publish(step, {"version": step})
         if step % EVAL_EVERY == EVAL_EVERY - 1 and chosen == self.rank:
             time.sleep(8)
         if step % COMPILE_EVERY in (0, COMPILE_EVERY - 1) and chosen == self.rank:
@@ -75,15 +80,30 @@ class Rollout(Worker):
         """Steps of very different lengths."""
         entered(self)
         chance = Random(self.rank)  # noqa: S311
-        judges = RoleGroup("judge")
+        judges, samples, weights = RoleGroup("judge"), DataQueue("samples", max_items=4), WeightChannel("policy")
         step = 0
         while not self.context.stopping:
+            samples.get()
+            if step % RECEIVE_EVERY == RECEIVE_EVERY - 1:
+                weights.receive()
             time.sleep(chance.choice((0.05, 0.1, 0.1, 0.2, 0.2, 0.4)))
             if chance.random() < 0.02:
-                judges.call_rank0("judge", chance.uniform(1, 30)).result()
+                judges.call_rank0("judge", chance.uniform(1, 10)).result()
             if chance.random() < 0.01:
                 burn(5)
             progress(step := step + 1)
+
+
+class Feeder(Worker):
+    """Makes items for a queue that is mostly full, and at times empty."""
+
+    def run(self) -> None:
+        """Make items; some take very long."""
+        entered(self)
+        chance, samples = Random(0), DataQueue("samples", max_items=4)  # noqa: S311
+        while not self.context.stopping:
+            time.sleep(0.05 * (TAIL if chance.random() < TAILS else 1))
+            samples.put(0)
 
 
 class Judge(Worker):

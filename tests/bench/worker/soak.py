@@ -1,8 +1,8 @@
-"""A soak: uneven steps, checkpoints, compilations and slow calls for SOAK_S seconds (3600), and no false alarm.
+"""A soak: uneven steps, checkpoints, compilations, slow calls, queues and weights for SOAK_S seconds (3600).
 
-At the end one rank is stopped, and must be named. Exits 1 when anything was said of a hang or a straggler before that,
-when anything was restarted, or when the stopped rank is not named. Bounds are far below the defaults, so that they are
-tried: a pause is up to half of what they allow.
+At the end one rank is stopped, and must be named. Exits 1 when anything was said of a hang, a stall, a straggler or
+slowness before that, when anything was restarted, or when the stopped rank is not named. Bounds are far below the
+defaults, so that they are tried: a pause is up to half of what they allow.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Entries, cluster, folder, say, until
 from bench_jobs import end, manifest, role, submit
 
+from dljob.master.state.problems import SLOWNESS
+from dljob.telemetry import reasons
+
 BOUNDS = {"idleSeconds": 20, "busySeconds": 60}
-ALARMS = ("HangFound", "StragglerFound")
+ALARMS = {reasons.HANG_FOUND, reasons.STALL_FOUND, reasons.STRAGGLER_FOUND, *SLOWNESS} - {reasons.MACHINE_BUSY}
+"""That the machine is busy is true of one that has fewer CPUs than ranks."""
 LOOK_S = 10.0
 VICTIM = 2
 
 
 def alarms(handle: Any) -> list[str]:
-    """All that was said of hangs and stragglers."""
+    """All that was said of hangs, stalls, stragglers and slowness."""
     return [f"{note['target']}: {note['message']}" for note in handle.events() if note["reason"] in ALARMS]
 
 
@@ -52,9 +56,13 @@ def main() -> int:
         trainer = role(
             "trainer", "hang_app.Trainer", 4, type="Elastic", config={"uneven": True}, comm={"backend": "gloo"}
         )
-        others = [role("rollout", "hang_app.Rollout", 2), role("judge", "hang_app.Judge", 1, driver=False)]
+        others = [
+            role("rollout", "hang_app.Rollout", 2),
+            role("judge", "hang_app.Judge", 1, driver=False),
+            role("feeder", "hang_app.Feeder", 1, driver=False),
+        ]
         handle = submit(manifest("soak", out, [trainer, *others], hang=BOUNDS))
-        entries.await_count(7)
+        entries.await_count(8)
         wrong = soak(handle, seconds)
         named: list[str] = []
         took = 0.0
