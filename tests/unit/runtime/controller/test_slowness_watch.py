@@ -133,7 +133,7 @@ async def test_memory_beyond_that_of_the_role_is_told_again_ever_more_rarely(sce
 
 async def test_memory_that_fills_its_machine_is_told(scene: Scene) -> None:
     scene.usage["r/0"] = {"resident": lambda at: [[0, at]], "machine": lambda at: [1, 2, 1300 - at]}
-    await scene.passes(80)
+    await scene.passes(90)
     assert {reason for reason, _, _ in scene.told()} == {reasons.MEMORY_GROWS}
     assert "r/0 grows by 60 MiB a minute" in scene.told()[0][2]
 
@@ -165,9 +165,9 @@ async def test_a_callee_that_takes_longer_is_told(scene: Scene) -> None:
     rows = [["main", "main", "", ""], ["t/0:1", "call", "f", ""]]
     report = json.dumps({"rows": [[*row, 0.0, 0.0, f"{row[1]}.py:7 in f", [], [0, 0, 0, 0]] for row in rows]})
     scene.heartbeats.activities["r", 0] = (1, 0.0, report)
-    await scene.passes(20)
+    await scene.passes(31)
     scene.heartbeats.activities["r", 0] = (1, 0.0, "nonsense")
-    await scene.passes(40)
+    await scene.passes(30)
     ((reason, target, words),) = scene.told()
     assert (reason, target) == (reasons.SLOW_CALLEE, "t")
     assert words.startswith(

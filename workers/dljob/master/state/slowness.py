@@ -266,12 +266,14 @@ def growth_of(readings: Sequence[MemoryReading]) -> Growth | None:
 def _growth(readings: Sequence[MemoryReading]) -> Growth | None:
     if len(readings) < GROWS_READINGS or readings[-1].at - readings[0].at < GROWS_S:
         return None
-    rises = [later.mib > earlier.mib for earlier, later in pairwise(readings)]
     first, last = readings[0], readings[-1]
     grown = last.mib - first.mib
     # What filled up at first, such as a cache, and grows no more, is no leak.
     late = last.mib - readings[len(readings) // 2].mib
-    if sum(rises) < GROWS_SHARE * len(rises) or grown < max(GROWS_MIB, GROWS_PART * first.mib) or late < grown / 4:
+    if grown < max(GROWS_MIB, GROWS_PART * first.mib) or late < grown / 4:
+        return None
+    rises = [later.mib > earlier.mib for earlier, later in pairwise(readings)]
+    if sum(rises) < GROWS_SHARE * len(rises):
         return None
     steps = (last.step or 0) - (first.step or 0)
     return Growth(grown / (last.at - first.at), grown / steps if steps > 0 else None)

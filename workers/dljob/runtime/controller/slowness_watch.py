@@ -40,8 +40,10 @@ from dljob.runtime.process.worker_context import WAITED
 from dljob.tasks import TaskOwner, nobody_waits
 from dljob.telemetry import reasons
 
-EVERY_S, RANKS_A_SECOND = 1.0, 1000
+EVERY_S, RANKS_A_SECOND = 1.0, 500
 """Seconds between two looks, and ranks of a job that are looked at in a second: larger ones are so less often."""
+JUDGED = 3
+"""At one look in so many it is judged what is slow: the looks between only measure steps."""
 ENDS_S, FIRST_S = 25.0, 60.0
 """Seconds for which a problem must not have been found before it is over, as some are measured every ten seconds; and
 in which a new watch finds none over."""
@@ -78,6 +80,7 @@ class SlownessWatch:
         self._heartbeats = heartbeats
         self._now = now
         self._began = now()
+        self._turns = 0
         self._times: dict[RankKey, StepTimes] = {}
         self._readings: dict[RankKey, RankReadings] = {}
         self._usage: dict[str, Mapping[str, Any]] = {}
@@ -106,6 +109,9 @@ class SlownessWatch:
         if state.verdict is not None or state.running_at is None:
             return
         self._read(state, now)
+        self._turns += 1
+        if self._turns % JUDGED:
+            return
         problems = self._problems(state, now)
         for problem in problems:
             key = problem.reason, problem.target
