@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prime_help import Job, eventually
+from prime_help import QUICK, Job, eventually
 
 from dljob.telemetry import reasons
 
@@ -178,3 +180,50 @@ def test_a_rank_that_spins_and_one_that_is_stopped_are_ended_and_their_peers_are
     assert job.connection.pids()["w/1"] == after["w/1"]
     job.go()
     assert job.connection.wait(60)["phase"] == "Succeeded", job.seen()
+
+
+def ask(job: Job, action: str) -> None:
+    """Start a trainer that waits for an answer which does not come."""
+    small = {"resources": {"cpu": "0.3"}}
+    silent = {**job.role("reward", "hang_user.Silent", driver=False), **small}
+    hang = {"action": action, "idleSeconds": 5}
+    job.start({**job.role("trainer", "hang_user.asks"), **small}, silent, faultTolerance={**QUICK, "hang": hang})
+
+
+def standing(job: Job) -> dict[str, Any]:
+    """Return the one stall that stands now; empty: there is none."""
+    stalls = job.connection.status().get("stalls") or [{}]
+    assert len(stalls) == 1, stalls
+    return stalls[0]
+
+
+@pytest.mark.timeout(300)
+def test_a_stall_is_the_same_one_after_its_masters_death(job: Job) -> None:
+    ask(job, "Ignore")
+    before = eventually(lambda: standing(job), 90, job.seen)
+    head, _, tail = before["sentence"].partition(" s for ")
+    assert re.fullmatch(r"trainer/0 has waited \d+(\.\d)?", head), before
+    assert re.fullmatch(r"reward/0\.score, which runs at hang_user\.py:\d+ in score", tail), before
+    job.kill_master(job.master_pid())
+    eventually(lambda: job.connection.status()["restarts"]["master"] == 1, 60, job.seen)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:  # as long as a new PrimeMaster may take to know all waits
+        after = standing(job)
+        assert (after["since"], after["sentence"].partition(" s for ")[2]) == (before["since"], tail), job.seen()
+        time.sleep(1)
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded", job.seen()
+    assert len(found(job, reasons.STALL_FOUND)) == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_callee_that_hangs_again_at_the_same_line_ends_the_job_with_its_sentence(job: Job) -> None:
+    ask(job, "Restart")
+    status = job.connection.wait(120)
+    sentence = r"trainer/0 has waited [\d.]+ s for reward/0\.score, which runs at hang_user\.py:\d+ in score"
+    again = "it stood at the same line before its restart, with no progress between"
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.HANG_REPEATS), job.seen()
+    assert re.fullmatch(f"reward/0: Hang: {sentence}; {again}", status["message"]), status["message"]
+    lost = (job.folder / "lost").read_text().splitlines()[0]
+    assert re.search(rf"died with the call: it may have run, or not; it hung: {sentence}$", lost), lost
+    assert len(found(job)) == 2

@@ -56,6 +56,28 @@ def alone() -> None:
             spin()
 
 
+class Silent(dljob.Worker):
+    """A callee that does not answer before the file `go` is there."""
+
+    @dljob.rpc
+    def score(self) -> None:
+        while not (Path(dljob.current_worker().job_dir) / "go").exists():
+            time.sleep(STEP_S)
+
+
+def asks() -> None:
+    """Call a silent rank until it answers; the words of each lost call are a line of the file `lost`."""
+    _, folder = marked()
+    while True:
+        try:
+            dljob.RoleGroup("reward")[0].score()
+        except dljob.PeerLostError as lost:
+            with (folder / "lost").open("a") as lines:
+                lines.write(f"{lost.message}\n")
+        else:
+            return
+
+
 def spin() -> None:
     while True:
         pass

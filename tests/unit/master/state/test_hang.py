@@ -139,6 +139,9 @@ def test_the_one_for_whom_the_others_wait_is_named_after_its_bound(culprit, boun
     assert verdict.rank == 2
     assert "3 of 4 ranks wait for it in a collective" in verdict.why
     assert ("train.py:7 in step" in verdict.why) == (culprit is BUSY)
+    calls = ProcessSample(activity=Where.COLLECTIVE, call="all_reduce")
+    (verdict,) = judge(paces, {**looks, 3: SamplePair(calls, calls, 1.0)}, bound + 1, POLICY, world=True)
+    assert "3 of 4 ranks wait for it in all_reduce" in verdict.why
 
 
 def test_bounds_grow_with_the_steps_and_with_the_longest_silence_that_ended_by_itself():

@@ -106,6 +106,38 @@ async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypat
     assert scene.offered[1:] == [ev.StallsFound(())]
 
 
+async def test_a_later_master_lets_a_stall_stand_until_it_knows_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.stand(70.0)
+    await scene.turn()
+    await scene.turn(6.0)
+    recorded = scene.state.stalls
+    assert recorded
+    for stands in (True, False):
+        later = Scene(tmp_path, monkeypatch)
+        later.state.stalls = recorded
+        await later.turn()
+        await later.turn(4.0)
+        assert not later.offered, "nobody was heard yet"
+        if stands:
+            later.stand(80.0)
+        else:
+            later.hear("t", ["main", "main", "", "", 0.0, 499.0, "t.py:1 in run", [], NONE])
+            later.hear("r", ["idle", "idle", "", "", 499.0, 499.0, "", [], NONE])
+        for _ in range(3):
+            await later.turn(2.0)
+            assert not later.offered, "a wait must have been known for a while"
+        await later.turn(6.0)
+        assert later.offered == ([] if stands else [ev.StallsFound(())])
+    later = Scene(tmp_path, monkeypatch)
+    later.state.stalls = recorded
+    await later.turn()
+    await later.turn(stall_watch.UNSURE_S + 1.0)
+    assert later.offered == [ev.StallsFound(())], "ranks that are never heard hold nobody up"
+
+
 async def test_reports_of_another_clock_and_nonsense_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,25 @@ def test_a_rank_that_nobody_calls_is_idle() -> None:
     assert "idle" in rows()
 
 
+def test_a_call_that_was_refused_is_no_work() -> None:
+    before = activities.report(0.0)["finished"]
+    CallActivity("t/0:p:1", "score", "t/0").end()
+    assert activities.report(0.0)["finished"] == before
+    ran = CallActivity("t/0:p:2", "score", "t/0")
+    with ran:
+        pass
+    ran.end()
+    assert activities.report(0.0)["finished"] == before + 1
+
+
+def test_a_wait_that_ends_by_an_error_is_no_measure_of_the_next_one() -> None:
+    before = activities.report(0.0)["finished"]
+    with contextlib.suppress(TimeoutError), Waiting("queue", "it", "get", lambda: ()):
+        raise TimeoutError
+    assert not activities._durations
+    assert activities.report(0.0)["finished"] == before
+
+
 def test_a_step_and_an_item_are_progress() -> None:
     activities.begin_main()
     before = rows()["main"][5], activities.report(0.0)["finished"]

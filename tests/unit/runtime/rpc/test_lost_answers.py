@@ -47,10 +47,11 @@ class Master:
         self.await_peer = SimpleNamespace(remote=self._await_peer)
         self.hang_of = SimpleNamespace(remote=self._hang_of)
         self.hang: str | rx.RayError = ""
+        self.asked = list[int]()
 
     async def _hang_of(self, role: str, rank: int, incarnation: int) -> str:
         assert (role, rank) == ("t", 0)
-        assert incarnation in (2, 3)
+        self.asked.append(incarnation)
         if isinstance(self.hang, rx.RayError):
             raise self.hang
         return self.hang
@@ -121,6 +122,21 @@ async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(h
     said = "t/0.score: the process of t/0 (incarnation 3) died with the call: it may have run, or not"
     more = f"; it hung: {hang}" if isinstance(hang, str) else ""
     assert caught.value.message == said + more
+
+
+async def test_a_call_that_the_next_process_refuses_says_for_what_the_one_before_was_ended() -> None:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
+    calls._master, calls._handles["a"] = Master(), Host(rx.ActorDiedError(), Reply(refused=NotRun.NOT_AGAIN))
+    calls._peers["t", 0], calls._master.hang = Peer("t", 0, 2, "a", ready=True), "w/0 has waited 181 s for t/0.score"
+
+    async def next_peer(*_: Any) -> Peer:
+        calls._handles["a"] = host
+        return Peer("t", 0, 3, "a", ready=True)
+
+    host, calls._master.await_peer = calls._handles["a"], SimpleNamespace(remote=next_peer)
+    with pytest.raises(PeerLostError, match=r"incarnation 2\) died .*; it hung: w/0 has waited 181 s for t/0"):
+        await calls._run(RankCall("t", 0, "score", b"", 60.0, False, id="1"), ())
+    assert calls._master.asked == [2]
 
 
 async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type() -> None:

@@ -256,7 +256,8 @@ def _together(
         for rank in absent:
             # A rank that uses a CPU may be compiling or evaluating, so it gets the longer bound.
             if silence > (busy if looks[rank].works else idle):
-                waiting = f"{len(looks) - len(absent)} of {len(looks)} ranks wait for it in a collective"
+                call = next((seen.second.call for seen in looks.values() if seen.second.call), "a collective")
+                waiting = f"{len(looks) - len(absent)} of {len(looks)} ranks wait for it in {call}"
                 return HangFinding(rank, _describe_finding(paces, rank, now, f"{_doing(looks[rank])}; {waiting}"))
     if not absent and silence > idle:
         # All ranks wait for each other: only their steps can tell which one is behind.

@@ -20,7 +20,7 @@ from dljob.master.state.hang import AT_WORK
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
-from dljob.master.state.waits import RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
+from dljob.master.state.waits import STANDS_S, RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
@@ -36,6 +36,10 @@ PAUSE_S = 2.0
 """Seconds between the two looks at a root that show whether it uses a CPU."""
 AGAIN = 1.5
 """A root that works, or could not be looked at, is looked at again when its silence has grown by this factor."""
+KNOWN_S = STANDS_S + 2 * EVERY_S
+"""Seconds after a rank's first report by which a stall that it is in is found."""
+UNSURE_S = 30.0
+"""Seconds for which a new PrimeMaster lets a recorded stall stand whose ranks it has not heard yet."""
 SHOWN = 16
 """Most ranks of a stall whose stacks are written down, the root's first."""
 
@@ -65,6 +69,10 @@ class StallWatch:
         self._now = now
         self._parsed: dict[RankKey, tuple[tuple[int, float, str], RankWaits]] = {}
         """Rank -> the report that was read last, and what it says."""
+        self._began = 0.0
+        """When this watch looked at the graph first."""
+        self._first_reports: dict[RankKey, float] = {}
+        """Rank -> when this watch had its first report."""
         self._seen: dict[WaitId, tuple[float, float]] = {}
         """Wait -> when it began, and when this watch saw it first."""
         self._reported: tuple[Stall, ...] = ()
@@ -84,15 +92,25 @@ class StallWatch:
         state, now = self._state(), self._now()
         if state.verdict is not None or state.running_at is None:
             return
+        self._began = self._began or now
         findings = self._findings(state, now)
-        stalls = tuple(map(_stall, findings))
+        names = {finding.name for finding in findings}
+        kept = (stall for stall in state.stalls if stall.name not in names and self._is_unsure(stall, now))
+        stalls = (*map(_stall, findings), *kept)
         if standing_stalls(state, stalls) != state.stalls:
             await self._offer(ev.StallsFound(stalls))
         for finding in findings:
             self._look_at(state, finding)
 
+    def _is_unsure(self, stall: Stall, now: float) -> bool:
+        """Whether this watch may have begun too late to find a stall that an earlier PrimeMaster has recorded."""
+        waits_known = all(now - self._first_reports.get(key, now) > KNOWN_S for key in stall.ranks)
+        return not waits_known and now - self._began <= UNSURE_S
+
     def _findings(self, state: JobState, now: float) -> tuple[WaitFinding, ...]:
         reports = self._reports()
+        for key in reports:
+            self._first_reports.setdefault(key, now)
         rows = (activity for report in reports.values() for activity in report.activities)
         if not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()

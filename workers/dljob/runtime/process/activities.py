@@ -171,9 +171,11 @@ class Waiting:
         self.begun = monotonic()
         _waits[self] = None
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         _waits.pop(self, None)
         self.activity.touched = ended = monotonic()
+        if error is not None:
+            return  # a lost call, or a time-out: how long that took says nothing of how long the next one may take
         key = (self.kind, self.name, self.method)
         durations = _durations.get(key)
         if durations is None:
@@ -245,9 +247,10 @@ def paused(what: str) -> Generator[None]:
 class CallActivity:
     """The activity of a call from another role, from its arrival to its end."""
 
-    __slots__ = ("_token", "activity")
+    __slots__ = ("_has_run", "_token", "activity")
 
     def __init__(self, call: str, method: str, caller: str) -> None:
+        self._has_run = False
         self.activity = _calls[call] = Activity(call, "call", method, get_ident(), caller)
 
     def queue(self, what: str) -> None:
@@ -260,6 +263,7 @@ class CallActivity:
         self.activity.thread = get_ident()
         self.activity.touched = monotonic()
         self._token = _current.set(self.activity)
+        self._has_run = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -268,7 +272,7 @@ class CallActivity:
     def end(self) -> None:
         """Forget a call that has ended."""
         _calls.pop(self.activity.id, None)
-        _Totals.finished += 1
+        _Totals.finished += self._has_run  # one that was refused is no work
         _Totals.touched = monotonic()
 
 

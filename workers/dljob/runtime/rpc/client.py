@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -319,8 +320,8 @@ class RpcClient:
                     return reply
         except PeerLostError as lost:
             self.counts.add(call, LOST)
-            if lost.died and not call.once and not call.role.startswith(KEEPER):
-                await self._explain(lost)
+            if (lost.died or call.tried) and not call.once and not call.role.startswith(KEEPER):
+                await self._explain(lost, call.after or lost.incarnation)
             raise
         except LateError as late:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
@@ -439,7 +440,8 @@ class RpcClient:
                 return None
             case NotRun.NOT_AGAIN:
                 call.died = False
-                raise call.lost_with(peer)
+                # It was lost with an earlier process, where there was one: this one only refuses it.
+                raise call.lost_with(replace(peer, incarnation=call.after or peer.incarnation))
             case _:
                 return reply
 
@@ -460,12 +462,12 @@ class RpcClient:
             self._peers.pop((call.role, call.rank), None)
             await self._pause(call)
 
-    async def _explain(self, lost: PeerLostError) -> None:
-        """Add to a loss the sentence of the hang for which PrimeMaster ended the callee, where it did."""
+    async def _explain(self, lost: PeerLostError, incarnation: int) -> None:
+        """Add to a loss the sentence of the hang for which PrimeMaster ended that incarnation, where it did."""
         if self._master is None:
             return  # it restarts: the caller need not wait for it to hear of its loss
         with suppress(TimeoutError, ValueError, rx.RayError):
-            question = self._master.hang_of.remote(lost.role, lost.rank, lost.incarnation)
+            question = self._master.hang_of.remote(lost.role, lost.rank, incarnation)
             hang = await asyncio.wait_for(_plain(question), EXPLAIN_S)
             lost.message += f"; it hung: {hang}" if hang else ""
 
