@@ -29,6 +29,8 @@ STALLS = 3
 STANDS = "see what it does there in its stack and log; a restart of it ends the wait, if it would not do the same again"
 MASTER = "master"
 """Target of a restart of PrimeMaster."""
+WAIT = "Wait"
+"""Level of a fault that restarts nothing: a part of the job is silent, and is waited for."""
 _ORDERED = ("Requested", "Resized")
 """Reasons of restarts that somebody ordered: no failures."""
 
@@ -102,6 +104,8 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
     last = faults[-1]
     remedy = _remedy(last)
+    if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
+        remedy = remedy._replace(advice=remedy.without_kubernetes)
     lines = [*head, *_first(last), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
@@ -178,7 +182,7 @@ def _cause(fault: Json) -> tuple[str, str]:
 
 def _remedy(fault: Json) -> Remedy:
     # PrimeMaster has no rank's log, but one of its own.
-    if fault.get("target") == MASTER:
+    if fault.get("target") == MASTER and fault.get("level") != WAIT:
         return VERDICTS[reasons.MASTER_BUDGET]
     reason, words = _cause(fault)
     # What ended the whole job, such as the end of its Ray, may be no failure of a rank.
@@ -216,6 +220,10 @@ def _done(status: Json, faults: Sequence[Json]) -> list[str]:
     level, target = last.get("level"), last.get("target")
     if level == "Fail":
         done = "the job ended"
+    elif level == WAIT:
+        spent = last.get("seconds")
+        answers = f"it answers again, after {seconds(spent)}" if isinstance(spent, int | float) else "no answer yet"
+        done = f"{target} is waited for; {answers}; nothing restarted for it"
     else:
         spent = last.get("seconds")
         took = f"recovered in {seconds(spent)}" if isinstance(spent, int | float) else "not yet recovered"

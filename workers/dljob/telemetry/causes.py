@@ -247,6 +247,15 @@ RULES: tuple[CauseRule, ...] = (
         of=EvidenceScope.KILLED,
     ),
     CauseRule(
+        "raylet-ended",
+        Source.NODE,
+        ("raylet (pid *)",),
+        "NodeLost",
+        "the raylet (pid 7242) of cpu2-0 was ended by SIGKILL from outside",
+        "dljob: what the parent of an embedded Ray's raylets writes down",
+        of=EvidenceScope.OUTSIDE,
+    ),
+    CauseRule(
         "xid",
         Source.KERNEL,
         tuple(f"nvrm: xid (*): {number}," for number in NVIDIA_XID),

@@ -39,6 +39,8 @@ class Source(StrEnum):
     """A finding of the hang detection."""
     WITNESS = "witness"
     """A metric of another program on the machine."""
+    NODE = "node"
+    """How the process of the backend ended that makes a machine a node, as its parent tells."""
     STACKS = "stacks"
     """Path of the file with the stacks of a role's ranks."""
 

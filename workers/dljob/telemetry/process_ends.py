@@ -37,12 +37,16 @@ class ProcessEnd(NamedTuple):
 
 def describe_end(end: ProcessEnd) -> str:
     """Return how a process ended: `the raylet (pid 7242) of cpu2-0 was ended by SIGKILL from outside`."""
-    process = f"the {end.program} (pid {end.pid}) of {end.node}"
-    if end.status is None:
+    return describe_exit(f"the {end.program} (pid {end.pid}) of {end.node}", end.status, end.error)
+
+
+def describe_exit(process: str, status: int | None, error: str = "") -> str:
+    """Return how a process ended, by its wait status and the last error that it logged."""
+    if status is None:
         return f"{process} ended, and its exit status is unknown"
-    number, error = end.status & 0x7F, f": {end.error}" if end.error else ""
+    number, error = status & 0x7F, f": {error}" if error else ""
     if not number:
-        return f"{process} ended by itself with code {end.status >> 8 & 0xFF}{error}"
+        return f"{process} ended by itself with code {status >> 8 & 0xFF}{error}"
     known = {each.value: each.name for each in signal.Signals}
     name = known.get(number, f"signal {number}")
     return f"{process} crashed: {name}{error}" if number in CRASHES else f"{process} was ended by {name} from outside"

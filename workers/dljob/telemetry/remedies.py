@@ -36,6 +36,8 @@ class Remedy(NamedTuple):
 
     kind: CauseKind
     advice: str = ""
+    without_kubernetes: str = ""
+    """The advice for a job on no Kubernetes; empty: the same."""
 
 
 FAULTS: Mapping[str, Remedy] = {
@@ -49,8 +51,17 @@ FAULTS: Mapping[str, Remedy] = {
     "DeviceError": Remedy(
         CauseKind.DEVICE, "drain the node and check its device; nvidia-smi -q or npu-smi info names faults"
     ),
-    "NodeLost": Remedy(CauseKind.NODE, "look at the node: kubectl describe node NODE, or its kernel log"),
-    "NodeFrozen": Remedy(CauseKind.NODE, "look at the node: its load, its disk and its network"),
+    "NodeLost": Remedy(
+        CauseKind.NODE,
+        "look at the node: kubectl describe node NODE, or its kernel log",
+        "see who ended it: the machine's kernel log (dmesg) or its other users; on the Ray of dljob run no other node"
+        " comes: stop the job, then run it again",
+    ),
+    "NodeFrozen": Remedy(
+        CauseKind.NODE,
+        "look at the node: its load, its disk and its network",
+        "resume what is stopped (kill -CONT PID), or look at the machine: its load, its disk and its network",
+    ),
     "Network": Remedy(
         CauseKind.NODE, "check the network between the nodes of these ranks; dljob doctor tests this machine"
     ),

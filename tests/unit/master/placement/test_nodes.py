@@ -68,6 +68,47 @@ def test_a_node_is_frozen_once_until_it_thaws():
     assert world.notes(reasons.NODE_RECOVERED)
 
 
+def test_a_silent_part_is_an_open_fault_until_it_answers_and_restarts_nothing():
+    world = boot()
+    seen, why = len(world.all_actions), "its raylet (pid 7) is stopped (state T)"
+    node = world.state.units["w/0"].node
+    for target in (f"node/{node}", "head"):
+        world.send(ev.PartSilent(target, 3.0, why))
+        world.send(ev.PartSilent(target, 9.0, why))
+    assert [fault.target for fault in world.state.faults] == [f"node/{node}", "head"], "each once"
+    shown = status.status(world.state, world.now, {})["lastFault"]
+    assert (shown["level"], shown["firstCause"]) == ("Wait", f"head: NodeFrozen: no answer for 3.0 s: {why}")
+    assert not shown["recoveredAt"]
+    world.send(ev.PartAnswers("head"), after=2.0)
+    world.send(ev.PartAnswers("head"))
+    assert status.status(world.state, world.now, {})["lastFault"]["seconds"] == 5.0
+    (note,) = world.notes(reasons.NODE_RECOVERED)
+    assert (note.target, note.message) == ("head", "it answers again, after 5.0 s")
+    assert world.state.faults[0].recovered is None
+    assert not [each for each in world.all_actions[seen:] if not isinstance(each, act.Note)]
+
+
+def test_a_silence_ends_with_the_loss_or_the_freeze_that_follows_it():
+    world = boot(3)
+    first, second = (world.state.units[unit].node for unit in ("w/0", "w/1"))
+    for node in (first, second):
+        world.send(ev.PartSilent(f"node/{node}", 15.0))
+    world.send(ev.NodeFrozen(first, 30.0, "its raylet (pid 7) is stopped (state T)"))
+    assert "has not answered for 30.0 s: its raylet (pid 7)" in world.notes(reasons.NODE_FROZEN)[0].message
+    world.lose_node(second)
+    world.settle()
+    assert [fault.recovered is None for fault in world.state.faults if fault.level == "Wait"] == [False, False]
+
+
+def test_the_end_of_a_raylet_that_its_parent_saw_is_told_with_the_loss_of_its_node():
+    world, words = boot(3), "the raylet (pid 7242) of cpu2-0 was ended by SIGKILL from outside"
+    node = world.state.units["w/0"].node
+    world.send(ev.CauseLearned(f"node/{node}", (Clue("node", words),)))
+    world.lose_node(node)
+    world.settle()
+    assert (world.state.faults[0].reason, words in world.state.faults[0].cause) == ("NodeLost", True)
+
+
 def test_a_policy_that_ignores_frozen_nodes_leaves_everything_as_it_is():
     world = boot(node={"action": "Ignore"})
     before = world.state

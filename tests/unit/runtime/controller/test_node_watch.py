@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,18 @@ from dljob.errors import UsageError
 from dljob.master.state import events as ev
 from dljob.master.state.actions import Note, RankStart, StartRanks
 from dljob.master.state.state import Exclusion, HostPhase
-from dljob.master.state.views import HostId, NodeView
+from dljob.master.state.views import Clue, HostId, NodeView
+from dljob.plan.labels import NODE_NAME
+from dljob.runtime.backend import ray_processes
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec
+from dljob.runtime.backend.ray_processes import ProcessFile, ProcessReader
 from dljob.runtime.controller import node_watch
 from dljob.runtime.controller.node_watch import SMALL, NodeWatch, may_go, nodes_to_watch
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat, saver_name
 from dljob.spec.policy import FaultTolerance
 from dljob.tasks import TaskOwner
+from dljob.telemetry.process_ends import ProcessEnd
 
 INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 1),))
 
@@ -216,11 +221,66 @@ async def test_the_watch_waits_and_says_so_when_most_nodes_are_silent(
     here: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     await up(here)
-    await here.pass_time(29.75, "n0")
+    await here.pass_time(14.75, "n0")
     assert here.told == []
+    await here.pass_time(15, "n0")
+    assert here.told == [ev.PartSilent("node/n1", 15.0), ev.PartSilent("node/n2", 15.0)]
     await here.pass_time(0.25, "n0")
     assert sorted(here.frozen()) == ["n1", "n2"]
     assert caplog.messages == ["2 of 3 nodes are silent; 2 wait for 30 s"]
+
+
+async def test_a_silence_that_ends_in_time_is_told_with_its_end(here: Listener) -> None:
+    await up(here)
+    await here.pass_time(16, "n0")
+    await here.pass_time(1, *ALL)
+    assert here.told[2:] == [ev.PartAnswers("node/n1"), ev.PartAnswers("node/n2")]
+
+
+@pytest.fixture
+def embedded(here: Listener, tmp_path: Path) -> ProcessFile:
+    """The watch is one of an embedded Ray, whose parent has this file; the name of node n1 is cpu-1."""
+    here.watch._processes = ProcessReader(tmp_path)
+    here.state.nodes = tuple(
+        replace(view, labels=((NODE_NAME, f"cpu-{number}"),)) for number, view in enumerate(here.state.nodes)
+    )
+    return ProcessFile(tmp_path)
+
+
+async def test_the_end_of_a_raylet_is_told_as_soon_as_its_parent_knows(here: Listener, embedded: ProcessFile) -> None:
+    await up(here)
+    embedded.add_start("raylet", "cpu-1", 2**22 + 1)
+    embedded.add_end(ProcessEnd("raylet", "cpu-1", 2**22 + 1, 9))
+    embedded.add_end(ProcessEnd("raylet", "of another job", 2**22 + 2, 9))
+    await here.pass_time(1, *ALL)
+    words = f"the raylet (pid {2**22 + 1}) of cpu-1 was ended by SIGKILL from outside"
+    assert here.told == [ev.CauseLearned("node/n1", (Clue("node", words),))]
+
+
+async def test_a_stopped_raylet_and_head_are_told_and_their_answers_too(
+    here: Listener, embedded: ProcessFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {5: "T", 7: "S"}
+    monkeypatch.setattr(ray_processes, "_state", lambda pid: states[pid])
+    await up(here)
+    embedded.add_start("gcs_server", "the head", 5)
+    embedded.add_start("raylet", "cpu-1", 7)
+    await here.pass_time(10, *ALL)
+    assert here.told == [ev.PartSilent("head", 3.0, "the gcs_server (pid 5) of the head is stopped (state T)")]
+    states[5], states[7] = "S", "T"
+    await here.pass_time(10, *ALL)
+    words = "the raylet (pid 7) of cpu-1 is stopped (state T)"
+    # If Ray gives the node up, its loss is put down to that.
+    learned = ev.CauseLearned("node/n1", (Clue("node", words),))
+    assert here.told[1:] == [ev.PartAnswers("head"), learned, ev.PartSilent("node/n1", 3.0, words)]
+
+
+async def test_a_primemaster_that_did_not_run_for_seconds_tells_so(here: Listener, embedded: ProcessFile) -> None:
+    await up(here)
+    here.now += 15
+    await here.watch.turn(here.now)
+    assert [type(event) for event in here.told] == [ev.PartSilent, ev.PartAnswers]
+    assert here.told[0].target == "master"
 
 
 async def test_an_agent_that_dies_is_made_again_and_its_node_is_not_frozen(here: Listener) -> None:

@@ -7,7 +7,7 @@ node, so other nodes can be used at once, but the node itself only after the lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from dljob.master.placement import departures
@@ -15,14 +15,17 @@ from dljob.master.placement.admission import leave, nodes_seen, try_to_place
 from dljob.master.placement.exclusions import exclude, exclusion_times, set_exclusion, with_domains
 from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks, relaunch
-from dljob.master.state.events import NodeFrozen, NodesSeen, NodeThawed
+from dljob.master.state.events import NodeFrozen, NodesSeen, NodeThawed, PartAnswers, PartSilent
 from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import FaultRecord
 from dljob.master.state.state import JobState
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 
 _ID = attrgetter("id")
+WAIT = "Wait"
+"""Level of a fault that restarts nothing: a part of the job is silent, and is waited for."""
 
 
 def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
@@ -34,6 +37,10 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
         if name not in live:
             set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
+    there = {f"node/{node.id}" for node in event.nodes}
+    _end_waits(
+        d, (fault.target for fault in d.faults if fault.target.startswith("node/") and fault.target not in there)
+    )
     departures.announced(d, event.nodes)
     relaunch.request_replacements(d, event.nodes)
     nodes_seen(d, event)
@@ -56,7 +63,8 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
     known = any(node.id == name for node in d.nodes)
     if d.ending or not known or (old is not None and old.silent) or d.job.fault_tolerance.node.action == "Ignore":
         return
-    why = f"node {name} has not answered for {event.silent_s:.1f} s"
+    why = f"node {name} has not answered for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
+    _end_waits(d, (f"node/{name}",))
     d.note(reasons.NODE_FROZEN, f"node/{name}", why)
     exclude(d, name, Reason.NODE_FROZEN.value, why, silent=True)
     _leave_with_domain(d, name, Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
@@ -75,6 +83,36 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
         f"it answers again, {d.now - own.since:.1f} s after it was excluded",
     )
     try_to_place(d)
+
+
+def handle_silence(d: StateTransaction, event: PartSilent) -> None:
+    """Record that a part of the job is silent: nothing restarts, but users can see what the job waits for."""
+    if d.ending or any(fault.target == event.target for fault in _waits(d)):
+        return
+    words = f"no answer for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
+    cause = f"{event.target}: {Reason.NODE_FROZEN.value}: {words}"
+    since = d.now - event.silent_s
+    d.append_fault(FaultRecord(d.next_serial(), WAIT, Reason.NODE_FROZEN.value, event.target, cause, since))
+    d.note(reasons.PART_SILENT, event.target, f"{words}; it is waited for")
+
+
+def handle_answer(d: StateTransaction, event: PartAnswers) -> None:
+    """Handle a silent part that answers again."""
+    for fault in _end_waits(d, (event.target,)):
+        d.note(reasons.NODE_RECOVERED, event.target, f"it answers again, after {d.now - fault.detected:.1f} s")
+
+
+def _waits(d: StateTransaction) -> list[FaultRecord]:
+    """Return the silences that are not over."""
+    return [fault for fault in d.faults if fault.level == WAIT and fault.recovered is None]
+
+
+def _end_waits(d: StateTransaction, targets: Iterable[str]) -> list[FaultRecord]:
+    """End the silences of these parts: they answer, or what follows has a fault of its own. Return them."""
+    wanted = frozenset(targets)
+    ended = [fault for fault in _waits(d) if fault.target in wanted]
+    d.recover_faults(fault.id for fault in ended)
+    return ended
 
 
 def leave_by_rule(d: StateTransaction) -> None:

@@ -72,6 +72,26 @@ class NodeFrozen:
 
     node: str
     silent_s: float
+    why: str = ""
+    """What the machine tells of its processes; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSilent:
+    """A node, Ray's head or PrimeMaster did not answer or run for `silent_s` seconds, and is waited for."""
+
+    target: str
+    """"node/<Ray's node id>", "head" or "master"."""
+    silent_s: float
+    why: str = ""
+    """What the machine tells of it; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartAnswers:
+    """A part that was reported silent answers again."""
+
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,6 +570,8 @@ Event = (
     | Carried
     | NodesSeen
     | NodeFrozen
+    | PartSilent
+    | PartAnswers
     | NodeThawed
     | CopiesSaved
     | RelaunchTold

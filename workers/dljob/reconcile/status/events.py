@@ -35,7 +35,8 @@ def _nodes(old: Object, new: Object) -> Iterator[Event]:
 
 def _faults(old: Object, new: Object) -> Iterator[Event]:
     for fault in _fresh(old, new):
-        then = "the job ends" if text(fault, "level") == FATAL else f"restarted at level {text(fault, 'level')}"
+        done = {FATAL: "the job ends", "Wait": "it is waited for"}
+        then = done.get(text(fault, "level"), f"restarted at level {text(fault, 'level')}")
         kind = "Normal" if text(fault, "reason") in (ORDERED, RESIZED) else "Warning"
         yield Event(kind, text(fault, "reason"), f"{_cause(fault)}; {then}", "Recovering")
     yield from _known_later(old, new)

@@ -17,11 +17,15 @@ from typing import Any
 
 from dljob.linux.descendants import below
 from dljob.runtime.backend.sweeper import MARK
-from dljob.telemetry.process_ends import ProcessEnd, describe_states, last_error
+from dljob.telemetry.process_ends import STATES, ProcessEnd, describe_states, last_error
 
 FILE = "processes.jsonl"
 PROGRAMS = ("raylet", "gcs_server")
 """Processes of a Ray without which a node, or all of it, is lost."""
+STOPPED = ("T", "t")
+"""States of a process that runs only once somebody resumes it."""
+LOOPBACK = Path("/sys/class/net/lo/flags")
+_IFF_UP = 1
 LOG_BYTES = 256 << 10
 """Bytes of the end of each log that is kept."""
 KEPT = "ray-logs"
@@ -50,14 +54,17 @@ class ProcessFile:
 
 
 class ProcessReader:
-    """The file, as PrimeMaster reads it: each end once."""
+    """The file, as PrimeMaster reads it: each end once; and the states of the processes that live."""
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`: that of the embedded Ray; None: this Ray is no embedded one, and nothing is known."""
+        self.is_embedded = folder is not None
         self._file = None if folder is None else folder / FILE
         self._offset = 0
         self.raylets: dict[str, int] = {}
         """Node's name -> pid of its raylet."""
+        self._pids: dict[int, tuple[str, str]] = {}
+        """Pid -> program and node of a process that has not ended."""
 
     def new_ends(self) -> list[ProcessEnd]:
         """Return the ends that were written down since the last call, and learn of new raylets."""
@@ -65,7 +72,10 @@ class ProcessReader:
         for row in self._new_rows():
             if row.pop("ended", False):
                 ends.append(ProcessEnd(**row))
-            elif row["program"] == "raylet":
+                self._pids.pop(row["pid"], None)
+                continue
+            self._pids[row["pid"]] = row["program"], row["node"]
+            if row["program"] == "raylet":
                 self.raylets[row["node"]] = row["pid"]
         return ends
 
@@ -80,11 +90,18 @@ class ProcessReader:
                 self._offset += len(line)
                 yield json.loads(line)
 
+    def stopped(self) -> dict[str, str]:
+        """Return node's name -> which process of Ray is stopped there: its raylet, or for the head also the GCS."""
+        stuck = ((program, node, pid) for pid, (program, node) in self._pids.items() if _state(pid) in STOPPED)
+        return {node: f"the {program} (pid {pid}) of {node} is {STATES['T']} (state T)" for program, node, pid in stuck}
+
     def why_silent(self, node: str) -> str:
-        """Return why a node does not answer, by the states of its processes; empty if they can run, or are unknown."""
+        """Return why a node does not answer: the states of its processes, or the loopback; empty if both are well."""
         raylet = self.raylets.get(node, 0)
-        states = [_state(pid) for pid in (raylet, *below(raylet))] if raylet else []
-        return describe_states(raylet, states) if states else ""
+        if not raylet:
+            return ""
+        states = describe_states(raylet, [_state(pid) for pid in (raylet, *below(raylet))])
+        return states or ("the interface lo of this machine is down" if _is_loopback_down() else "")
 
 
 def embedded_folder() -> Path | None:
@@ -133,6 +150,28 @@ def _tail(log: Path) -> list[str]:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
         return file.read().decode("utf-8", "replace").splitlines(keepends=True)
     return []
+
+
+def replace_master_pid(uid: str, pid: int) -> int:
+    """Note the pid of a job's new PrimeMaster on an embedded Ray; return that of the one before it, 0 if none is known.
+
+    Both are on the head, as no other machine is there.
+    """
+    folder, before = embedded_folder(), 0
+    if folder is None:
+        return 0
+    file = folder / f"master-{uid[:8]}"
+    with suppress(OSError, ValueError):
+        before = int(file.read_text())
+    with suppress(OSError):
+        file.write_text(str(pid))
+    return before
+
+
+def _is_loopback_down() -> bool:
+    with suppress(OSError, ValueError):
+        return not int(LOOPBACK.read_text(), 16) & _IFF_UP
+    return False
 
 
 def _state(pid: int) -> str:

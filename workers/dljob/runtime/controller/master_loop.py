@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from dljob.master.state.state import JobState, Phase
 from dljob.master.status import numbers_of, sizes_of
 from dljob.master.transition import next_wake
 from dljob.runtime.backend.interface import Backend
+from dljob.runtime.backend.ray_processes import replace_master_pid
 from dljob.runtime.controller.decisions import entries, fold
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
@@ -44,6 +46,7 @@ from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
+from dljob.runtime.forked_workers import worker_ends
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.first_start import JobOverError, begin, highest_claim
 from dljob.runtime.journal.job_record import sign_off
@@ -57,6 +60,7 @@ from dljob.runtime.process.clock import JobClock, clock_sample
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 from dljob.telemetry import reasons
+from dljob.telemetry.process_ends import describe_exit
 
 log = logging.getLogger(__package__)
 
@@ -273,6 +277,7 @@ class MasterLoop:
             self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
             return
         if not known:
+            replace_master_pid(self.setup.info.uid, os.getpid())
             now = self._now()
             self.state = self.setup.initial(now)
             record = {"k": "begin", "at": now, "plan": self.setup.plan.digest, **self._facts}
@@ -281,7 +286,7 @@ class MasterLoop:
         await self._snapshot()
         log.info("epoch %d begins, after a replay of %d records", replay.epoch, len(replay.records))
         # First in the inbox: the core must know of the new epoch before it judges what any actor reports.
-        cause = "PrimeMaster was lost" if known else ""
+        cause = await asyncio.to_thread(self._why_lost) if known else ""
         chosen = () if known else self.setup.chosen
         self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew), chosen), None))
         if self.setup.carried is not None and not self.state.carried:
@@ -304,6 +309,12 @@ class MasterLoop:
             self._tell_sizes()
         self.recovered = True
         await self._show()
+
+    def _why_lost(self) -> str:
+        """Return how the PrimeMaster before this one ended, as far as this machine knows."""
+        before = replace_master_pid(self.setup.info.uid, os.getpid())
+        status = worker_ends.wait_status(before) if before and before != os.getpid() else None
+        return "PrimeMaster was lost" if status is None else describe_exit(f"it (pid {before})", status)
 
     async def _reattach(self, state: JobState) -> None:
         for number, (host, seen) in enumerate(live_hosts(state), 1):

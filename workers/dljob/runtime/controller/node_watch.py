@@ -20,13 +20,17 @@ from dljob.master.state.actions import StartRanks
 from dljob.master.state.silence import frozen
 from dljob.master.state.state import HostPhase, JobState
 from dljob.master.state.views import Clue, HostId
+from dljob.plan.labels import NODE_NAME
 from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.backend.ray_processes import ProcessReader, embedded_folder
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
+from dljob.runtime.process.evidence import of_the_dead
 from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat, saver_name
 from dljob.spec.capabilities import Capability
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 from dljob.telemetry.evidence import Source
+from dljob.telemetry.process_ends import describe_end
 
 log = logging.getLogger(__package__)
 
@@ -52,6 +56,11 @@ LOOK_S = 1.0
 REAP_AGAIN_S = 1.0
 """Pause (s) before a node is asked a second time to end leftover processes: the host that a spare replaces may only
 just be dying at the first."""
+
+STOPPED_S = 10.0
+"""Seconds in which the event loop did not run, after which PrimeMaster itself counts as having been stopped."""
+HEAD, MASTER = "head", "master"
+"""Targets of `PartSilent` that are no nodes of ranks."""
 
 Offer = Callable[..., Awaitable[None]]
 
@@ -92,6 +101,13 @@ class NodeWatch:
         self._closed = False
         self.all_go = ""
         """Why all nodes end, once they do: then no node's preStop needs to wait for its ranks to leave. Else empty."""
+        self._processes = ProcessReader(embedded_folder())
+        self._node_ids: dict[str, str] = {}
+        """Name -> Ray's id of each node of an embedded Ray, also of one that is lost."""
+        self._stopped_since: dict[str, float] = {}
+        """Node's name -> when a process of Ray there was first seen stopped, by the watch's clock."""
+        self._silent: set[str] = set()
+        """Targets that were reported silent."""
         self._own_node = backend.here()
         """PrimeMaster's own node: while this code runs it is not frozen, however long its agent is silent."""
         self._why = ""
@@ -116,9 +132,13 @@ class NodeWatch:
 
     async def turn(self, now: float) -> None:
         """Advance the clock, adjust the set of agents and judge silences; `now` is the event loop's time (s)."""
-        self._clock += min(now - self._last, 2 * TICK_S)
-        self._last = now
+        pause_s, self._last = now - self._last, now
+        self._clock += min(pause_s, 2 * TICK_S)
         state = self._state()
+        if self._processes.is_embedded:
+            self._node_ids |= {name: node.id for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
+            await self._report_ends()
+            await self._report_stops(state, pause_s)
         # No agents before the job runs once: their start would compete with that of the ranks.
         if state.verdict is not None:
             self._keep(())
@@ -148,14 +168,73 @@ class NodeWatch:
         if why and why != self._why:
             log.warning("%s", why)
         self._why = why
+        policy = state.job.fault_tolerance.node
+        for node, seconds in silences.items():
+            if node not in found and seconds >= max(policy.freeze_seconds, 2 * self.pauses()[0]):
+                reason = self._why_silent(node)
+                # Without a sign of the machine it may only be busy.
+                if reason or seconds >= policy.unreachable_seconds / 2:
+                    await self._report_silence(f"node/{node}", seconds, reason)
+            elif seconds < policy.freeze_seconds and not self._is_stopped(node):
+                await self._report_answer(f"node/{node}")
         if found:
             # While a job runs the core rarely hears of free resources: have it place the units by fresh ones.
             with suppress(Exception):  # a fresh look only: the node list is asked for again within a second
                 async with asyncio.timeout(LOOK_S):
                     await self._offer(ev.NodesSeen(await self._backend.nodes()))
-            await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
+            for node, seconds in found.items():
+                self._silent.discard(f"node/{node}")
+                await self._offer(ev.NodeFrozen(node, round(seconds, 3), self._why_silent(node)))
             for node in found:
                 self._begin("end of a saver's agent", partial(self._kill_saver_agent, node))
+
+    async def _report_ends(self) -> None:
+        """Offer how raylets of an embedded Ray ended, as their parent wrote it down; Ray tells of it a second later."""
+        for end in self._processes.new_ends():
+            if node := self._node_ids.get(end.node):
+                clues = [Clue(Source.NODE.value, describe_end(end)), *await asyncio.to_thread(of_the_dead, end.pid)]
+                await self._offer(ev.CauseLearned(f"node/{node}", tuple(clues)))
+
+    async def _report_stops(self, state: JobState, pause_s: float) -> None:
+        """Report processes of an embedded Ray that a signal or a debugger has stopped, and PrimeMaster itself."""
+        if state.running_at is None:
+            return
+        if pause_s >= STOPPED_S:
+            why = "its process did not run: it was stopped, or the machine had no time for it"
+            await self._offer(ev.PartSilent(MASTER, round(pause_s, 3), why), ev.PartAnswers(MASTER))
+        stopped = self._processes.stopped()
+        for name in self._stopped_since.keys() - stopped.keys():
+            del self._stopped_since[name]
+            await self._report_answer(self._target(name))
+        for name, why in stopped.items():
+            since = self._stopped_since.setdefault(name, self._clock)
+            if self._clock - since >= state.job.fault_tolerance.node.freeze_seconds:
+                target = self._target(name)
+                if target not in self._silent and target != HEAD:
+                    # If Ray gives the node up, this is why.
+                    await self._offer(ev.CauseLearned(target, (Clue(Source.NODE.value, why),)))
+                await self._report_silence(target, self._clock - since, why)
+
+    def _target(self, name: str) -> str:
+        """Return the target of reports about a node of an embedded Ray, by its name."""
+        return f"node/{self._node_ids[name]}" if name in self._node_ids else HEAD
+
+    def _is_stopped(self, node: str) -> bool:
+        return any(self._node_ids.get(name) == node for name in self._stopped_since)
+
+    def _why_silent(self, node: str) -> str:
+        """Return what this machine tells of a silent node of an embedded Ray; empty: nothing."""
+        return next((self._processes.why_silent(name) for name, id_ in self._node_ids.items() if id_ == node), "")
+
+    async def _report_silence(self, target: str, seconds: float, why: str) -> None:
+        if target not in self._silent:
+            self._silent.add(target)
+            await self._offer(ev.PartSilent(target, round(seconds, 3), why))
+
+    async def _report_answer(self, target: str) -> None:
+        if target in self._silent:
+            self._silent.discard(target)
+            await self._offer(ev.PartAnswers(target))
 
     def _begin(self, kind: str, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
         work = self._owner.repeat(kind, what, nobody_waits)
