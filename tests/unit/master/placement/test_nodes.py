@@ -95,6 +95,7 @@ def test_a_silence_ends_with_the_loss_or_the_freeze_that_follows_it():
         world.send(ev.PartSilent(f"node/{node}", 15.0))
     world.send(ev.NodeFrozen(first, 30.0, "its raylet (pid 7) is stopped (state T)"))
     assert "has not answered for 30.0 s: its raylet (pid 7)" in world.notes(reasons.NODE_FROZEN)[0].message
+    world.send(ev.PartSilent(f"node/{first}", 31.0))
     world.lose_node(second)
     world.settle()
     assert [fault.recovered is None for fault in world.state.faults if fault.level == "Wait"] == [False, False]

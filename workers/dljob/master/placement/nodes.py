@@ -87,7 +87,9 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
 
 def handle_silence(d: StateTransaction, event: PartSilent) -> None:
     """Record that a part of the job is silent: nothing restarts, but users can see what the job waits for."""
-    if d.ending or any(fault.target == event.target for fault in _waits(d)):
+    excluded = d.exclusions.get(event.target.removeprefix("node/"))
+    is_frozen = excluded is not None and excluded.silent  # its ranks have left: nobody waits for it
+    if d.ending or is_frozen or any(fault.target == event.target for fault in _waits(d)):
         return
     words = f"no answer for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
     cause = f"{event.target}: {Reason.NODE_FROZEN.value}: {words}"
