@@ -110,6 +110,17 @@ def test_the_end_of_a_raylet_that_its_parent_saw_is_told_with_the_loss_of_its_no
     assert (world.state.faults[0].reason, words in world.state.faults[0].cause) == ("NodeLost", True)
 
 
+def test_a_raylet_that_was_stopped_for_a_time_explains_no_later_end_of_a_rank():
+    world = boot(3)
+    target = f"node/{world.state.units['w/0'].node}"
+    world.send(ev.CauseLearned(target, (Clue("node", "the raylet (pid 7) of cpu2-0 is stopped (state T)"),)))
+    world.send(ev.PartSilent(target, 3.0))
+    world.send(ev.PartAnswers(target), after=2.0)
+    world.kill("w", 0, Outcome(ok=False, reason=Reason.KILLED, code=137))
+    world.settle()
+    assert world.state.faults[-1].reason == "Killed"
+
+
 def test_a_policy_that_ignores_frozen_nodes_leaves_everything_as_it_is():
     world = boot(node={"action": "Ignore"})
     before = world.state

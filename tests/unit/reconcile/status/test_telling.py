@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from reconcile_kit import World
 
 from dljob.reconcile.state.model import Pod
@@ -84,12 +85,13 @@ def test_two_faults_of_one_moment_are_told_once_each():
     assert [event for event in world.events[before:] if event.action == "Recovering"] == []
 
 
-def test_a_fault_that_ends_the_job_is_said_to():
+@pytest.mark.parametrize(("level", "done"), [("Fail", "the job ends"), ("Wait", "it is waited for")])
+def test_a_fault_that_restarts_nothing_is_said_to(level: str, done: str):
     world = World().running()
     before = len(world.events)
-    fatal = {**FAULT, "level": "Fail"}
-    world.master("Recovering", ready=1, lastFault=fatal, recentFaults=[fatal]).settle()
-    assert world.events[before].message == "worker/1: node n1 is gone; the job ends"
+    fault = {**FAULT, "level": level}
+    world.master("Recovering", ready=1, lastFault=fault, recentFaults=[fault]).settle()
+    assert world.events[before].message == f"worker/1: node n1 is gone; {done}"
 
 
 def test_another_number_of_ranks_is_told_once():

@@ -22,6 +22,7 @@ from dljob.master.state.state import JobState
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
+from dljob.telemetry.evidence import Source
 
 _ID = attrgetter("id")
 WAIT = "Wait"
@@ -37,9 +38,9 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
         if name not in live:
             set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
-    there = {f"node/{node.id}" for node in event.nodes}
+    targets = {f"node/{node.id}" for node in event.nodes}
     _end_waits(
-        d, (fault.target for fault in d.faults if fault.target.startswith("node/") and fault.target not in there)
+        d, (fault.target for fault in d.faults if fault.target.startswith("node/") and fault.target not in targets)
     )
     departures.announced(d, event.nodes)
     relaunch.request_replacements(d, event.nodes)
@@ -99,7 +100,11 @@ def handle_silence(d: StateTransaction, event: PartSilent) -> None:
 
 
 def handle_answer(d: StateTransaction, event: PartAnswers) -> None:
-    """Handle a silent part that answers again."""
+    """Handle a silent part that answers again: its silence explains no later end of a process there."""
+    name = event.target.removeprefix("node/")
+    if notice := d.notices.get(name):
+        clues = tuple(clue for clue in notice.clues if clue.source != Source.NODE.value)
+        d.notices = d.notices.set(name, evolve(notice, clues=clues))
     for fault in _end_waits(d, (event.target,)):
         d.note(reasons.NODE_RECOVERED, event.target, f"it answers again, after {d.now - fault.detected:.1f} s")
 
