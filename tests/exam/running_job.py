@@ -40,10 +40,11 @@ spec:
 {spec}  roles:
 {roles}
 """
+RAYLET = "raylet/raylet"
 PARTS = {
     "PrimeMaster": ("ray::PrimeMaster",),
-    "head raylet": ("raylet/raylet", "/raylet-0 "),
-    "raylet": ("raylet/raylet", "/raylet-1 "),
+    "head raylet": (RAYLET, "/raylet-0 "),
+    "raylet": (RAYLET, "/raylet-1 "),
     "gcs": ("gcs/gcs_server",),
     "host": ("ray::", "Host"),
     "node agent": ("ray::NodeAgent",),
@@ -247,7 +248,9 @@ class RunningJob:
         if target == "everything":
             return [pid for pid, _line in self.processes() if pid != os.getpid()]
         if words := PARTS.get(target):
-            found = [pid for pid, line in self.processes() if all(word in line for word in words)]
+            # The command line of a raylet has those of its agents.
+            lines = [(pid, line) for pid, line in self.processes() if (RAYLET in line) == (RAYLET in words)]
+            found = [pid for pid, line in lines if all(word in line for word in words)]
         else:
             ranks = self.ask("status").get("ranks", [])
             found = [rank["pid"] for rank in ranks if f"{rank['role']}/{rank['rank']}" == target and rank["pid"]]
