@@ -27,7 +27,7 @@ def test_two_signals_within_a_second_count_as_one(monkeypatch: pytest.MonkeyPatc
     # A clock of its own: other threads ask that of the module `time`.
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(now)))
     runner.listen()
-    with pytest.raises(runner.Interrupted):
+    with pytest.raises(runner.Interrupted, match="SIGTERM"):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGHUP)

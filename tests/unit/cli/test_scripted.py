@@ -123,9 +123,11 @@ def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_
     here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
     here._handle = job  # type: ignore[assignment]
+    orders: list[str] = []
+    job.connection = SimpleNamespace(command=lambda *_, by: orders.append(by))
     close_stderr(monkeypatch, BrokenPipeError())
-    assert here._stop() == 130
-    assert job.told == ["stop"]
+    assert here._stop(scripted.Interrupted("SIGHUP")) == 130
+    assert orders == [f"pid {os.getpid()}, which received SIGHUP"]
 
 
 @pytest.mark.parametrize("when", ["at once", "while watching"])

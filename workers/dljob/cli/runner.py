@@ -45,7 +45,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM or SIGHUP reached `dljob run`."""
+    """A signal reached `dljob run`: its argument is SIGINT (Ctrl-C), SIGTERM or SIGHUP."""
 
 
 class RayDied(BaseException):
@@ -108,8 +108,8 @@ class Runner:
             with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
                 try:
                     return self._job(ray)
-                except Interrupted:
-                    return self._stop()
+                except Interrupted as interruption:
+                    return self._stop(interruption)
                 except RayDied:
                     self._end = ray_end(self._deaths[0], ray.folder, self._folder(), time.time())
                     raise
@@ -186,14 +186,15 @@ class Runner:
 
     # --- ways out
 
-    def _stop(self) -> int:
+    def _stop(self, interruption: Interrupted | None = None) -> int:
         """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
         handle = self._handle
         if handle is None:
             return self._say_interrupted()
         output.say_if_open(f"stopping {handle.name}; once more to kill it")
+        received = f", which received {interruption}" if interruption else ""
         try:
-            handle.stop()
+            handle.connection.command("stop", "job", by=f"pid {os.getpid()}{received}")
             end = time.monotonic() + STOP_S
             while not handle.record.over and time.monotonic() < end:
                 handle.connection.status(2**53, 0.5)  # a version that never comes: wait half a second
@@ -245,11 +246,11 @@ def listen() -> None:
     signal.signal(signal.SIGUSR1, _ray_died)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
+def _interrupt(number: int, _frame: FrameType | None) -> None:
     global _heard
     before, _heard = _heard, time.monotonic()
     if _heard - before >= ONCE_S:
-        raise Interrupted
+        raise Interrupted(signal.Signals(number).name)
 
 
 def _ray_died(_number: int, _frame: FrameType | None) -> None:

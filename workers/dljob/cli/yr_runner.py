@@ -49,8 +49,8 @@ class YrRunner(Runner):
             session.local(self._everything())
             try:
                 return self._run_local()
-            except Interrupted:
-                return self._stop()
+            except Interrupted as interruption:
+                return self._stop(interruption)
         except Interrupted:
             return self._say_interrupted()
         finally:
