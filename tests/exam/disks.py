@@ -14,7 +14,7 @@ SAVES = """
         def run(self):
             found = checkpoint.load()
             for step in range(found[0] + 1 if found else 1, 10000):
-                checkpoint.save(step, {"weights": b"x" * (2 << 20)}, persist=True)
+                checkpoint.save(step, {"weights": b"x" * (2 << 20)})
                 print("step", step, flush=True)
                 progress(step)
                 time.sleep(0.3)
