@@ -50,7 +50,7 @@ class Cause:
     roles: str = ""
     """The lines below `roles:` of a DLJob; `dljob run` runs it, and `program` is work.py."""
     spec: str = ""
-    """Further lines below `spec:`; CODE_FOLDER in them is the folder of the program."""
+    """Further lines below `spec:`."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other files of the user's folder."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])

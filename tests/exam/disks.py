@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cause import Cause
-from planting import shell
+from planting import Act, shell
 
 FULL = "full|no space left"
 ON_DISK = "- {name: main, entrypoint: {class: work.Main}, resources: {cpu: 200m}, restartPolicy: {maxRestarts: 1}}"
@@ -27,6 +27,12 @@ NOISE = """
         time.sleep(0.05)
     time.sleep(600)
 """
+
+
+def mount_on_checkpoints(options: str) -> Act:
+    """Put another disk where the job saves its checkpoints, after some are there."""
+    return shell(f'mount -t tmpfs -o {options} exam "$DLJOB_HOME"/jobs/exam-*/checkpoints', after="step 15")
+
 
 CAUSES = (
     Cause(
@@ -159,9 +165,7 @@ CAUSES = (
         group="disks",
         program=SAVES,
         roles=ON_DISK,
-        spec="checkpoint: {path: CODE_FOLDER/disk/checkpoints}",
-        disk="20m",
-        acts=(shell("dd if=/dev/zero of=disk/fill bs=4k 2>/dev/null || true", after="step 15"),),
+        acts=(mount_on_checkpoints("size=1m"),),
         kind=f"CheckpointNotSaved|{FULL}",
         code=(13,),
         whom="main/0|checkpoint",
@@ -173,9 +177,7 @@ CAUSES = (
         group="disks",
         program=SAVES,
         roles=ON_DISK,
-        spec="checkpoint: {path: CODE_FOLDER/disk/checkpoints}",
-        disk="100m",
-        acts=(shell("mount -o remount,ro disk || mount -o remount,ro,bind disk || true", after="step 15"),),
+        acts=(mount_on_checkpoints("ro"),),
         kind="CheckpointNotSaved|read-only",
         code=(13,),
         whom="main/0|checkpoint",
@@ -183,14 +185,13 @@ CAUSES = (
         limit_s=75,
     ),
     Cause(
-        name="checkpoint-folder-is-a-file",
+        name="checkpoints-on-a-disk-without-inodes",
         group="disks",
         program=SAVES,
         roles=ON_DISK,
-        spec="checkpoint: {path: CODE_FOLDER/disk/checkpoints}",
-        disk="20m",
-        before="echo no folder > disk/checkpoints",
-        kind="CheckpointNotSaved|not a directory|not a folder|exists",
+        acts=(mount_on_checkpoints("nr_inodes=2"),),
+        kind=f"CheckpointNotSaved|{FULL}",
+        code=(13,),
         whom="main/0|checkpoint",
         ends=False,
         limit_s=75,

@@ -98,9 +98,7 @@ class RunningJob:
             (self.folder / name).write_text(tidy(text))
         if cause.roles:
             roles = textwrap.indent(tidy(cause.roles), "  ")
-            spec = (
-                textwrap.indent(tidy(cause.spec).replace("CODE_FOLDER", str(self.folder)), "  ") if cause.spec else ""
-            )
+            spec = textwrap.indent(tidy(cause.spec), "  ") if cause.spec else ""
             (self.folder / "dljob.yaml").write_text(RUN_YAML.format(name=NAME, spec=spec, roles=roles))
         if self.kubernetes:
             subprocess.run(["kubectl", "create", "namespace", self.root.name], env=self.env, check=True)
