@@ -63,7 +63,7 @@ ELSEWHERE = {
     "reconcile/state": ("kube/test_operator_attempts", "kube/test_operator_upgrade"),
     "reconcile/status": (*ATTEMPTS, "kube/test_node_reference"),
     # PrimeMaster is an actor that the launcher names by its class path; the rooms of its decisions have their stories.
-    "master/failure": ("ray/test_causes_real", "ray/test_ends_that_repeat", "ray/test_in_process", "ray/test_memory"),
+    "master/failure": ("ray/test_exam_here", "ray/test_ends_that_repeat", "ray/test_in_process", "ray/test_memory"),
     "master/ledger": ("ray/test_ledger",),
     "master/persistence": ("ray/test_upgrades", "ray/test_master_deaths"),
     "master/placement": ("ray/test_elastic_nodes", "ray/test_resize", "ray/test_domains", "ray/test_leaving"),
