@@ -26,8 +26,8 @@ pytestmark = pytest.mark.ray
 
 CHEAPEST = (
     "key-error",
-    "missing-argument",
-    "line-of-another-librarys-failure",
+    "segfault",
+    "address-space-limit",
     "old-line-of-a-retried-request",
     "missing-module",
     "error-in-a-constructor",
