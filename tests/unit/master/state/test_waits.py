@@ -42,11 +42,13 @@ def found(
     facts: Mapping[str, RankFacts] | None = None,
     seen_s: float = 60.0,
     now: float = NOW,
+    works: bool = False,
 ) -> tuple[WaitFinding, ...]:
     """The findings of a job; `reports`: rank -> its activities, `facts`: what differs from a ready rank."""
     keys = {name: (name.partition("/")[0], int(name.partition("/")[2])) for name in (*reports, *(facts or {}))}
+    idle = {} if works else {"idle": 820.0}
     texts = {
-        keys[name]: parse(1, json.dumps({"rows": rows, "uses": (uses or {}).get(name, {}), "finished": 7}), 0.0)
+        keys[name]: parse(1, json.dumps({"rows": rows, "uses": (uses or {}).get(name, {}), "finished": 7} | idle), 0.0)
         for name, rows in reports.items()
     }
     known = {key: RankFacts(1, "Ready", ready=True) for key in keys.values()}
@@ -507,3 +509,41 @@ def test_ten_thousand_ranks_of_one_group_in_seconds() -> None:
     stall = one(reports)
     assert (stall.root, len(stall.ranks)) == (("t", 77), 10_000)
     assert time.process_time() - begun < 5.0
+
+
+def test_an_unmeasured_wait_for_a_rank_that_works_is_told_later() -> None:
+    reports = {
+        "t/0": [main("", wait("r", "f", 700.0, ("r", 0, "1"), usual=(4, 0.1, 0.5)))],
+        "r/0": [call("1", "f", "x.py:1", touched=700.0)],
+    }
+    assert one(reports).root == ("r", 0)
+    assert not found(reports, works=True)
+    reports["t/0"][0][7][0][4] = [5, 0.1, 0.5]
+    assert one(reports, works=True).root == ("r", 0)
+
+
+@pytest.mark.parametrize(
+    ("works", "since", "told"), [(False, 820.0, False), (False, 700.0, True), (True, 700.0, False), (True, 90.0, True)]
+)
+def test_a_rank_that_stands_still_before_it_is_ready_is_told(works: bool, since: float, told: bool) -> None:
+    facts = {"w/0": RankFacts(1, "Starting", ready=False, since=since)}
+    reports = {"w/0": [main("work.py:5 in __init__", touched=since)]}
+    idle = {} if works else {"idle": since}
+    texts = {("w", 0): parse(1, json.dumps({"rows": reports["w/0"]} | idle), 0.0)}
+    findings = WaitGraph(texts, {("w", 0): facts["w/0"]}, NOW).findings(POLICY, {})
+    assert [stall.sentence for stall in findings] == (
+        ["w is not ready, and stands still for {}: w/0 at work.py:5 in __init__"] if told else []
+    )
+    assert [(stall.root, stall.since, stall.can_hang) for stall in findings] == (
+        [(("w", 0), since, False)] if told else []
+    )
+
+
+def test_starts_of_a_role_are_told_as_one_and_without_ranks_that_are_not_heard() -> None:
+    lines = {("w", 0): "a.py:1", ("w", 1): "a.py:1", ("w", 2): "b.py:2", ("w", 3): "a.py:1", ("w", 4): ""}
+    texts = {key: parse(1, json.dumps({"rows": [main(line)], "idle": 500.0}), 0.0) for key, line in lines.items()}
+    facts = {key: RankFacts(1, "Starting", ready=False, since=400.0 + key[1]) for key in lines}
+    facts["w", 3] = RankFacts(1, "Starting", ready=False, since=403.0, silent_s=60.0)
+    (stall,) = WaitGraph(texts, facts, NOW).findings(POLICY, {})
+    assert stall.sentence == "w is not ready, and stands still for {}: w/0, 1 at a.py:1; w/2 at b.py:2"
+    assert (stall.root, stall.since, len(stall.ranks)) == (None, 500.0, 3)

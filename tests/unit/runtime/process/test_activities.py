@@ -240,7 +240,7 @@ def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch:
     begun = monotonic() - 100.0
 
     class Groups:
-        def look(self, now: float) -> int:
+        def look(self, now: float, *, is_idle: bool) -> int:
             return 3
 
         def wait(self, *_: object) -> GroupWait:

@@ -11,13 +11,13 @@ import textwrap
 
 import pytest
 
-from dljob.runtime.process.torch_groups import TorchGroups, _runs
+from dljob.runtime.process.torch_groups import IdleTime, TorchGroups, _runs
 
 RANK = """
 import json, os, sys, threading, time
 import torch, torch.distributed as dist
 from dljob.runtime.process.outcome import is_users
-from dljob.runtime.process.torch_groups import TorchGroups
+from dljob.runtime.process.torch_groups import IdleTime, TorchGroups
 
 folder, rank = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("gloo", store=dist.FileStore(folder + "/store", 2), rank=rank, world_size=2)
@@ -29,13 +29,14 @@ for _ in range(6):
     dist.all_reduce(tensor, group=group)
 
 def watch():
-    groups = TorchGroups()
+    groups, idle = TorchGroups(), IdleTime()
     while True:
         now, frames, frame = time.monotonic(), [], sys._current_frames()[main]
         while frame is not None:
             frames.append(frame)
             frame = frame.f_back
-        groups.look(now)
+        idle.look(now)
+        groups.look(now, is_idle=idle.since is not None)
         wait = groups.wait(main, frames, lambda frame: is_users(frame.f_code.co_filename, ""), now)
         if wait is not None and now - wait.since > 0.3 and late:
             seen[late] = [wait.group, wait.call, wait.usual[0], wait.ranks]
@@ -121,7 +122,7 @@ def test_a_rank_that_sleeps_waits_for_no_group(seen: dict[str, list[object]]) ->
 def test_a_process_without_a_group_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
     groups = TorchGroups()
-    assert groups.look(1.0) == 0
+    assert groups.look(1.0, is_idle=True) == 0
     assert groups.wait(1, [sys._getframe()], lambda _: True, 1.0) is None
 
 
@@ -132,3 +133,15 @@ def test_ranks_of_a_group_are_told_in_runs(ranks: tuple[int, ...]) -> None:
     runs = _runs(ranks)
     assert [rank for run in runs for rank in range(*run)] == list(ranks)
     assert len(runs) <= max(1, (len(ranks) + 1) // 2)
+
+
+def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = iter([0.0, 1.0, 1.0, 1.01, 3.0])
+    monkeypatch.setattr("time.process_time", lambda: next(cpu))
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    idle = IdleTime()
+    seen = []
+    for now in (102.0, 104.0, 106.0, 108.0):
+        idle.look(now)
+        seen.append(idle.since)
+    assert seen == [None, 102.0, 102.0, None]

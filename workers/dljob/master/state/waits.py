@@ -16,7 +16,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dljob.master.state.state import RankKey
+from dljob.master.state.state import RankKey, RankPhase
 
 if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
@@ -42,6 +42,7 @@ Node: TypeAlias = "tuple[str, int, str]"
 WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 """Activity, kind, name and method of a wait, and the first of its targets."""
 NOBODY = ""
+STARTING = RankPhase.STARTING.value
 MOST_ABSENT = 32
 """Most ranks of a torch group that a waiting rank's edges lead to."""
 
@@ -104,6 +105,8 @@ class RankWaits:
     """Number of steps, calls and items that the process has finished."""
     more: int = 0
     """Number of old activities that the report has no room for."""
+    idle_since: float | None = None
+    """Since when the process has used next to no CPU; None: it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ def parse(incarnation: int, text: str, offset: float) -> RankWaits:
         activities = tuple(_activity(row, offset) for row in rows)
         uses = {str(name): tuple(map(str, ways)) for name, ways in data.get("uses", {}).items()}
         counts = int(data.get("finished", 0)), int(data.get("more", 0))
-        return RankWaits(incarnation, activities, uses, *counts)
+        idle_since = float(data["idle"]) + offset if "idle" in data else None
+        return RankWaits(incarnation, activities, uses, *counts, idle_since)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"no report of activities: {error}") from None
 
@@ -192,10 +196,10 @@ def _wait(row: Sequence[Any], offset: float) -> Wait:
 # -- limits
 
 
-def told_after(wait: Wait, policy: HangPolicy) -> float:
-    """Return the seconds after which a wait is told whose root finishes nothing."""
-    if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts
-        return float(policy.idle_seconds)
+def told_after(wait: Wait, policy: HangPolicy, *, works: bool) -> float:
+    """Return the seconds after which a wait is told whose root finishes nothing; `works`: whether it uses a CPU."""
+    if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts: the root may compile
+        return float(policy.busy_seconds if works else policy.idle_seconds)
     return _told_after(wait.median, wait.longest)
 
 
@@ -230,6 +234,8 @@ class _Vertex:
     can_hang: bool = True
     can_go_on: bool = False
     """Whether it goes on by itself, and so cannot be to blame."""
+    works: bool = False
+    """Whether its process uses a CPU, by its own word."""
     finished: int = 0
     at: float = 0.0
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
@@ -273,6 +279,11 @@ class WaitGraph:
             for key, report in reports.items()
             if key in facts and facts[key].ready and facts[key].incarnation == report.incarnation
         }
+        self._starting = {
+            key: report
+            for key, report in reports.items()
+            if key in facts and facts[key].phase == STARTING and facts[key].incarnation == report.incarnation
+        }
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
         for key, report in self._reports.items():
             for name, ways in report.uses.items():
@@ -294,7 +305,7 @@ class WaitGraph:
         for activity in report.activities:
             node = (*key, activity.id)
             vertex = _Vertex(node, activity.touched, _words(activity), activity.line, report.incarnation)
-            vertex.finished = report.finished
+            vertex.finished, vertex.works = report.finished, report.idle_since is None
             vertex.can_go_on = activity.queued_for == "its caller"
             vertex.can_hang = activity.kind != "idle" and not silent
             self._vertices[node] = vertex
@@ -476,7 +487,7 @@ class WaitGraph:
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
-        joined = [*map(_joined, stalls.values()), *self._without_steps(roots)]
+        joined = [*map(_joined, stalls.values()), *self._without_steps(roots), *self._not_starting(policy)]
         return tuple(sorted(joined, key=lambda one: one.since))
 
     def _without_steps(self, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
@@ -513,6 +524,39 @@ class WaitGraph:
                 silence=self._now - since,
             )
 
+    def _not_starting(self, policy: HangPolicy) -> Iterator[WaitFinding]:
+        """Yield a finding for each role with ranks that stand still before they are ready, as in a constructor.
+
+        How long a start usually takes is not known, so it is told alone: nobody is restarted for it.
+        """
+        silent: dict[str, list[tuple[int, str, float]]] = {}
+        for (role, rank), report in self._starting.items():
+            main = next((row for row in report.activities if row.kind == "main" and row.line), None)
+            facts = self._facts[role, rank]
+            if main is None or facts.silent_s > SILENT_S:
+                continue
+            idle_since = report.idle_since
+            limit = policy.busy_seconds if idle_since is None else policy.idle_seconds
+            since = max(facts.since, main.touched if idle_since is None else idle_since)
+            if self._now - since > limit:
+                silent.setdefault(role, []).append((rank, main.line, since))
+        for role, ranks in silent.items():
+            places: dict[str, list[int]] = {}
+            for rank, line, _ in sorted(ranks):
+                places.setdefault(line, []).append(rank)
+            since = min(at for *_, at in ranks)
+            where = "; ".join(
+                f"{_ranks(role, numbers)} at {line}" for line, numbers in list(places.items())[:LONGEST_CHAIN]
+            )
+            yield WaitFinding(
+                name=f"start of {role}",
+                sentence=f"{role} is not ready, and stands still for {{}}: {where}",
+                since=since,
+                ranks=tuple((role, rank) for rank, *_ in ranks),
+                root=(role, ranks[0][0]) if len(ranks) == 1 else None,
+                silence=self._now - since,
+            )
+
     def waits(self) -> Iterator[tuple[WaitId, float]]:
         """Yield each wait, and when it began."""
         for vertex in self._vertices.values():
@@ -531,7 +575,7 @@ class WaitGraph:
                 return None
         else:
             silence = min(age, self._now - end.at)
-            if silence <= told_after(wait, policy):
+            if silence <= told_after(wait, policy, works=root.works):
                 return None
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []

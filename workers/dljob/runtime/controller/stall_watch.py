@@ -90,7 +90,7 @@ class StallWatch:
     async def turn(self) -> None:
         """Look at the graph once, and offer what has changed."""
         state, now = self._state(), self._now()
-        if state.verdict is not None or state.running_at is None:
+        if state.verdict is not None:
             return
         self._began = self._began or now
         findings = self._findings(state, now)
@@ -112,7 +112,8 @@ class StallWatch:
         for key in reports:
             self._first_reports.setdefault(key, now)
         rows = (activity for report in reports.values() for activity in report.activities)
-        if not any(activity.waits or activity.steps for activity in rows):
+        starting = any(state.ranks[key].phase is RankPhase.STARTING for key in reports if key in state.ranks)
+        if not starting and not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)

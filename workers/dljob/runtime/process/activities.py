@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 
 from dljob.runtime.process import torch_groups
 from dljob.runtime.process.step_counters import StepCounter, now
-from dljob.runtime.process.torch_groups import GroupWait, TorchGroups
+from dljob.runtime.process.torch_groups import GroupWait, IdleTime, TorchGroups
 
 OLD_S = 3.0
 """Age in seconds from which on a wait or an activity is written down: younger ones are nobody's business."""
@@ -108,6 +108,7 @@ _waits: dict[Waiting, None] = {}
 """The waits of now, the oldest first: a dict keeps the order of insertion."""
 _durations: dict[tuple[str, str, str], Durations] = {}
 _groups = TorchGroups()
+_idle = IdleTime()
 _uses: dict[str, set[str]] = {}
 """`queue:samples` -> whether this process puts into it or gets from it, or both."""
 
@@ -287,7 +288,8 @@ def report(offset: float) -> dict[str, Any]:
     """
     at = monotonic()
     before = at - OLD_S
-    begun = _groups.look(at)
+    _idle.look(at)
+    begun = _groups.look(at, is_idle=_idle.since is not None)
     waits: dict[int, list[Waiting]] = {}
     old: dict[int, Activity] = {}
     for wait in list(_waits):
@@ -313,6 +315,7 @@ def report(offset: float) -> dict[str, Any]:
         if row is not None:
             rows.append(row)
     made: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
+    made |= _idle_row(offset, before)
     if _uses:
         made["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
     return made
@@ -332,6 +335,11 @@ def line_of_call(call: str) -> str:
         return ""
     oldest = min(holders, key=lambda held: held.began)
     return _line_of(oldest, [wait for wait in list(_waits) if wait.activity is oldest], sys._current_frames())
+
+
+def _idle_row(offset: float, before: float) -> dict[str, float]:
+    old = _idle.since is not None and _idle.since <= before
+    return {"idle": round(_idle.since + offset, 1)} if old and _idle.since is not None else {}
 
 
 def _row(
@@ -489,8 +497,8 @@ def _run() -> None:
 
 
 def _forget() -> None:
-    global _groups  # noqa: PLW0603 - one rank per process
-    _groups = TorchGroups()
+    global _groups, _idle
+    _groups, _idle = TorchGroups(), IdleTime()
     for table in (_threads, _calls, _waits, _durations, _uses):
         table.clear()
 

@@ -28,7 +28,7 @@ _BACKWARD = "torch/autograd/"
 _WRAPPERS = frozenset({"wrapper", "_wrapped"})
 """Functions of torch that stand between a collective and its caller."""
 _STILL_CPU = 0.1
-"""Share of a CPU that a process may use while a backward pass of it counts as waiting."""
+"""Share of a CPU that a process may use and still counts as idle."""
 RECENT = 32
 """Number of the last intervals between collectives whose median is reported."""
 
@@ -76,6 +76,24 @@ def have_begun() -> bool:
     return module is not None and bool(module._world.pg_names)
 
 
+class IdleTime:
+    """Since when this process has used next to no CPU."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        """On the monotonic clock; None: it uses a CPU."""
+        self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
+
+    def look(self, now: float) -> None:
+        """Compare the CPU time with that of the last look; `now` is the monotonic clock (s)."""
+        cpu_s = time.process_time()
+        if cpu_s - self._cpu_s >= _STILL_CPU * (now - self._looked_at):
+            self.since = None
+        elif self.since is None:
+            self.since = self._looked_at
+        self._cpu_s, self._looked_at = cpu_s, now
+
+
 class TorchGroups:
     """The process groups of this process, and which threads stand still in them."""
 
@@ -85,22 +103,19 @@ class TorchGroups:
         """The group whose count changed last."""
         self._places: dict[int, tuple[int, int, float]] = {}
         """Thread -> the frame and instruction of the user's code at which it stands, and since when."""
-        self._cpu = (0.0, 0.0)
-        """CPU time of the process, and when it was read."""
         self._idle = False
 
-    def look(self, now: float) -> int:
+    def look(self, now: float, *, is_idle: bool) -> int:
         """Take in the groups' counts; return how many collectives were begun since the last look.
 
         Args:
             now: The monotonic clock (s).
+            is_idle: Whether the process has used no CPU since the last look.
         """
         module = sys.modules.get(_MODULE)
+        self._idle = is_idle
         if module is None:
             return 0
-        cpu = time.process_time()
-        self._idle = cpu - self._cpu[0] < _STILL_CPU * (now - self._cpu[1])
-        self._cpu = cpu, now
         begun, known = 0, dict[str, _Group]()
         for process_group, key in list(module._world.pg_names.items()):
             with suppress(Exception):  # it is being made or destroyed, or its backend does not count
