@@ -33,6 +33,7 @@ RuleReason = Literal[
     "Network",
     "Disk",
     "PortTaken",
+    "ProcessLimit",
     "Hang",
     "Straggler",
     "SilentCorruption",

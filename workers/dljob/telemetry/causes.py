@@ -383,6 +383,16 @@ RULES: tuple[CauseRule, ...] = (
         errors=(*_RUNTIME, "PortTakenError"),
     ),
     CauseRule(
+        "process-limit",
+        Source.ERROR,
+        (" allows * processes and threads, * are in use",),
+        "ProcessLimit",
+        "RuntimeError: can't start new thread (in run); pids.max of /sys/fs/cgroup allows 40 processes and threads, 40 "
+        "are in use",
+        "docs.kernel.org/admin-guide/cgroup-v2.html (pids.max); man7.org/linux/man-pages/man2/clone.2.html (EAGAIN)",
+        errors=(*_RUNTIME, "BlockingIOError"),
+    ),
+    CauseRule(
         "name-resolution",
         Source.ERROR,
         (

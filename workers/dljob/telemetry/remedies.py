@@ -72,6 +72,11 @@ FAULTS: Mapping[str, Remedy] = {
         CauseKind.NODE,
         "see which process of its node has the port (ss -ltnp), or bind port 0, so that the machine chooses one",
     ),
+    "ProcessLimit": Remedy(
+        CauseKind.NODE,
+        "raise the limit that the error names (ulimit -u; a container: --pids-limit; a pod: podPidsLimit), "
+        "or start fewer processes and threads",
+    ),
     "Preempted": Remedy(CauseKind.STOPPED, "no error of the job: it goes on elsewhere when there is room"),
     "ImagePull": Remedy(CauseKind.SPEC, "correct the image's name, or its pull secret"),
     "Hang": Remedy(

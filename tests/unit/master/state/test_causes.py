@@ -265,3 +265,11 @@ def test_a_failure_is_told_with_what_it_follows_from() -> None:
     assert ", while handling KeyError: 2 at b.py:9 in g, exit code 1" in describe("w/0", raised("E", "x", handled))
     assert "handling" not in describe("w/0", raised("E", "x", Clue(Source.HANDLED, "KeyError: 2")))
     assert "; at its end, atexit function f raised E, exit code 1" in describe("w/0", raised("E", "x", at_exit))
+
+
+def test_a_thread_that_a_limit_refuses_is_no_error_of_the_user():
+    limit = "pids.max of /sys/fs/cgroup allows 40 processes and threads, 40 are in use, 1 more were refused: raise it"
+    refused = raised("RuntimeError", f"can't start new thread (in run); {limit}")
+    assert (classify(refused).reason, classify(refused).rule) == (Reason.PROCESS_LIMIT, "process-limit")
+    assert classify(raised("BlockingIOError", f"[Errno 11] Resource temporarily unavailable; {limit}")).rule
+    assert classify(raised("RuntimeError", "can't start new thread (in run)")).reason is Reason.USER_ERROR

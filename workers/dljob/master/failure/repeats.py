@@ -29,7 +29,7 @@ _FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 _PEER_REASONS = frozenset(
     {
         *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
-        *(Reason.DISK, Reason.PORT_TAKEN),
+        *(Reason.DISK, Reason.PORT_TAKEN, Reason.PROCESS_LIMIT),
         *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER, Reason.SILENT_CORRUPTION, Reason.UNHEALTHY),
     }
 )

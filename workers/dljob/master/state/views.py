@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """A disk that it writes to is full, read-only or broken."""
     PORT_TAKEN = "PortTaken"
     """Another process has the port that it wants to serve on."""
+    PROCESS_LIMIT = "ProcessLimit"
+    """Its control group or user may have no more processes and threads."""
     HANG = "Hang"
     """It made no progress, and was killed for it."""
     STRAGGLER = "Straggler"

@@ -30,8 +30,8 @@ from dljob.telemetry import reasons
 FaultKind = Literal["kill", "stop", "oom", "slow", "leave", "cut"]
 FaultCause = Literal[
     "UserError", "ImportError", "OOMKilled", "DeviceError", "NodeLost", "NodeFrozen",
-    "Preempted", "Hang", "Straggler", "SilentCorruption", "Unhealthy", "Network", "Disk", "PortTaken", "ImagePull",
-    "Killed", "Unknown",
+    "Preempted", "Hang", "Straggler", "SilentCorruption", "Unhealthy", "Network", "Disk", "PortTaken",
+    "ProcessLimit", "ImagePull", "Killed", "Unknown",
 ]  # fmt: skip
 FaultLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Node", "Master", "Fail"]
 
