@@ -675,7 +675,7 @@ STALLS = (
         kind=f"Hang|{STALL}|not ready|not set up",
         whom="main/0",
         ends=False,
-        limit_s=120,
+        limit_s=240,
     ),
     Cause(
         name="callee-much-slower-than-it-was",
