@@ -76,7 +76,15 @@ _CLIENT_ERRORS = (
 """Errors of Python's and of common HTTP clients."""
 CHILD_KILLED = (
     *("is killed by signal: killed", "died with <signals.sigkill: 9>", "terminated with signal sigkill"),
-    *("exit status 137", "sigkill(-9)"),
+    *(
+        "exit status 137",
+        "sigkill(-9)",
+        "exit code -9",
+        "exitcode -9",
+        "exitcode=-9",
+        "return code -9",
+        "returncode=-9",
+    ),
 )
 CHILD_LOST = (
     *("dataloader worker*exited unexpectedly", "a process in the process pool was terminated abruptly"),
@@ -381,6 +389,15 @@ RULES: tuple[CauseRule, ...] = (
         "OSError: [Errno 98] Address already in use",
         "man7.org/linux/man-pages/man2/bind.2.html (EADDRINUSE)",
         errors=(*_RUNTIME, "PortTakenError"),
+    ),
+    CauseRule(
+        "bus-error",
+        Source.END,
+        ("ended by sigbus",),
+        "Killed",
+        "ended by SIGBUS (at train.py:11 in <module>)",
+        "man7.org/linux/man-pages/man2/mmap.2.html (SIGBUS): a page beyond the end of its file, or without room on the "
+        "disk or in /dev/shm",
     ),
     CauseRule(
         "process-limit",

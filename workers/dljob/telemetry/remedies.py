@@ -131,6 +131,11 @@ RULES: Mapping[str, Remedy] = {
         CauseKind.UNKNOWN,
         "a process that it had started ended without a word: read the rank's log, and its node's kernel log (dmesg)",
     ),
+    "bus-error": Remedy(
+        CauseKind.UNKNOWN,
+        "a file that is mapped into memory has no room (df -h; /dev/shm: a container's --shm-size) or was cut off; "
+        "else its memory is broken: the node's kernel log (dmesg)",
+    ),
     # The user's line is not at fault.
     "checkpoint-newer": Remedy(
         CauseKind.SPEC, "run it with the dljob that wrote the checkpoint, or move that away to go on without it"

@@ -12,6 +12,7 @@ from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.evolve import evolve
 from dljob.master.state.hang import ProcessSample, SamplePair, Where
 from dljob.master.state.ledger import Account
 from dljob.master.state.stalls import Stall
@@ -171,6 +172,17 @@ def test_most_ranks_busy_elsewhere_are_not_blamed():
     assert not world.state.faults
     world.tick()
     assert first_cause(world).startswith("t/0: cause unknown, it lost its peer")
+
+
+def test_a_rank_elsewhere_is_not_the_cause_of_a_connection_that_is_not_of_their_group():
+    world = started()
+    remote = (Clue("connection", "to another machine, 10.0.0.2:4"),)
+    reset = error("ConnectionResetError", message="[Errno 104] Connection reset by peer", detail='File "t.py", line 9')
+    end(world, 0, evolve(reset, clues=remote))
+    assert ("t", 0) in world.state.held_ends
+    look(world, PeerSample(1, 0, BUSY), PeerSample(2, 0))
+    world.tick()
+    assert not any("t/1" in fault.cause for fault in world.state.faults)
 
 
 def test_what_was_seen_of_another_process_or_another_role_says_nothing():

@@ -273,3 +273,9 @@ def test_a_thread_that_a_limit_refuses_is_no_error_of_the_user():
     assert (classify(refused).reason, classify(refused).rule) == (Reason.PROCESS_LIMIT, "process-limit")
     assert classify(raised("BlockingIOError", f"[Errno 11] Resource temporarily unavailable; {limit}")).rule
     assert classify(raised("RuntimeError", "can't start new thread (in run)")).reason is Reason.USER_ERROR
+
+
+def test_a_childs_exit_code_of_sigkill_and_a_bus_error_are_no_errors_of_the_user():
+    assert classify(raised("RuntimeError", "loader is gone: exit code -9")).reason is Reason.KILLED
+    bus = Outcome(ok=False, reason=Reason.USER_ERROR, code=135, message="ended by SIGBUS")
+    assert (classify(bus).reason, classify(bus).rule) == (Reason.KILLED, "bus-error")

@@ -318,3 +318,19 @@ def test_an_outcome_comes_back_from_its_json():
     ended = outcome.from_exception(caught(exits), code_dir=HERE, phase="run")
     assert outcome.decode_outcome(json.loads(json.dumps(dataclasses.asdict(ended)))) == ended
     assert outcome.decode_outcome({"ok": True}).ok
+
+
+def test_an_error_out_of_a_handler_of_sigterm_is_an_end_from_outside():
+    def on_signal(number, frame):
+        raise RuntimeError("training was interrupted")
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        error = caught(os.kill, os.getpid(), signal.SIGTERM)
+        found = outcome.from_exception(error, code_dir=HERE, phase="run")
+        later = outcome.from_exception(caught(user_code), code_dir=HERE, phase="run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (found.reason, found.code) == (Reason.KILLED, 1)
+    assert found.message == "training was interrupted (in run); raised in its handler of SIGTERM"
+    assert later.reason is Reason.USER_ERROR

@@ -15,6 +15,7 @@ Then the held ends are handled in the order of their arrival. A rank whose end i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from dljob.master.failure import attribution, ending, failover, stalling
@@ -32,6 +33,8 @@ from dljob.telemetry.evidence import Source
 
 LOOKED_AT = 64
 """Most living ranks of a world that are looked at."""
+_OF_TORCH = re.compile(r"torch[/.]distributed|process ?group|collective|gloo|[nh]ccl|Dist\w*Error", re.IGNORECASE)
+"""Words in the error of a rank that waited for others in a torch group."""
 HeldEvent = RankEnded | HostLost
 
 
@@ -233,6 +236,8 @@ def _shown_by_sample(d: StateTransaction, role: str, inquiry: PeerInquiry) -> tu
         return None
     sample = absent[0]
     held = sorted((end.number, key[1], end.outcome) for key, end in d.held_ends.items() if key[0] == role)
+    if not _OF_TORCH.search(f"{held[0][2].error_type} {held[0][2].message} {held[0][2].detail}"):
+        return None  # it has lost a connection of its own, for which no other rank of the world has to be anywhere
     call = early_end.collective_of(held[0][2].detail) or "a collective"
     peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held))
     others = f", as does {early_end.ranks_in_words(role, [other.rank for other in absent[1:]])}" if absent[1:] else ""

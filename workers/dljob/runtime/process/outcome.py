@@ -80,19 +80,33 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     limit = f"; {met}" if (met := describe_refusal(error)) else ""
     unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
     where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
+    in_handler = "; raised in its handler of SIGTERM" if _is_in_handler(error, signal.SIGTERM) else ""
+    own_reason = Reason.KILLED if in_handler else Reason.USER_ERROR
     return Outcome(
         ok=False,
-        reason=Reason.IMPORT_ERROR if importing else Reason.USER_ERROR,
+        reason=Reason.IMPORT_ERROR if importing else own_reason,
         # A shell's code for Ctrl-C: 128 + SIGINT.
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
         frame=frame,
-        message=f"{_say(error)} (in {phase}){where}{limit}".lstrip(),
+        message=f"{_say(error)} (in {phase}){where}{limit}{in_handler}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
         origin=remote_origin(error),
         clues=clues,
     )
+
+
+def _is_in_handler(error: BaseException, number: signal.Signals) -> bool:
+    """Return whether an error comes out of the user's Python function that handles a signal, wherever that struck."""
+    handler: Any = signal.getsignal(number)
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    trace = error.__traceback__
+    while code is not None and trace is not None:
+        if trace.tb_frame.f_code is code:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _first_of_chain(error: BaseException, code_dir: str) -> tuple[BaseException, tuple[Clue, ...]]:
