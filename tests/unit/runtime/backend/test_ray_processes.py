@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from dljob.errors import UnreachableError
+from dljob.runtime.backend import ray_processes
 from dljob.runtime.backend.ray_processes import ProcessFile, ProcessReader, keep_logs, read_end
 from dljob.telemetry.process_ends import ProcessEnd
 
@@ -75,3 +80,13 @@ def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path
     assert keep_logs(ray, job) == job / "ray-logs"
     kept = {file.name: file.read_text() for file in (job / "ray-logs").iterdir()}
     assert kept == {"head-raylet.err": "session_1/logs raylet.err", "n1-raylet.err": "n1/session_1/logs raylet.err"}
+
+
+@pytest.mark.parametrize(("flags", "starts"), [("0x9", True), ("0x8", False), ("", True)])
+def test_no_ray_starts_where_loopback_is_down(tmp_path, monkeypatch, flags, starts):
+    file = tmp_path / "flags"
+    file.write_text(flags)
+    monkeypatch.setattr(ray_processes, "LOOPBACK", file)
+    expected = contextlib.nullcontext() if starts else pytest.raises(UnreachableError, match="lo is down")
+    with expected:
+        ray_processes.check_loopback()

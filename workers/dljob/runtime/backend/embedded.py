@@ -139,6 +139,7 @@ class EmbeddedRay:
         return self
 
     def _enter(self) -> None:
+        ray_processes.check_loopback()
         check_shared_memory(len(self._nodes))
         self._store = store_bytes(len(self._nodes), memory_limit.free()[0])
         self.folder = scratch_folder()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dljob.errors import UnreachableError
 from dljob.linux.descendants import below
 from dljob.runtime.backend.sweeper import MARK
 from dljob.telemetry.process_ends import STATES, ProcessEnd, describe_states, last_error
@@ -166,6 +167,19 @@ def replace_master_pid(uid: str, pid: int) -> int:
     with suppress(OSError):
         file.write_text(str(pid))
     return before
+
+
+def check_loopback() -> None:
+    """Refuse to start a Ray of this machine without its loopback interface.
+
+    Raises:
+        UnreachableError: The interface is down.
+    """
+    if _is_loopback_down():
+        raise UnreachableError(
+            "Ray cannot start: the loopback interface lo is down, and its processes meet at 127.0.0.1",
+            hint="ip link set lo up, as root; a new network namespace begins with it down",
+        )
 
 
 def _is_loopback_down() -> bool:
