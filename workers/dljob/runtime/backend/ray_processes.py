@@ -6,9 +6,12 @@ parent keeps the ends of their logs in the job's folder, as Ray's own folder is 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,8 +28,9 @@ PROGRAMS = ("raylet", "gcs_server")
 """Processes of a Ray without which a node, or all of it, is lost."""
 STOPPED = ("T", "t")
 """States of a process that runs only once somebody resumes it."""
-LOOPBACK = Path("/sys/class/net/lo/flags")
-_IFF_UP = 1
+LOOPBACK = b"lo"
+_SIOCGIFFLAGS, _IFF_UP = 0x8913, 1
+"""Reads the flags of an interface; man7.org/linux/man-pages/man7/netdevice.7.html."""
 LOG_BYTES = 256 << 10
 """Bytes of the end of each log that is kept."""
 KEPT = "ray-logs"
@@ -183,8 +187,10 @@ def check_loopback() -> None:
 
 
 def _is_loopback_down() -> bool:
-    with suppress(OSError, ValueError):
-        return not int(LOOPBACK.read_text(), 16) & _IFF_UP
+    # Not /sys/class/net, which shows the network namespace in which it was mounted.
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        row = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH14x", LOOPBACK, 0))
+        return not struct.unpack("16sH14x", row)[1] & _IFF_UP
     return False
 
 
