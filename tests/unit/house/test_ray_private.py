@@ -29,6 +29,7 @@ OTHERS = {
     "_asdict": "a named tuple's, public",
     "_current_frames": "sys",
     "_lazy_call": "torch.cuda",
+    "_get_sequence_number_for_group": "torch.distributed",
     "_get_running_loop": "asyncio, for loops that are not its own",
     "_Options": "torch.distributed",
     "_option_string_actions": "argparse",

@@ -20,7 +20,7 @@ from ray import exceptions as rx
 from dljob import rpc
 from dljob.errors import CallTimeoutError
 from dljob.master.state.views import Outcome
-from dljob.runtime.process import wire
+from dljob.runtime.process import activities, wire
 from dljob.runtime.process.error_origin import remote_origin
 from dljob.runtime.process.messages import BATCH, CANCEL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
@@ -108,6 +108,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
+    activities._forget()  # calls of other tests in this process
     made = Scene()
     yield made
     made.doer.gate.set()

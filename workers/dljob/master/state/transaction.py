@@ -306,6 +306,8 @@ class StateTransaction:
     def recover_faults(self, numbers: Iterable[int]) -> None:
         """Mark faults as recovered now."""
         wanted = frozenset(numbers)
+        if not wanted:
+            return  # an equal tuple would count as a change of the state
         self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
 
     def count_restart(self, level: Level, *roles: str) -> None:
