@@ -38,10 +38,9 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
         if name not in live:
             set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
-    targets = {f"node/{node.id}" for node in event.nodes}
-    _end_waits(
-        d, (fault.target for fault in d.faults if fault.target.startswith("node/") and fault.target not in targets)
-    )
+    if silences := [fault.target for fault in _waits(d) if fault.target.startswith("node/")]:
+        targets = {f"node/{node.id}" for node in event.nodes}
+        _end_waits(d, (target for target in silences if target not in targets))
     departures.announced(d, event.nodes)
     relaunch.request_replacements(d, event.nodes)
     nodes_seen(d, event)
