@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import pytest
 
-from dljob.runtime.process.torch_groups import IdleTime, TorchGroups, _runs
+from dljob.runtime.process.torch_groups import IdleTime, TorchGroups, _local, _runs
 
 RANK = """
 import json, os, sys, threading, time
@@ -38,7 +39,7 @@ def watch():
         idle.look(now)
         groups.look(now, is_idle=idle.since is not None)
         wait = groups.wait(main, frames, lambda frame: is_users(frame.f_code.co_filename, ""), now)
-        if wait is not None and now - wait.since > 0.3 and late:
+        if wait is not None and now - wait.since > 0.9 and late:
             seen[late] = [wait.group, wait.call, wait.usual[0], wait.ranks]
         time.sleep(0.1)
 
@@ -50,7 +51,7 @@ def reached(name):
     dist.barrier()
     late = name
     if rank == 1:
-        time.sleep(1.5)
+        time.sleep(2.0)
         late = ""
 
 reached("collective")
@@ -145,3 +146,18 @@ def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch: py
         idle.look(now)
         seen.append(idle.since)
     assert seen == [None, 102.0, 102.0, None]
+
+
+def test_a_name_of_a_frame_is_read_without_keeping_the_others_alive() -> None:
+    class Large: ...
+
+    def run() -> tuple[object, object]:
+        wanted, large = object(), Large()
+        gone = weakref.ref(large)
+        found = _local(sys._getframe(), "wanted")
+        assert found is wanted
+        del large
+        return gone(), found
+
+    assert run()[0] is None
+    assert _local(sys._getframe(), "missing") is None

@@ -9,6 +9,7 @@ no module of them either.
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import sys
 import time
@@ -29,6 +30,8 @@ _WRAPPERS = frozenset({"wrapper", "_wrapped"})
 """Functions of torch that stand between a collective and its caller."""
 _STILL_CPU = 0.1
 """Share of a CPU that a process may use and still counts as idle."""
+STANDS_S = 1.0
+"""Seconds for which a thread must have stood at one instruction before its names are looked at."""
 RECENT = 32
 """Number of the last intervals between collectives whose median is reported."""
 
@@ -159,7 +162,8 @@ class TorchGroups:
         for frame in frames:
             if is_users(frame):
                 since = self._standing_since(thread, frame, now)
-                return self._wait_at(frame, inner, since)
+                # Only of a thread that stands still: whoever reads the names of a frame copies its references.
+                return self._wait_at(frame, inner, since) if since <= now - STANDS_S else None
             inner.append(frame)
         return None
 
@@ -196,10 +200,9 @@ class TorchGroups:
         module = sys.modules[_MODULE]
         names: Any = module._world.pg_names
         for frame in frames:
-            arguments = frame.f_locals
             for argument in ("group", "pg", "process_group"):
                 with suppress(TypeError):  # not hashable
-                    if (key := names.get(arguments.get(argument))) is not None:
+                    if (key := names.get(_local(frame, argument))) is not None:
                         return str(key)
         return str(names.get(module._world.default_pg, ""))
 
@@ -249,11 +252,23 @@ def _present_call(frame: FrameType) -> ast.Call | None:
     return expression if isinstance(expression, ast.Call) else None
 
 
+def _local(frame: FrameType, name: str) -> object:
+    """Return the value of a local name, None where there is none, without keeping the others alive."""
+    names = frame.f_locals
+    value = names.get(name)
+    # Before Python 3.13 a function's frame keeps this copy of its names, and so their values, until it ends. Under a
+    # debugger the copy is written back to the function.
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(names) is dict and frame.f_trace is None:
+        names.clear()
+    return value
+
+
 def _value(frame: FrameType, expression: ast.expr) -> object:
     """Return the value of a name, or of an attribute that is stored in an object: nothing of the user's is run."""
     match expression:
         case ast.Name(id=name):
-            return frame.f_locals.get(name, frame.f_globals.get(name))
+            found = _local(frame, name)
+            return frame.f_globals.get(name) if found is None else found
         case ast.Attribute(value=owner, attr=name):
             return vars(_value(frame, owner)).get(name)
         case _:
