@@ -111,9 +111,12 @@ def test_version_comes_by_a_chain_to_each_other_node_and_once_to_two_readers_of_
     late = channel.receive(4)[0].result(60)  # its node has had the version, though nobody waited there
     assert late == right(version)
     assert channel.came_by(1, 2, 3, 4) == ["chain"] * 4
-    maps = [channel.ranks[reader].call("mapped").result(60) for reader in (1, 2, 3, 4)]
-    assert maps[1] == maps[2]
-    assert len({inode for each in maps for inode in each}) == 3
+
+    def mapped_once_a_node() -> bool:
+        maps = [channel.ranks[reader].call("mapped").result(60) for reader in (1, 2, 3, 4)]
+        return maps[1] == maps[2] and len({inode for each in maps for inode in each}) == 3
+
+    eventually(mapped_once_a_node, 60)  # a reader lets go of an earlier version some time after it has the next
     pid = ray.get(channel.relay(nodes[1]).pid.remote())
     versions = itertools.count(version + 1)
 
