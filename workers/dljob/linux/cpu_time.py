@@ -39,8 +39,8 @@ class CpuUse(NamedTuple):
 
 def throttling(pid: int, cgroups: Path = CGROUPS, proc: Path = PROC) -> Throttling | None:
     """Return how the tightest quota has held a process back; None where no quota holds for it, or it is gone."""
-    known = [found for folder in _groups(pid, cgroups, proc) if (found := _throttling(folder)) is not None]
-    return min(known, key=lambda found: found.quota, default=None)
+    known = [throttling for folder in _groups(pid, cgroups, proc) if (throttling := _throttling(folder)) is not None]
+    return min(known, key=lambda throttling: throttling.quota, default=None)
 
 
 def cpu_use(pid: int, proc: Path = PROC) -> CpuUse | None:

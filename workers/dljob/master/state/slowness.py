@@ -82,11 +82,11 @@ def timed(old: StepTimes | None, incarnation: int, step: int, now: float) -> Ste
         return StepTimes(incarnation, step, now)
     if step == old.step:
         return old
-    each = (now - old.at) / (step - old.step)
+    step_s = (now - old.at) / (step - old.step)
     usual_s = _usual(old)
-    slow = usual_s is not None and each >= SLOW * usual_s
-    usual = old.usual if slow else (*old.usual, each)[-USUAL_MOST:]
-    recent = (*old.recent, (now, each))
+    slow = usual_s is not None and step_s >= SLOW * usual_s
+    usual = old.usual if slow else (*old.usual, step_s)[-USUAL_MOST:]
+    recent = (*old.recent, (now, step_s))
     young = sum(at > now - LASTS_S for at, _ in recent)
     recent = recent[-max(SLOW_FEWEST, young) :]
     since = old.slow_since
@@ -197,10 +197,10 @@ def throttled_share(before: Pressure, after: Pressure) -> float:
 def starved_share(before: Pressure, after: Pressure) -> float:
     """Return the share of the time in which a process wanted a CPU, and waited for one; 0 where it wanted little."""
     ran, waited = after.ran - before.ran, after.waited - before.waited
-    wanted = ran + waited
-    if min(ran, waited) < 0 or wanted < WANTED * 1000 * (after.at - before.at) or not wanted:
+    demand = ran + waited
+    if min(ran, waited) < 0 or demand < WANTED * 1000 * (after.at - before.at) or not demand:
         return 0.0
-    return waited / wanted
+    return waited / demand
 
 
 class SlowRank(NamedTuple):
@@ -292,12 +292,14 @@ def grows(readings: RankReadings, limit: float, now: float) -> SlowRank | None:
     if readings.machine is not None:
         free_mib = readings.machine.free_mib
         rooms.append((free_mib, f"its machine, which has {free_mib:.0f} MiB free,"))
-    room, what = min(rooms, default=(float("inf"), ""))
-    left = room / growth.mib_a_second
-    if left > FULL_S:
+    room, room_name = min(rooms, default=(float("inf"), ""))
+    seconds_left = room / growth.mib_a_second
+    if seconds_left > FULL_S:
         return None
-    words = f"grows by {growth}, to {used:.0f} MiB of memory now: {what} is full at about {moment(now + left)}"
-    return SlowRank(1 / max(left, 1.0), words)
+    words = (
+        f"grows by {growth}, to {used:.0f} MiB of memory now: {room_name} is full at about {moment(now + seconds_left)}"
+    )
+    return SlowRank(1 / max(seconds_left, 1.0), words)
 
 
 class Callee(NamedTuple):
@@ -326,15 +328,15 @@ def called(callee: Callee, steps: SlowSteps, ranks: Mapping[int, RankReadings], 
 
     `ranks`: what was measured of that role. `lines`: its rank -> the line of user code at which a call was seen there.
     """
-    shares = {rank: share for rank, own in ranks.items() if (share := _serves(own, steps.since)) is not None}
+    shares = {rank: share for rank, readings in ranks.items() if (share := _serves(readings, steps.since)) is not None}
     busiest = max(shares, key=lambda rank: (shares[rank], -rank), default=None)
     line = f" at {lines[busiest]}" if busiest is not None and busiest in lines else ""
     runs = (
         "" if busiest is None else f", where {callee.role}/{busiest} runs calls {shares[busiest]:.0%} of the time{line}"
     )
     # What stands where a call has its role is a queue's address, such as `:queue:samples`.
-    whom = callee.role.lstrip(":").replace(":", " ")
-    return SlowRank(callee.share, f"waits {callee.share:.0%} of its time for {whom}{runs}: {steps}")
+    callee_name = callee.role.lstrip(":").replace(":", " ")
+    return SlowRank(callee.share, f"waits {callee.share:.0%} of its time for {callee_name}{runs}: {steps}")
 
 
 def _serves(readings: RankReadings, since: float) -> float | None:
@@ -365,24 +367,31 @@ Looks: TypeAlias = "Sequence[Mapping[int, Look]]"
 def last_of_group(looks: Looks) -> tuple[int, SlowRank] | None:
     """Return the rank of a torch group for which all others wait in a collective nearly whenever one looks."""
     for rank in dict.fromkeys(rank for look in looks for rank in look):
-        alone = [look for look in looks if _is_awaited(rank, look)]
-        if len(alone) >= LOOKS_FEWEST and len(alone) >= LOOKS_SHARE * len(looks):
-            others = len(alone[0]) - 1
-            who = "the other rank waits" if others == 1 else f"the {others} other ranks wait"
-            line = _line_of([look[rank] for look in alone])
-            return rank, SlowRank(len(alone), f"comes last to its group's collectives: {who} for it while it is {line}")
+        waiting_looks = [look for look in looks if _is_awaited(rank, look)]
+        if len(waiting_looks) >= LOOKS_FEWEST and len(waiting_looks) >= LOOKS_SHARE * len(looks):
+            others = len(waiting_looks[0]) - 1
+            waiters = "the other rank waits" if others == 1 else f"the {others} other ranks wait"
+            line = _line_of([look[rank] for look in waiting_looks])
+            return rank, SlowRank(
+                len(waiting_looks), f"comes last to its group's collectives: {waiters} for it while it is {line}"
+            )
     return None
 
 
 def _is_awaited(rank: int, look: Mapping[int, Look]) -> bool:
-    others = [seen.activity for other, seen in look.items() if other != rank]
-    own = look.get(rank)
-    return bool(others) and own is not None and own.activity is Where.USER and {*others} == {Where.COLLECTIVE}
+    others = [sample.activity for peer, sample in look.items() if peer != rank]
+    own_sample = look.get(rank)
+    return (
+        bool(others)
+        and own_sample is not None
+        and own_sample.activity is Where.USER
+        and {*others} == {Where.COLLECTIVE}
+    )
 
 
 def loading(looks: Looks, rank: int) -> SlowRank | None:
     """Return that a rank waits for its data loader nearly whenever one looks; None: it does not."""
-    loads = [seen for look in looks if (seen := look.get(rank)) is not None and seen.loads]
+    loads = [sample for look in looks if (sample := look.get(rank)) is not None and sample.loads]
     if len(loads) < LOOKS_FEWEST or len(loads) < LOOKS_SHARE * len(looks):
         return None
     return SlowRank(len(loads), f"waits for its DataLoader in {len(loads)} of {len(looks)} looks, {_line_of(loads)}")

@@ -510,14 +510,14 @@ class WaitGraph:
                 places.setdefault(activity.line, []).append(rank)
             # The fewest first: of a world the ranks that are elsewhere keep the others waiting.
             shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
-            where = "; ".join(
+            shown_places = "; ".join(
                 f"{_ranks(role, numbers)} at {line or 'no line that is known'}" for line, numbers in shown
             )
             since = min(activity.touched for _, activity in ranks)
             single = (role, ranks[0][0]) if len(ranks) == 1 else None
             yield WaitFinding(
                 name=f"steps of {role}",
-                sentence=f"{role} has made no step for {{}} (usually {first.median:.3g} s): {where}",
+                sentence=f"{role} has made no step for {{}} (usually {first.median:.3g} s): {shown_places}",
                 since=since,
                 ranks=tuple((role, rank) for rank, _ in ranks),
                 root=single,
@@ -545,12 +545,12 @@ class WaitGraph:
             for rank, line, _ in sorted(ranks):
                 places.setdefault(line, []).append(rank)
             since = min(at for *_, at in ranks)
-            where = "; ".join(
+            shown_places = "; ".join(
                 f"{_ranks(role, numbers)} at {line}" for line, numbers in list(places.items())[:LONGEST_CHAIN]
             )
             yield WaitFinding(
                 name=f"start of {role}",
-                sentence=f"{role} is not ready, and stands still for {{}}: {where}",
+                sentence=f"{role} is not ready, and stands still for {{}}: {shown_places}",
                 since=since,
                 ranks=tuple((role, rank) for rank, *_ in ranks),
                 root=(role, ranks[0][0]) if len(ranks) == 1 else None,
@@ -690,9 +690,9 @@ def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> str:
         places.setdefault(f"{wait.method}{at_line}", []).append(rank)
     role = next(iter(waits))[0]
     shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
-    where = "; ".join(f"{_ranks(role, numbers)} in {place}" for place, numbers in shown)
+    shown_places = "; ".join(f"{_ranks(role, numbers)} in {place}" for place, numbers in shown)
     cause = "a mismatch of collectives?" if len(places) > 1 else "a lost connection, or tensors of other sizes?"
-    return f"all {len(waits)} ranks of it are in it, and it does not end: {where}: {cause}"
+    return f"all {len(waits)} ranks of it are in it, and it does not end: {shown_places}: {cause}"
 
 
 def _words(activity: Activity) -> str:

@@ -16,7 +16,7 @@ MOST = 8
 
 def lines(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a line for each problem of a job's events, in their order: since when, for how long, what."""
-    found: list[tuple[float, float, str]] = []
+    slow_times: list[tuple[float, float, str]] = []
     end = max((number(event.get("time")) for event in events), default=0.0)
     for place, event in enumerate(events):
         reason, target, begin = event.get("reason"), event.get("target"), number(event.get("time"))
@@ -33,6 +33,6 @@ def lines(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
             end,
         )
         lasted = max(0.0, until - begin)
-        found.append((begin, lasted, f"{moment(begin)}, for {seconds(lasted)}: {problem}: {event.get('message')}"))
-    longest = sorted(found, key=lambda row: -row[1])[:MOST]
+        slow_times.append((begin, lasted, f"{moment(begin)}, for {seconds(lasted)}: {problem}: {event.get('message')}"))
+    longest = sorted(slow_times, key=lambda row: -row[1])[:MOST]
     return tuple(line for _, _, line in sorted(longest))

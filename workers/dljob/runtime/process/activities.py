@@ -330,10 +330,10 @@ def line_of_call(call: str) -> str:
         holders = [main for main in list(_threads.values()) if main.kind == "main"]
     else:  # one that has not come yet waits for a place among all calls
         method = "" if activity is None else activity.queued_for
-        holders = [held for held in holders if not held.queued_for and method in ("", held.label)]
+        holders = [holder for holder in holders if not holder.queued_for and method in ("", holder.label)]
     if not holders:
         return ""
-    oldest = min(holders, key=lambda held: held.began)
+    oldest = min(holders, key=lambda holder: holder.began)
     return _line_of(oldest, [wait for wait in list(_waits) if wait.activity is oldest], sys._current_frames())
 
 

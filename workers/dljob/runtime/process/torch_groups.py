@@ -177,11 +177,15 @@ class TorchGroups:
 
     def _wait_at(self, frame: FrameType, inner: Sequence[FrameType], since: float) -> GroupWait | None:
         """Return what a line of the user's code waits for, by the frames that it has called into, innermost first."""
-        torch_frames = [one for one in inner if any(part in one.f_code.co_filename for part in _DISTRIBUTED)]
-        calls = [one.f_code.co_name for one in torch_frames if one.f_code.co_name not in _WRAPPERS]
+        torch_frames = [
+            inner_frame for inner_frame in inner if any(part in inner_frame.f_code.co_filename for part in _DISTRIBUTED)
+        ]
+        calls = [
+            inner_frame.f_code.co_name for inner_frame in torch_frames if inner_frame.f_code.co_name not in _WRAPPERS
+        ]
         if calls:
             return self._of_group(self._group_of(torch_frames), calls[-1], since)
-        if any(_BACKWARD in one.f_code.co_filename for one in inner):
+        if any(_BACKWARD in inner_frame.f_code.co_filename for inner_frame in inner):
             return self._of_group(self._last, "backward", since) if self._idle else None
         if inner:
             return None
@@ -267,8 +271,8 @@ def _value(frame: FrameType, expression: ast.expr) -> object:
     """Return the value of a name, or of an attribute that is stored in an object: nothing of the user's is run."""
     match expression:
         case ast.Name(id=name):
-            found = _local(frame, name)
-            return frame.f_globals.get(name) if found is None else found
+            value = _local(frame, name)
+            return frame.f_globals.get(name) if value is None else value
         case ast.Attribute(value=owner, attr=name):
             return vars(_value(frame, owner)).get(name)
         case _:
