@@ -115,8 +115,8 @@ def _waits(d: StateTransaction) -> list[FaultRecord]:
 
 def _end_waits(d: StateTransaction, targets: Iterable[str]) -> list[FaultRecord]:
     """End the silences of these parts: they answer, or what follows has a fault of its own. Return them."""
-    wanted = frozenset(targets)
-    ended = [fault for fault in _waits(d) if fault.target in wanted]
+    ended_targets = frozenset(targets)
+    ended = [fault for fault in _waits(d) if fault.target in ended_targets]
     d.recover_faults(fault.id for fault in ended)
     return ended
 

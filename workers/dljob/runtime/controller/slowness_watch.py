@@ -150,9 +150,9 @@ class SlownessWatch:
                 waited[rank][name.removeprefix(WAITED)] = value
         for rank, mib in usage.get("resident", ()):
             key = role, rank
-            own = state.ranks.get(key)
+            rank_state = state.ranks.get(key)
             # What is loaded before the first work fills memory once.
-            if own is None or own.phase is not RankPhase.READY or not own.has_worked:
+            if rank_state is None or rank_state.phase is not RankPhase.READY or not rank_state.has_worked:
                 continue
             # Memory and pressure are measured together, and less often than the rest.
             before, pressure = self._readings.get(key), pressures.get(rank)
@@ -160,7 +160,7 @@ class SlownessWatch:
             step = self._heartbeats.progress.get(key, (None,))[0]
             self._readings[key] = slowness.measured(
                 before,
-                own.incarnation,
+                rank_state.incarnation,
                 now,
                 pressure=pressure,
                 memory=MemoryReading(now, mib, step) if is_new else None,
@@ -172,25 +172,25 @@ class SlownessWatch:
     # -- what is found
 
     def _problems(self, state: JobState, now: float) -> list[SlowProblem]:
-        found = defaultdict[tuple[str, str], dict[int, SlowRank]](dict)
+        slow_ranks = defaultdict[tuple[str, str], dict[int, SlowRank]](dict)
         unexplained = defaultdict[str, dict[int, SlowSteps]](dict)
         for (role, rank), readings in self._readings.items():
-            own = state.ranks[role, rank]
-            if own.phase is not RankPhase.READY or own.incarnation != readings.incarnation:
+            rank_state = state.ranks[role, rank]
+            if rank_state.phase is not RankPhase.READY or rank_state.incarnation != readings.incarnation:
                 continue
             steps = slowness.slow_steps(self._times.get((role, rank)), now)
             if cause := self._cause(readings, steps):
-                found[cause[0], role][rank] = cause[1]
+                slow_ranks[cause[0], role][rank] = cause[1]
             elif steps is not None:
                 unexplained[role][rank] = steps
             if cause := _memory(readings, memory_of(state.job.plan, role) / GRAIN / 2**20, now):
-                found[cause[0], role][rank] = cause[1]
-        explained = {role for reason, role in found if reason in SLOW}
+                slow_ranks[cause[0], role][rank] = cause[1]
+        explained = {role for reason, role in slow_ranks if reason in SLOW}
         self._look(state, [role for role in unexplained if role not in explained], now)
         for role in self._looks:
             for reason, rank, slow in self._seen(state, role, unexplained[role]):
-                found[reason, role][rank] = slow
-        return [slowness.problem_of(reason, role, ranks) for (reason, role), ranks in found.items()]
+                slow_ranks[reason, role][rank] = slow
+        return [slowness.problem_of(reason, role, ranks) for (reason, role), ranks in slow_ranks.items()]
 
     def _cause(self, readings: RankReadings, steps: SlowSteps | None) -> tuple[str, SlowRank] | None:
         """Return what holds a rank back by what was measured of it, with its reason."""
@@ -201,7 +201,7 @@ class SlownessWatch:
         callee = slowness.waits_for(readings, steps)
         if callee is None or steps is None:
             return None
-        ranks = {rank: own for (role, rank), own in self._readings.items() if role == callee.role}
+        ranks = {rank: readings for (role, rank), readings in self._readings.items() if role == callee.role}
         return reasons.SLOW_CALLEE, slowness.called(callee, steps, ranks, self._lines_of(callee.role, ranks))
 
     def _lines_of(self, role: str, ranks: Iterable[int]) -> Mapping[int, str]:
@@ -244,13 +244,13 @@ class SlownessWatch:
         looks: list[dict[int, Look]] = []
         for _ in range(LOOKS):
             await asyncio.sleep(PAUSE_S)
-            seen = await sample_ranks(self._backend, self._state(), role, ranks, stacks=True, agents=self._agents)
-            looks.append({rank: _look_of(one) for rank, one in seen.items()})
+            samples = await sample_ranks(self._backend, self._state(), role, ranks, stacks=True, agents=self._agents)
+            looks.append({rank: _look_of(process_stack) for rank, process_stack in samples.items()})
         self._looks[role] = looks
 
 
-def _look_of(seen: ProcessStack) -> Look:
-    return Look(seen.sample.activity, seen.sample.at_line, LOADER in seen.stack)
+def _look_of(process_stack: ProcessStack) -> Look:
+    return Look(process_stack.sample.activity, process_stack.sample.at_line, LOADER in process_stack.stack)
 
 
 def _memory(readings: RankReadings, limit: float, now: float) -> tuple[str, SlowRank] | None:
