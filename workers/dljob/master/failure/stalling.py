@@ -80,13 +80,17 @@ def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
 
     A hang of a role, such as a circle, is recorded with one of its ranks, and ends the processes of all.
     """
-    own = state.ranks.get(key)
+    rank_state = state.ranks.get(key)
     for fault in reversed(state.faults):
         outcome = fault.outcome
-        if own is None or outcome is None or outcome.reason is not Reason.HANG:
+        if rank_state is None or outcome is None or outcome.reason is not Reason.HANG:
             continue
         role = fault.rank.partition("/")[0]
-        with_role = role == key[0] and own.restart_reason == Reason.HANG and own.incarnation - incarnation in (0, 1)
+        with_role = (
+            role == key[0]
+            and rank_state.restart_reason == Reason.HANG
+            and rank_state.incarnation - incarnation in (0, 1)
+        )
         if with_role or (fault.rank, fault.incarnation) == (_name(key), incarnation):
             return outcome.message if outcome.origin is None else outcome.origin.message
     return ""

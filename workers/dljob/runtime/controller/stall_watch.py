@@ -95,8 +95,8 @@ class StallWatch:
         self._began = self._began or now
         findings = self._findings(state, now)
         names = {finding.name for finding in findings}
-        kept = (stall for stall in state.stalls if stall.name not in names and self._is_unsure(stall, now))
-        stalls = (*map(_stall, findings), *kept)
+        unsure_stalls = (stall for stall in state.stalls if stall.name not in names and self._is_unsure(stall, now))
+        stalls = (*map(_stall, findings), *unsure_stalls)
         if standing_stalls(state, stalls) != state.stalls:
             await self._offer(ev.StallsFound(stalls))
         for finding in findings:
