@@ -272,10 +272,17 @@ def gpu_count() -> int:
 
 
 def read_config_again() -> None:
-    """Make Ray read the variables RAY_* again, in case it was imported before they were set."""
-    from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
+    """Make Ray read the variables RAY_* again, in case it was imported before they were set.
+
+    It keeps the token that it read first: a second start in one process would be refused by its own GCS.
+    """
+    from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
+        AuthenticationTokenLoader,
+        Config,
+    )
 
     Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def look_up_own_ip(by: Callable[..., str]) -> Callable[..., str]:

@@ -81,6 +81,7 @@ ray._private.worker.global_worker._rdt_manager
 ray._private.worker.listen_error_messages
 ray._raylet.AuthenticationTokenLoader.get_raw_token("self")
 ray._raylet.AuthenticationTokenLoader.instance()
+ray._raylet.AuthenticationTokenLoader.reset_cache("self")
 ray._raylet.Config.initialize("")
 ray._raylet.CoreWorker.serialize_object_ref("self", "ref")
 ray._raylet.GlobalStateAccessor.get_actor_table("self", None, "RESTARTING")
