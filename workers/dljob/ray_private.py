@@ -276,10 +276,7 @@ def read_config_again() -> None:
 
     It keeps the token that it read first: a second start in one process would be refused by its own GCS.
     """
-    from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
-        AuthenticationTokenLoader,
-        Config,
-    )
+    from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue] - compiled
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
