@@ -47,3 +47,9 @@ def test_a_script_that_reports_nothing_has_no_busy_time() -> None:
     # A counter that was read late says more than there was time.
     late = rows({"accounts/w": "p", "served/w": [0]}, {"accounts/w": "p", "served/w": [99000]})
     assert late["w"]["share"] == 1.0
+
+
+def test_counters_that_are_told_less_often_than_samples_are_taken_lose_nothing() -> None:
+    told = [0, 0, 2000, 2000, 4000, 4000, 6000]
+    found = rows(*({"accounts/w": "p", "served/w": [value]} for value in told), every=1.0)
+    assert found["w"]["share"] == 1.0

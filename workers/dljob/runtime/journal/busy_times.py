@@ -29,6 +29,10 @@ class BusyTimes:
         self._at: float | None = None
         self._before: Columns = {}
         """The columns of the last sample."""
+        self._productive: dict[tuple[str, int], float] = defaultdict(float)
+        """(role, rank) -> seconds in which it was productive."""
+        self._counted: dict[tuple[str, int], float] = defaultdict(float)
+        """(column, rank) -> seconds that were taken from this counter."""
         self._spent: dict[tuple[str, str], float] = defaultdict(float)
         """(role, "all", "productive" or "served") -> seconds of its ranks."""
         self._waited: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -54,21 +58,28 @@ class BusyTimes:
         ranks = [rank for rank, pair in enumerate(zip(before, letters, strict=False)) if pair == (PRODUCTIVE,) * 2]
         self._spent[role, "all"] += lasted * (len(letters) - letters.count(ABSENT))
         self._spent[role, "productive"] += lasted * len(ranks)
-        self._spent[role, "served"] += self._growth(f"served/{role}", ranks, lasted, columns)
+        for rank in ranks:
+            self._productive[role, rank] += lasted
+        self._spent[role, "served"] += self._growth(role, f"served/{role}", ranks, columns)
         prefix = f"waited/{role}/"
         for name in columns:
             if name.startswith(prefix):
-                self._waited[role][name.removeprefix(prefix)] += self._growth(name, ranks, lasted, columns)
+                self._waited[role][name.removeprefix(prefix)] += self._growth(role, name, ranks, columns)
 
-    def _growth(self, name: str, ranks: Sequence[int], lasted: float, columns: Columns) -> float:
-        """Return the seconds by which counters of milliseconds grew; the next process of a rank begins at 0."""
+    def _growth(self, role: str, name: str, ranks: Sequence[int], columns: Columns) -> float:
+        """Return the seconds by which counters of milliseconds grew; the next process of a rank begins at 0.
+
+        Hosts tell their counters less often than samples are taken, so that the growth in one may be that of several.
+        """
         olds, news = self._before.get(name, _NO_COUNTS), columns.get(name, _NO_COUNTS)
         total = 0.0
         for rank in ranks if news else ():
             old = olds[rank] if rank < len(olds) else None
             new = news[rank] if rank < len(news) else None
-            if new is not None:
-                total += min((new - old if old is not None and old <= new else new) / 1000, lasted)
+            growth = 0 if new is None else new - old if old is not None and old <= new else new
+            counted = min(growth / 1000, self._productive[role, rank] - self._counted[name, rank])
+            self._counted[name, rank] += counted
+            total += counted
         return total
 
     def _row(self, role: str, columns: Columns) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
-from dljob.runtime.process import torch_groups
+from dljob.runtime.process import torch_groups, wait_clocks
 from dljob.runtime.process.step_counters import StepCounter, now
 from dljob.runtime.process.torch_groups import GroupWait, IdleTime, TorchGroups
 
@@ -494,6 +494,7 @@ def _run() -> None:
         with suppress(Exception):  # it only explains: the rank must not suffer
             if _reporter is not None:
                 _reporter.look()
+                wait_clocks.note_present()
 
 
 def _forget() -> None:

@@ -12,8 +12,8 @@ from dljob.errors import CallError, RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import KEEPER, Reply
+from dljob.runtime.process.wait_clocks import standing_still
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
-from dljob.runtime.rpc.waits import standing_still
 
 SLICE_S = 20.0
 """Seconds that one request may wait in the actor for its answer; then the client repeats it."""

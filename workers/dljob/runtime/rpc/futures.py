@@ -25,9 +25,9 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
 from dljob.runtime.process.error_origin import ends_at_caller
 from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.wait_clocks import Note, WaitClock, standing_still
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.arrivals import Arrivals
-from dljob.runtime.rpc.waits import Note, WaitClock, standing_still
 from dljob.telemetry.wording import counted
 
 T = TypeVar("T")

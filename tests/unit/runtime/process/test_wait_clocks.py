@@ -12,9 +12,9 @@ from dljob.calls.dispatch import Dispatched, Send
 from dljob.calls.mark import RpcMark
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import Call, Reply
+from dljob.runtime.process.wait_clocks import WaitClock, standing_still
 from dljob.runtime.rpc import server
 from dljob.runtime.rpc.futures import CallFuture, Invocation, ready
-from dljob.runtime.rpc.waits import WaitClock, standing_still
 
 
 def test_threads_that_wait_together_count_once() -> None:
@@ -37,6 +37,21 @@ def test_short_waits_are_noted_once_a_second() -> None:
         with clock:
             now[0] += 0.125
     assert noted == [125, 1125, 2125, 3125]
+
+
+def test_a_wait_is_noted_while_it_lasts() -> None:
+    now, noted = [100.0], list[int]()
+    clock = WaitClock("rollout", lambda: now[0])
+    clock.note = lambda _name, value: noted.append(value)
+    with clock:
+        now[0] += 2.0
+        clock.note_present()
+        now[0] += 2.0
+        clock.note_present()
+        now[0] += 0.25
+    clock.note_present()  # its end came too soon after the last note to be noted itself
+    clock.note_present()
+    assert noted == [2000, 4000, 4250]
 
 
 def test_clock_of_a_role_outlives_a_call() -> None:

@@ -1,7 +1,7 @@
-"""The time for which threads of this process stand still for answers of other roles; `dljob advise` reads it.
+"""The time for which threads of this process stand still for other roles, queues or weights, for ledger and advice.
 
 Several threads that wait for one role at once count as one. Coroutines are not counted: their thread does other work
-meanwhile.
+meanwhile. A wait counts when it ends, and every two seconds while it lasts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class WaitClock:
         self._lock = threading.Lock()
         self._waiting = 0
         self._since = self._spent = 0.0
+        self._noted = -1
+        """Milliseconds that were noted last."""
         self._due = 0.0
         self.note: Note = lambda _name, _value: None
 
@@ -47,11 +49,22 @@ class WaitClock:
                 return
             now = self._now()
             self._spent += now - self._since
-            if now < self._due:
-                return
-            self._due = now + NOTE_S
-            spent = round(self._spent * 1000)
-        self.note(self._name, spent)
+            if now >= self._due:
+                self._write(self._spent, now)
+
+    def note_present(self) -> None:
+        """Note what was waited so far, the wait that has not ended included."""
+        with self._lock:
+            now = self._now()
+            self._write(self._spent + (now - self._since if self._waiting else 0.0), now)
+
+    def _write(self, spent: float, now: float) -> None:
+        # Under the lock: a smaller number after a larger one would look like another process's.
+        self._due = now + NOTE_S
+        milliseconds = round(spent * 1000)
+        if milliseconds > self._noted:
+            self._noted = milliseconds
+            self.note(self._name, milliseconds)
 
 
 _clocks: dict[str, WaitClock] = {}
@@ -64,5 +77,11 @@ def standing_still(role: str, note: Note) -> WaitClock:
     return clock
 
 
-# Its threads do not wait, and a lock may be held by one that it does not have.
+def note_present() -> None:
+    """Note for each role what was waited for it so far."""
+    for clock in list(_clocks.values()):
+        clock.note_present()
+
+
+# A forked child has none of the threads that wait, and one of them may have held a lock.
 os.register_at_fork(after_in_child=_clocks.clear)
