@@ -316,6 +316,12 @@ def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     assert not other.can_hang
 
 
+def test_a_producer_that_has_just_started_again_gets_its_time() -> None:
+    rows = {"e/0": [main("", wait("done", "get", 900.0, kind="queue"))], "p/0": [main("p.py:3 in run")]}
+    assert not found(rows, facts={"p/0": RankFacts(2, "Starting", ready=False, since=NOW - 5)})
+    assert one(rows, facts={"p/0": RankFacts(1, "Ready", ready=True, since=NOW - 70)})
+
+
 # -- ranks that say nothing
 
 

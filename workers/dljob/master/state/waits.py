@@ -284,6 +284,8 @@ class WaitGraph:
             for key, report in reports.items()
             if key in facts and facts[key].phase == STARTING and facts[key].incarnation == report.incarnation
         }
+        self._newest_process = max((rank.since for rank in facts.values()), default=0.0)
+        """When the last process was ordered: what an earlier one of its rank used to bring, it has yet to bring."""
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
         for key, report in self._reports.items():
             for name, ways in report.uses.items():
@@ -382,7 +384,8 @@ class WaitGraph:
             return bringers
         deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
         words = f"nobody has {deeds.get(wait.method, 'published one')}"
-        return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), wait.since, words, can_hang=False)]
+        since = max(wait.since, self._newest_process)
+        return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), since, words, can_hang=False)]
 
     def _absent(self, role: str, wait: Wait) -> list[_Vertex]:
         """Return who of a torch group is not in it, those that ended first; where all are, that it does not end."""
