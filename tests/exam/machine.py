@@ -237,7 +237,11 @@ CAUSES = (
                     pass
     """,
         roles=ONE_ROLE,
-        acts=(shell("for i in $(seq 20); do timeout 70 sh -c 'while :; do :; done' & done; sleep 1", after="step 60"),),
+        acts=(
+            shell(
+                "for i in $(seq 20); do setsid timeout 70 sh -c 'while :; do :; done' & done; sleep 1", after="step 60"
+            ),
+        ),
         kind=SLOW_MACHINE,
         whom="load|machine|node|CPU",
         says=("load",),
