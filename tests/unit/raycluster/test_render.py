@@ -106,11 +106,19 @@ def test_every_pod_has_dljob_and_no_right_in_kubernetes():
             "POD_NAME": None,
             "PYTHONPATH": "/dljob/lib",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            **({"RAY_memory_monitor_refresh_ms": "0"} if pod is head_of(made) else {}),
         }
         for one in (container, init):
             assert one["securityContext"]["allowPrivilegeEscalation"] is False
             assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert "initContainers" not in head_of(full(role("a"), options=RenderOptions("job")))
+
+
+def test_a_template_may_turn_the_heads_memory_monitor_on():
+    wanted = {"name": "RAY_memory_monitor_refresh_ms", "value": "250"}
+    template = {"spec": {"containers": [{"name": "ray-head", "env": [wanted]}]}}
+    (container,) = head_of(full(role("a"), head={"template": template}))["containers"]
+    assert [entry for entry in container["env"] if entry["name"] == wanted["name"]] == [wanted]
 
 
 def test_ascend_devices_belong_to_a_user_of_their_own():

@@ -24,6 +24,8 @@ ENDING_S = 10
 """Seconds of the grace period that Ray gets after the preStop hook."""
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 """Seconds that Ray, on SIGTERM, waits for actors on its node; 30 by default. Source: ray 2.60, ray_constants.py."""
+NO_MONITOR = {"name": "RAY_memory_monitor_refresh_ms", "value": "0"}
+"""Turns Ray's memory monitor off in the raylet that has it; each raylet reads its own environment."""
 
 
 def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
@@ -39,6 +41,8 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
     memory = show_memory(parse_memory(spec.head.memory) + parse_memory(spec.master.memory))
     # No CPU limit: throttling the head while it starts would delay every job.
     container = _container(pods.HEAD_CONTAINER, spec, {"cpu": cpu, "memory": memory}, {"memory": memory}, period=1)
+    # Ray kills first what it can restart: on the head that is PrimeMaster, which frees little.
+    container["env"].append(dict(NO_MONITOR))
     container["ports"] = [
         {"name": name, "containerPort": port}
         for name, port in (*pods.RAY_PORTS, (pods.GATEWAY_PORT_NAME, pods.GATEWAY_PORT))
