@@ -14,7 +14,7 @@ from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
-from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, Remedy, of_fault
+from dljob.telemetry.remedies import FAULTS, POD, VERDICTS, CauseKind, Remedy, of_fault
 from dljob.telemetry.wording import counted, level_words, seconds
 
 Json = Mapping[str, Any]
@@ -76,22 +76,30 @@ def _plain(line: str) -> str:
     return " " * (len(line) - len(text)) + safe(one_line(text, 2 * WIDTH), colours=False)
 
 
+def _both_ends(text: str) -> str:
+    """Cut the middle of a long line: Kubernetes' messages begin with whom, and end with the cause of their causes."""
+    line, width = one_line(text, len(text)), 2 * WIDTH
+    return line if len(line) <= width else f"{line[: width * 2 // 3 - 3]}...{line[-(width // 3) :]}"
+
+
 def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     status = job.status
     phase, reason, message = job.phase, str(status.get("reason") or ""), str(status.get("message") or "")
     # A job that runs, and one that has succeeded, have no reason but their phase.
     words = ": ".join(text for text in (reason if reason != phase else "", message) if text)
-    head = [one_line(f"{job.title}: {phase}{f': {words}' if words else ''}", WIDTH)]
+    title = f"{job.title}: {phase}{f': {words}' if words else ''}"
+    head = [one_line(title, WIDTH)]
     if job.unseen:
         return Diagnosis(CauseKind.UNKNOWN, [*head, f"  {job.unseen}"])
     faults = [fault for fault in _faults(status) if fault.get("reason") not in _ORDERED]
     if stalls := _stalls(status):
         head = [one_line(f"{job.title}: {phase}", WIDTH)]
         return Diagnosis(CauseKind.UNKNOWN, [*head, *_standing(stalls, name, flags), *_earlier(faults)], advice=STANDS)
-    verdict = VERDICTS.get(reason)
+    verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
-        lines = [*head, *_earlier(faults), f"next: {verdict.advice}"]
+        # No other line has the facts of a verdict.
+        lines = [_both_ends(title), *_earlier(faults), f"next: {verdict.advice}"]
         return Diagnosis(verdict.kind, lines, advice=verdict.advice)
     if not isinstance(status.get("recentFaults"), list | tuple | None):
         lines = [*head, "first cause: unreadable: the status is damaged, or of another version"]

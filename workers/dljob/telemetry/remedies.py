@@ -247,12 +247,28 @@ VERDICTS: Mapping[str, Remedy] = {
     ),
     "JobFailed": Remedy(CauseKind.UNKNOWN, "see how PrimeMaster and its launcher ended: dljob logs --master"),
     **dict.fromkeys(
-        ("ImagePullBackOff", "ErrImagePull", "InvalidImageName"),
+        ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"),
         Remedy(CauseKind.SPEC, "correct the image's name, its registry or its pull secret: kubectl describe pod"),
     ),
     **dict.fromkeys(
-        ("CreateContainerConfigError", "ConfigMapNotFound", "SecretNotFound"),
-        Remedy(CauseKind.SPEC, "create the ConfigMap or Secret that the message names; the pods then start"),
+        ("CreateContainerConfigError", "ConfigMapNotFound", "SecretNotFound", "FailedMount"),
+        Remedy(CauseKind.SPEC, "create the ConfigMap, Secret or claim that the message names; the pods then start"),
+    ),
+    **dict.fromkeys(
+        ("CreationRefused", "FailedCreateHeadPod", "FailedCreateWorkerPod"),
+        Remedy(
+            CauseKind.SPEC,
+            "have it allowed by what the message names (quota, admission rule), or ask for less; it is tried again",
+        ),
+    ),
+    **dict.fromkeys(
+        ("InvalidRayClusterSpec", "InvalidRayClusterMetadata"),
+        Remedy(CauseKind.SPEC, "correct the spec as the message says; the job then begins anew"),
+    ),
+    "PodStuck": Remedy(CauseKind.NODE, "see the pod's node; the message has the command that deletes the pod by force"),
+    "TokenUnknown": Remedy(CauseKind.SPEC, "let the operator read that token, as the message says"),
+    **dict.fromkeys(
+        ("SubmissionRefused", "HeadMisbehaves"), Remedy(CauseKind.UNKNOWN, "see the head: kubectl logs of its pod")
     ),
     "Unschedulable": Remedy(
         CauseKind.SPEC, "free machines, add some, or ask for less; the message has what the scheduler says"
@@ -261,6 +277,8 @@ VERDICTS: Mapping[str, Remedy] = {
     "ClusterRestartsExhausted": Remedy(CauseKind.NODE, "see why RayClusters were lost: kubectl get events"),
 }
 """Reason of a job's phase -> its remedy; others are told by the fault that led to them."""
+POD = Remedy(CauseKind.UNKNOWN, "see the pod that the message names: kubectl describe pod, kubectl logs --previous")
+"""Of a reason of the kubelet's that has no remedy of its own, such as CrashLoopBackOff."""
 
 
 def of_fault(reason: str, first_cause: str, rule: str = "") -> Remedy:

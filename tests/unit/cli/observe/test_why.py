@@ -19,6 +19,7 @@ from dljob.cli import diagnosis, main
 from dljob.cli.diagnosis import diagnose
 from dljob.kube.api import CONFIG_MAPS
 from dljob.master.state.views import Reason
+from dljob.reconcile.state import hints
 from dljob.reconcile.state import reasons as operators
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, of_fault
@@ -122,6 +123,39 @@ def test_a_job_that_succeeded_has_healed_failures_and_no_advice() -> None:
     assert [line.partition(":")[0] for line in lines[2:]] == ["restarts", "earlier", "earlier"]
 
 
+PULL = """Back-off pulling image "reg.io/train:v9": ErrImagePull: failed to pull and unpack image "reg.io/train:v9":
+failed to resolve reference "reg.io/train:v9": failed to do request: Head "https://reg.io/v2/train/manifests/v9":
+dial tcp: lookup reg.io: no such host"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "words"),
+    [
+        (
+            "ImagePullBackOff",
+            "pod a: ImagePullBackOff: container ray-head: " + PULL,
+            ("reg.io/train:v9", "no such host"),
+        ),
+        ("Unschedulable", f"pod a: 0/9 nodes are available: {'1 node(s) had a taint, ' * 20}9 few cpu", ("few cpu",)),
+        ("CreationRefused", f"RayCluster a: admission {'webhook x denied the request: ' * 12}no quota", ("no quota",)),
+    ],
+)
+def test_a_long_message_of_kubernetes_keeps_its_end(reason: str, message: str, words: tuple[str, ...]) -> None:
+    kind, lines = explained(status("Provisioning", reason, message))
+    assert kind is CauseKind.SPEC
+    assert "pod a" in lines[0] or "RayCluster a" in lines[0]
+    assert all(word in lines[0] for word in words)
+    assert len(lines[0]) <= 2 * diagnosis.WIDTH
+
+
+@pytest.mark.parametrize("reason", ["CrashLoopBackOff", "RunContainerError", "UnexpectedAdmissionError"])
+def test_a_pod_that_cannot_start_is_no_nothing(reason: str) -> None:
+    kind, lines = explained(status("Provisioning", reason, f"pod a: {reason}: container ray-head"))
+    assert kind is CauseKind.UNKNOWN
+    assert "kubectl describe pod" in lines[-1]
+    assert explained(status("Provisioning", "HeadPending", "there is no head pod yet"))[0] is CauseKind.NOTHING
+
+
 def test_a_phase_is_no_reason_of_itself() -> None:
     assert explained(status("Running", "Running"))[1] == ["ppo (a7efe1a7): Running", "nothing failed"]
 
@@ -196,6 +230,8 @@ def test_every_end_that_the_operator_decides_has_a_remedy() -> None:
         *(operators.KUBERAY_MISSING, operators.KUBERAY_TOO_OLD, operators.KUBERAY_SILENT, operators.NAME_TAKEN),
     )
     assert set(own) <= VERDICTS.keys()
+    # What the operator itself advises about is no silence for `why`, either: the rest are reasons of pods.
+    assert set(hints.BY_REASON) - {"CrashLoopBackOff", "CreateContainerError", "Error"} <= VERDICTS.keys()
     kind, lines = explained(status("Failed", operators.PYTHON_MISMATCH, "node group w has Python 3.12"))
     assert kind is CauseKind.SPEC
     assert lines[-1].startswith("next: correct the image")
