@@ -59,6 +59,8 @@ class Cause:
     acts: tuple[Act, ...] = ()
     ends: bool = True
     """The job ends by itself: `why` is asked behind its end; otherwise while it runs, until it tells something."""
+    starts_s: float = 120.0
+    """Until a rank prints its first line; of a cause that lets none start: until `why` is asked."""
     limit_s: float = 90.0
     """Until the job must have ended, or `why` must have said something, counted from the first line of a rank."""
     exit_code: int | None = None

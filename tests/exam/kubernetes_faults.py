@@ -21,6 +21,8 @@ ROLE = "- {name: main, entrypoint: {class: work.Main}, resources: {cpu: 250m}, r
 SMALL = "head: {cpu: 250m, memory: 2Gi}\nmaster: {cpu: 100m, memory: 512Mi}\n"
 STARTS_S = 240.0
 """Until pods run, or the operator has said why they do not."""
+STUCK_S = 45.0
+"""Until the kubelet has tried twice what cannot be done."""
 
 
 def missing() -> str:
@@ -43,6 +45,7 @@ def never_starts(name: str, kind: str, says: str, role: str, *, spec: str = "", 
         code=(15,),
         says=(says,),
         ends=False,
+        starts_s=STUCK_S,
         limit_s=STARTS_S,
         missing=missing,
     )
@@ -79,13 +82,15 @@ CAUSES = (
         "config-map-that-is-not-there",
         "CreateContainerConfigError|ConfigMapNotFound",
         "nowhere",
-        ROLE.replace("resources", "env: [{name: A, valueFrom: {configMapKeyRef: {name: nowhere, key: a}}}], resources"),
+        ROLE,
+        spec="envFrom: [{configMapRef: {name: nowhere}}]\n",
     ),
     never_starts(
         "secret-that-is-not-there",
         "CreateContainerConfigError|SecretNotFound",
         "nowhere",
-        ROLE.replace("resources", "env: [{name: A, valueFrom: {secretKeyRef: {name: nowhere, key: a}}}], resources"),
+        ROLE,
+        spec="envFrom: [{secretRef: {name: nowhere}}]\n",
     ),
     never_starts(
         "more-processors-than-any-node",

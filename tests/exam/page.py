@@ -41,13 +41,16 @@ def known() -> dict[str, dict[str, Any]]:
 
 
 def keep(rows: Rows, peers: PeerRows) -> None:
-    """Replace the kept rows of these causes, and write the page."""
+    """Replace the kept rows of these causes, and what is kept of peers beside them; write the page."""
     kept = known()
     for name, row in rows.items():
-        old = kept.get(name, {}).get("peers", {})
-        new = {peer: {key: of[key] for key in PEER_FIELDS} for peer, of in peers[name].items() if "kind" in of}
-        kept[name] = {key: row[key] for key in FIELDS if key in row} | ({"peers": old | new} if old | new else {})
+        old = {"peers": kept[name]["peers"]} if "peers" in kept.get(name, {}) else {}
+        kept[name] = {key: row[key] for key in FIELDS if key in row} | old
         kept[name]["first"] = without_folders(str(row.get("first", "")))
+    for name in kept.keys() & peers.keys():
+        new = {peer: {key: of[key] for key in PEER_FIELDS} for peer, of in peers[name].items() if "kind" in of}
+        if new:
+            kept[name]["peers"] = kept[name].get("peers", {}) | new
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(rendered(PAGE.read_text(), kept))
 

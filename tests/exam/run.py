@@ -188,7 +188,8 @@ def run_all(runs: Sequence[tuple[Cause, str]], jobs: int, file: Path, *, again: 
     names = dict.fromkeys(cause.name for cause, _peer in runs)
     shown = {name: newest[name, ""] for name in names if (name, "") in newest}
     beside = {name: {peer: newest[name, peer] for peer in PEERS if (name, peer) in newest} for name in names}
-    print("\n".join(["", *page.table(shown), "", *page.peers_table(shown, beside)]))
+    # Causes that ran under peers alone are held against what is kept of dljob.
+    print("\n".join(["", *page.table(shown), "", *page.peers_table(page.known() | shown, beside)]))
     if keep:
         page.keep(shown, beside)
     return 0 if page.passes(shown) else 1

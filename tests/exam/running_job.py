@@ -24,9 +24,9 @@ NAME = "exam"
 TOKEN = "EXAM_TOKEN"
 """All processes of a job inherit this variable: by it they are found and ended."""
 BIN = Path(sys.executable).parent
-START_S, ASK_S, POLL_S, SETTLE_S, STOP_S = 120.0, 60.0, 4.0, 8.0, 30.0
-"""Until the first line of a rank; for an answer of `dljob why`; between two questions; from the first answer of a
-running job to the one that is graded; for the command to end once it is told to."""
+ASK_S, POLL_S, SETTLE_S, STOP_S = 60.0, 4.0, 8.0, 30.0
+"""For an answer of `dljob why`; between two questions; from the first answer of a running job to the one that is
+graded; for the command to end once it is told to."""
 FIRST_LINE = re.compile(r"^\[[\w.-]+/\d+\]", re.MULTILINE)
 """How the command begins a line of a rank."""
 BUSY = "a node of Ray did not start"
@@ -204,7 +204,11 @@ class RunningJob:
         }
 
     def _until_a_rank_prints(self, begin: float) -> None:
-        while not FIRST_LINE.search(self.printed()) and not self.ended() and time.monotonic() < begin + START_S:
+        while (
+            not FIRST_LINE.search(self.printed())
+            and not self.ended()
+            and time.monotonic() < begin + self.cause.starts_s
+        ):
             time.sleep(0.2)
 
     def _until_the_end(self, deadline: float) -> dict[str, Any]:

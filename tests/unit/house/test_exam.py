@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,24 @@ def test_the_page_has_the_grades_that_are_kept() -> None:
     text, kept = page.PAGE.read_text(), page.known()
     assert page.rendered(text, kept) == text, "run: python tests/exam/page.py"
     assert kept.keys() <= {cause.name for cause in CAUSES}
+
+
+def test_what_peers_say_is_kept_beside_the_rows_of_dljob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"group": "user code", "grade": "right", "first": "why", "expected": {}}
+    kept: dict[str, Any] = {
+        "a": row,
+        "b": {**row, "peers": {"plain Ray": {"grade": "half", "kind": True, "whom": False, "when": "1"}}},
+    }
+    for name, text in {"KEPT": json.dumps(kept), "PAGE": f"# {page.BEGIN}{page.END}"}.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(page, name, tmp_path / name)
+    right = {"grade": "right", "kind": True, "whom": True, "when": "2", "tail": ["KeyError"]}
+    page.keep({}, {"a": {"torchrun": right}, "b": {"torchrun": right, "Ray Train": {"grade": "not planted"}}, "c": {}})
+    told = {key: value for key, value in right.items() if key != "tail"}
+    assert page.known() == {
+        "a": {**row, "peers": {"torchrun": told}},
+        "b": {**row, "peers": {**kept["b"]["peers"], "torchrun": told}},
+    }
+    assert "| of 2 causes |" in page.PAGE.read_text()
+    page.keep({"a": {**row, "grade": "half"}}, {})
+    assert page.known()["a"] == {**row, "grade": "half", "peers": {"torchrun": told}}
