@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, busy_after, idle_after, parse
+from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, busy_after, idle_after, parse, told_after
 from dljob.spec.policy import HangPolicy
 
 NOW = 1000.0
@@ -397,7 +397,36 @@ def test_a_stream_that_is_ahead_of_its_caller_is_not_to_blame() -> None:
     assert not found(rows)
 
 
+def test_who_is_in_a_debugger_is_told_and_is_no_hang() -> None:
+    waits = [wait("r", "f", 900.0, ("r", 0, "t/0:p:1"))], [wait("r", "f", 900.0, ("r", 0, "u/0:p:1"))]
+    debugged = call("t/0:p:1", "f", "r.py:4 in f", queued_for="a debugger")
+    stall = one({"t/0": [main("", *waits[0])], "r/0": [debugged]})
+    assert stall.sentence == "t/0 has waited {} for r/0.f; r/0 is in a debugger at r.py:4 in f"
+    assert (stall.root, stall.can_hang) == (("r", 0), False)
+    # It holds the only place of its method.
+    queued = call("u/0:p:1", "f", "", queued_for="f")
+    behind = one({"u/0": [main("", *waits[1])], "r/0": [debugged, queued]})
+    assert (behind.root, behind.can_hang) == (("r", 0), False)
+    # A call that is not known there may be any that runs.
+    unknown = one({"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:9")))], "r/0": [debugged]})
+    assert unknown.sentence.endswith("r/0 is in a debugger at r.py:4 in f")
+    main_row = ["main", "main", "", "a debugger", 0.0, 900.0, "t.py:2 in run", [], [0, 0.0, 0.0, 0.0]]
+    group = ["group", "default_pg", "all_reduce", 900.0, [9, 0.1, 0.2], [], [[0, 2, 1]]]
+    stopped = one({"w/0": [main("t.py:9 in run", group)], "w/1": [main_row]})
+    assert stopped.sentence.endswith("w/1 is in a debugger at t.py:2 in run")
+    assert not stopped.can_hang
+
+
 # -- bounds, and nonsense
+
+
+@pytest.mark.parametrize(("idle_seconds", "told_s"), [(1800, 60.0), (180, 60.0), (30, 10.0), (6, 3.0)])
+def test_a_stall_is_told_before_the_hang_also_where_bounds_are_short(idle_seconds: int, told_s: float) -> None:
+    rows = parse(1, json.dumps({"rows": [main("", wait("r", "f", 1.0, usual=(9, 0.1, 1.0)))]}), 0.0)
+    policy = HangPolicy(idle_seconds=idle_seconds)
+    told = told_after(rows.activities[0].waits[0], policy, works=False)
+    assert told == pytest.approx(told_s)
+    assert told < idle_after(rows.activities[0].waits[0], policy)
 
 
 def test_bounds_of_a_hang_are_never_below_those_of_the_job() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dljob.master.state import events as ev
-from dljob.master.state.hang import ProcessSample
+from dljob.master.state.hang import ProcessSample, Where
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId
 from dljob.runtime.controller import stall_watch
@@ -45,6 +45,7 @@ class Scene:
             ),
         )
         self.cpu_s = [0.0, 0.0]
+        self.root_activity = Where.USER
         monkeypatch.setattr(stall_watch, "PAUSE_S", 0.001)
         monkeypatch.setattr(stall_watch, "sample_ranks", self._sample)
         self.owner = TaskOwner(lambda _: None)
@@ -63,7 +64,7 @@ class Scene:
 
     async def _sample(self, _backend: Any, _state: Any, _role: str, ranks: Any, *, stacks: bool, agents: Any) -> Any:
         used = self.cpu_s.pop(0) if not stacks and self.cpu_s else 0.0
-        return {rank: ProcessStack(ProcessSample("", used), "stack of it\n") for rank in ranks}
+        return {rank: ProcessStack(ProcessSample("", used, self.root_activity), "stack of it\n") for rank in ranks}
 
     def hear(self, role: str, *rows: Any, clock: float = 500.0) -> None:
         """Have a rank report, by its node's clock."""
@@ -188,6 +189,25 @@ async def test_a_root_that_works_is_left_until_the_busy_bound(tmp_path: Path, mo
     await scene.turn(900.0)
     await until_idle(scene)
     assert isinstance(scene.offered[-1], ev.HangFound)
+
+
+async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.root_activity = Where.DEBUGGER
+    scene.stand(2000.0)
+    await scene.turn()
+    await scene.turn(6.0)
+    await until_idle(scene)
+    assert [type(event).__name__ for event in scene.offered] == ["StallsFound"]
+
+
+async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    for spent, pause in ((0.001, 2.0), (0.06, 4.0), (3.0, 10.0)):
+        moments = iter((5.0, 5.0 + spent))
+        monkeypatch.setattr(stall_watch.time, "thread_time", lambda moments=moments: next(moments))
+        await scene.turn(2.0)
+        assert scene.watch.pause_s == pytest.approx(pause)
 
 
 async def test_ignore_only_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

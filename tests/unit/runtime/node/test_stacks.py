@@ -111,6 +111,17 @@ def frames(*files: str) -> list[dict[str, Any]]:
     return [{"filename": file, "name": f"f{n}", "line": n} for n, file in enumerate(files)]
 
 
+@pytest.mark.parametrize("with_stacks", [False, True])
+def test_a_process_that_a_debugger_holds_is_no_proof_of_a_hang(
+    spinner: int, monkeypatch: pytest.MonkeyPatch, *, with_stacks: bool
+) -> None:
+    monkeypatch.setattr(stacks, "why_stopped", lambda pid: f"process {pid} {stacks.HELD}")
+    for program in (stacks.program(), ""):
+        monkeypatch.setattr(stacks, "program", lambda program=program: program)
+        (seen,) = stacks.sample_processes([DumpTarget("w/0", spinner, spinner)], stacks=with_stacks)
+        assert (seen.sample.stopped, seen.sample.activity) == ("", Where.DEBUGGER)
+
+
 LIB = "/usr/lib/python3.11"
 SITE = f"{LIB}/site-packages"
 DATA = f"{SITE}/dljob/runtime/data"
@@ -147,6 +158,9 @@ DATA = f"{SITE}/dljob/runtime/data"
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/checkpoint/client.py", "train.py"], Where.CHECKPOINT),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/process/worker_context.py", "train.py"], Where.ORDER),
         ([f"{LIB}/threading.py", "train.py"], Where.USER),
+        ([f"{LIB}/pdb.py", f"{LIB}/cmd.py", f"{LIB}/bdb.py", "train.py"], Where.DEBUGGER),
+        ([f"{SITE}/debugpy/_vendored/pydevd/pydevd.py", "train.py"], Where.DEBUGGER),
+        (["train.py", f"{LIB}/bdb.py", f"{LIB}/pdb.py"], Where.USER),
         ([f"{LIB}/queue.py", f"{SITE}/torch/distributed/checkpoint/filesystem.py", "train.py"], Where.CHECKPOINT),
         ([f"{SITE}/torch/autograd/graph.py", "train.py"], Where.COLLECTIVE),
         (["model.py", f"{SITE}/torch/nn/parallel/distributed.py", "train.py"], Where.USER),

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import pdb
+import sys
 import threading
 from collections.abc import Iterator
 from time import monotonic
@@ -45,6 +47,33 @@ def test_a_wait_is_reported_with_its_targets_and_line_while_it_lasts() -> None:
     assert (kind, name, method, usual, targets) == ("call", "reward", "score", [0, 0.0, 0.0], [["reward", 0, "c:1"]])
     assert since > 0
     assert rows()["main"][7] == []
+
+
+@pytest.mark.parametrize("file", [pdb.__file__, "/x/site-packages/debugpy/adapter/a.py"])
+def test_code_at_a_debugger_s_prompt_is_reported_as_that(file: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def prompt(typed): typed.wait()", file, "exec"), names)  # noqa: S102 - a debugger's frame
+    typed, at_prompt = threading.Event(), threading.Event()
+
+    def run() -> None:
+        activities.begin_main()
+        at_prompt.set()
+        names["prompt"](typed)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    at_prompt.wait()
+    while file not in str(_chain_of(thread)):
+        pass
+    row = rows()["main"]
+    typed.set()
+    thread.join()
+    assert (row[3], row[6].partition(":")[0]) == ("a debugger", "test_activities.py")
+
+
+def _chain_of(thread: threading.Thread) -> list[str]:
+    frames = activities._chain(sys._current_frames().get(thread.ident or 0))
+    return [frame.f_code.co_filename for frame in frames]
 
 
 def test_earlier_waits_of_a_kind_are_counted_and_measured() -> None:

@@ -148,6 +148,18 @@ def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch: py
     assert seen == [None, 102.0, 102.0, None]
 
 
+def test_a_process_whose_children_work_is_idle_alone_and_works_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    children = iter([5.0, 7.0, 7.0, 7.0])
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("dljob.runtime.process.torch_groups.descendants_cpu_s", lambda: next(children))
+    idle, seen = IdleTime(), list[tuple[float | None, float | None]]()
+    for now in (102.0, 104.0, 106.0, 108.0):
+        idle.look(now)
+        seen.append((idle.since, idle.with_children))
+    assert seen == [(100.0, 100.0), (100.0, None), (100.0, 104.0), (100.0, 104.0)]
+
+
 def test_a_name_of_a_frame_is_read_without_keeping_the_others_alive() -> None:
     class Large: ...
 

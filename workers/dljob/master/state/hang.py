@@ -135,6 +135,8 @@ class Where(StrEnum):
     """It waits for a role that is not judged here."""
     CHECKPOINT = "in a checkpoint"
     """It waits for a disk or a saver, which may take long."""
+    DEBUGGER = "in a debugger"
+    """It waits for a person, who may take as long as they like."""
     ORDER = "waiting to be told to stop"
     """It waits for the order to stop, and has no step to make."""
 

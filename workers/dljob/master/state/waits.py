@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 MEASURED = 5
 """Earlier waits of a kind from which on their durations set the limit."""
-TOLD_S, TOLD_FACTOR = 60.0, 10.0
+TOLD_S, TOLD_FACTOR, TOLD_SHARE = 60.0, 10.0, 1 / 3
+"""A stall is told after TOLD_S at most, and after TOLD_SHARE of `idleSeconds` where that is shorter: else a job with
+short bounds would restart a rank before anybody is told."""
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """A wait is told, or its root is taken for hung, after so many medians of the earlier waits, and after LONGEST_FACTOR
 times the longest: tails are long, and an evaluation once in a thousand steps is no stall."""
@@ -42,6 +44,8 @@ Node: TypeAlias = "tuple[str, int, str]"
 WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 """Activity, kind, name and method of a wait, and the first of its targets."""
 NOBODY = ""
+PAUSED, DEBUGGED = "its caller", "a debugger"
+"""What an activity rests for that has begun: whoever uses what it makes, or somebody at a debugger's prompt."""
 STARTING = RankPhase.STARTING.value
 MOST_ABSENT = 32
 """Most ranks of a torch group that a waiting rank's edges lead to."""
@@ -77,7 +81,8 @@ class Activity:
     label: str
     """Of a call its method."""
     queued_for: str
-    """What a call waits for that has not begun: `setup`, or the method whose places are all taken."""
+    """What a call waits for that has not begun: `setup`, or the method whose places are all taken; else PAUSED,
+    DEBUGGED, or nothing."""
     began: float
     touched: float
     """When it last finished something."""
@@ -91,6 +96,11 @@ class Activity:
     """Seconds of a step: the median of the last ones, and the longest."""
     stepped: float = 0.0
     """When it last finished a step."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it is a call that has not begun."""
+        return self.kind == "call" and self.queued_for not in ("", PAUSED, DEBUGGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +210,11 @@ def told_after(wait: Wait, policy: HangPolicy, *, works: bool) -> float:
     """Return the seconds after which a wait is told whose root finishes nothing; `works`: whether it uses a CPU."""
     if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts: the root may compile
         return float(policy.busy_seconds if works else policy.idle_seconds)
-    return _told_after(wait.median, wait.longest)
+    return _told_after(wait.median, wait.longest, policy)
 
 
-def _told_after(median: float, longest: float) -> float:
-    return max(TOLD_S, TOLD_FACTOR * median, LONGEST_FACTOR * longest)
+def _told_after(median: float, longest: float, policy: HangPolicy) -> float:
+    return max(min(TOLD_S, TOLD_SHARE * policy.idle_seconds), TOLD_FACTOR * median, LONGEST_FACTOR * longest)
 
 
 def idle_after(wait: Wait, policy: HangPolicy) -> float:
@@ -308,14 +318,14 @@ class WaitGraph:
             node = (*key, activity.id)
             vertex = _Vertex(node, activity.touched, _words(activity), activity.line, report.incarnation)
             vertex.finished, vertex.works = report.finished, report.idle_since is None
-            vertex.can_go_on = activity.queued_for == "its caller"
-            vertex.can_hang = activity.kind != "idle" and not silent
+            vertex.can_go_on = activity.queued_for == PAUSED
+            vertex.can_hang = activity.kind != "idle" and activity.queued_for != DEBUGGED and not silent
             self._vertices[node] = vertex
             rows.append((activity, vertex))
 
     def _edges(self, key: RankKey, activity: Activity) -> list[_Edge]:
         edges = [_Edge(wait, self._groups(key, activity, wait)) for wait in activity.waits]
-        if activity.kind == "call" and activity.queued_for and activity.queued_for != "its caller":
+        if activity.is_queued:
             edges.append(_Edge(None, [self._holders(key, activity)]))
         return edges
 
@@ -325,7 +335,7 @@ class WaitGraph:
         if queued.queued_for == "setup":
             holders = [vertex for activity, vertex in rows if activity.kind == "main"]
         else:
-            running = (pair for pair in rows if pair[0].kind == "call" and not pair[0].queued_for)
+            running = (pair for pair in rows if pair[0].kind == "call" and not pair[0].is_queued)
             holders = [vertex for activity, vertex in running if activity.label == queued.queued_for]
         return holders or [self._going_on(key)]
 
@@ -358,7 +368,7 @@ class WaitGraph:
             own_calls = [v for a, v in calls if a.label == wait.method and self._caller_of(a) == name]
             if own_calls:
                 return own_calls
-        running = [vertex for activity, vertex in calls if not activity.queued_for]
+        running = [vertex for activity, vertex in calls if not activity.is_queued]
         if running:
             return running
         if any(activity.kind == "idle" for activity, _ in rows):
@@ -490,10 +500,10 @@ class WaitGraph:
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
-        joined = [*map(_joined, stalls.values()), *self._without_steps(roots), *self._not_starting(policy)]
+        joined = [*map(_joined, stalls.values()), *self._without_steps(policy, roots), *self._not_starting(policy)]
         return tuple(sorted(joined, key=lambda one: one.since))
 
-    def _without_steps(self, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
+    def _without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that make no step, wait for nobody, and are no stall's root.
 
         Ranks of a torch world wait for each other where no report shows it, so that all of them may be silent: the
@@ -503,7 +513,7 @@ class WaitGraph:
         for (role, rank), rows in self._by_rank.items():
             for activity, vertex in rows:
                 alone = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
-                limit = _told_after(activity.median, activity.longest)
+                limit = _told_after(activity.median, activity.longest, policy)
                 if alone and activity.steps >= MEASURED and self._now - activity.touched > limit:
                     silent.setdefault(role, []).append((rank, activity))
         for role, ranks in silent.items():
@@ -700,10 +710,12 @@ def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> str:
 
 def _words(activity: Activity) -> str:
     where = f" at {activity.line}" if activity.line else ""
+    if activity.queued_for == DEBUGGED:
+        return f"is in a debugger{where}"
     match activity.kind:
         case "call" if activity.queued_for == "setup":
             return f"has not begun {activity.label}: it is still in setup()"
-        case "call" if activity.queued_for:
+        case "call" if activity.is_queued:
             return f"has not begun {activity.label}: all of its places are taken"
         case "call":
             return f"runs {activity.label}{where}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from dljob.master.failure.stalling import standing_stalls
 from dljob.master.state import events as ev
-from dljob.master.state.hang import AT_WORK
+from dljob.master.state.hang import AT_WORK, Where
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
@@ -25,11 +26,12 @@ from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
 from dljob.runtime.journal.setup import Setup
+from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
 
 log = logging.getLogger(__package__)
-EVERY_S = 2.0
-"""Seconds between two looks at the graph."""
+EVERY_S, MOST_S, SHARE = 2.0, 10.0, 0.015
+"""Seconds between two looks at the graph: so many that looking takes at most SHARE of a core, and at most MOST_S."""
 SAME_S = 1.5
 """Seconds by which the beginning of a wait may differ between two reports of it: clocks are read at both ends."""
 PAUSE_S = 2.0
@@ -80,11 +82,13 @@ class StallWatch:
         """Stall -> the silence at which its root is looked at again."""
         self._looking: set[str] = set()
         self._agents: Agents = {}
+        self.pause_s = EVERY_S
+        """Seconds until the next look."""
 
     async def run(self) -> None:
         """Watch until the job ends."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(self.pause_s)
             await self.turn()
 
     async def turn(self) -> None:
@@ -93,7 +97,9 @@ class StallWatch:
         if state.verdict is not None:
             return
         self._began = self._began or now
+        begin = time.thread_time()
         findings = self._findings(state, now)
+        self.pause_s = min(MOST_S, max(EVERY_S, (time.thread_time() - begin) / SHARE))
         names = {finding.name for finding in findings}
         unsure_stalls = (stall for stall in state.stalls if stall.name not in names and self._is_unsure(stall, now))
         stalls = (*map(_stall, findings), *unsure_stalls)
@@ -166,7 +172,9 @@ class StallWatch:
             self._looked_at[finding.name] = finding.silence * AGAIN
             return
         self._looked_at[finding.name] = finding.silence * AGAIN
-        path = await self._write_stacks(finding, root)
+        path, root_look = await self._write_stacks(finding, root)
+        if root_look is not None and root_look.sample.activity is Where.DEBUGGER:
+            return  # a person keeps it, and lets it go on
         state, now = self._state(), self._now()
         # It may have gone on while stacks were written.
         still = next((one for one in self._findings(state, now) if one.name == finding.name), None)
@@ -196,19 +204,25 @@ class StallWatch:
         first, second = (look.sample for look in looks)
         return not second.stopped and second.cpu_s - first.cpu_s >= AT_WORK * PAUSE_S
 
-    async def _write_stacks(self, finding: WaitFinding, root: RankKey) -> str:
-        """Write the stacks of a stall's ranks into the job's folder; return the path, empty where that failed."""
+    async def _write_stacks(self, finding: WaitFinding, root: RankKey) -> tuple[str, ProcessStack | None]:
+        """Write the stacks of a stall's ranks into the job's folder.
+
+        Returns:
+            The path, empty where that failed, and what was seen of the root, None where its node does not answer.
+        """
         ranks = list(dict.fromkeys((root, *finding.ranks)))[:SHOWN]
+        root_look: ProcessStack | None = None
         parts = [f"{finding.sentence.replace('{}', f'{self._now() - finding.since:.0f} s')}\n"]
         for role, rank in ranks:
             looks = await sample_ranks(self._backend, self._state(), role, (rank,), stacks=True, agents=self._agents)
+            root_look = looks.get(rank) if (role, rank) == root else root_look
             parts.append(f"\n== {role}/{rank}\n{text(looks.get(rank))}")
         path: Path = self._folder / "stacks" / f"{root[0]}-{root[1]}-{finding.incarnation}.txt"
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(path.write_text, "".join(parts))
-            return str(path)
-        return ""
+            return str(path), root_look
+        return "", root_look
 
 
 def _stall(finding: WaitFinding) -> Stall:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dljob.linux.debuggers import is_debuggers
 from dljob.linux.descendants import below
 from dljob.master.state.early_end import WRAPPERS
 from dljob.master.state.hang import ProcessSample, Where
@@ -28,6 +29,8 @@ EACH_S, ALL_S = 5.0, 10.0
 """Seconds that py-spy has for one process, and for all processes of one question."""
 TRIES = 3
 """Attempts per process: it runs on while its memory is read, so a dump may be inconsistent, which py-spy notices."""
+HELD = "is held by a debugger (state t)"
+"""Words about a process that another one traces and has stopped."""
 USER_THREAD = "user"
 """Name of the thread that runs user code in a thread host."""
 _FREEZERS = ("freezer", "refrigerator")
@@ -81,17 +84,21 @@ def sample_processes(targets: Sequence[DumpTarget], *, stacks: bool) -> tuple[Pr
 def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     # A host that cannot run is proof of a hang for its ranks, too (docs/adr/0024).
     stopped = why_stopped(target.pid) or (target.pid != target.host_pid and why_stopped(target.host_pid)) or ""
+    # A debugger's hold is no proof of a hang: a person may let it go on. A rank that is held so waits for the outside.
+    is_held = stopped.endswith(HELD)
+    stopped = "" if is_held else stopped
     # With all below it: a rank may do its work in processes of its own, such as data loaders.
     pids = (target.pid, *below(target.pid))
     used = sum(cpu_seconds(pid) for pid in pids)
     if end is None:
-        return ProcessStack(ProcessSample(stopped, used))
+        return ProcessStack(ProcessSample(stopped, used, Where.DEBUGGER if is_held else Where.UNKNOWN))
     seen = ProcessSample(stopped, used, runs=any(map(runs, pids)))
     threads, why_not = dump(target.pid, end)
     if not threads:
-        return ProcessStack(seen, why_not)
+        return ProcessStack(replace(seen, activity=Where.DEBUGGER if is_held else Where.UNKNOWN), why_not)
     frames = user_frames(threads, target.pid)
-    place = replace(seen, activity=activity_of(frames), at_line=line(frames), call=torch_call(frames))
+    activity = Where.DEBUGGER if is_held else activity_of(frames)
+    place = replace(seen, activity=activity, at_line=line(frames), call=torch_call(frames))
     return ProcessStack(place, text(threads))
 
 
@@ -106,7 +113,7 @@ def why_stopped(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> str:
         if state == "T":
             return f"process {pid} is stopped by a signal (state T)"
         if state == "t":
-            return f"process {pid} is held by a debugger (state t)"
+            return f"process {pid} {HELD}"
         if _frozen(folder, cgroups):
             return f"process {pid} is in a frozen control group"
     return ""
@@ -211,6 +218,8 @@ def activity_of(frames: Sequence[dict[str, Any]]) -> Where:
     if any(_DATA in frame["filename"] for frame in frames):
         return Where.CALL  # one place for both, or a rank that waits and asks in turn would seem to move in user code
     for frame in frames:
+        if is_debuggers(frame["filename"]):
+            return Where.DEBUGGER
         for part, place in _PLACES:
             if part in frame["filename"]:
                 return place

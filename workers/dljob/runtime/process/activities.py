@@ -28,6 +28,7 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+from dljob.linux.debuggers import is_debuggers
 from dljob.runtime.process import torch_groups, wait_clocks
 from dljob.runtime.process.step_counters import StepCounter, now
 from dljob.runtime.process.torch_groups import GroupWait, IdleTime, TorchGroups
@@ -174,7 +175,7 @@ class Waiting:
 
     def __exit__(self, error: object, *_: object) -> None:
         _waits.pop(self, None)
-        self.activity.touched = ended = monotonic()
+        ended = self.activity.touched = monotonic()
         if error is not None:
             return  # a lost call, or a time-out: how long that took says nothing of how long the next one may take
         key = (self.kind, self.name, self.method)
@@ -184,7 +185,8 @@ class Waiting:
         spent = ended - self.begun
         durations.count += 1
         durations.recent.append(spent)
-        durations.longest = max(durations.longest, spent)
+        if spent > durations.longest:  # noqa: PLR1730 - max() costs a tenth of the wait
+            durations.longest = spent
 
 
 class AwaitedTask(Waiting):
@@ -338,8 +340,8 @@ def line_of_call(call: str) -> str:
 
 
 def _idle_row(offset: float, before: float) -> dict[str, float]:
-    old = _idle.since is not None and _idle.since <= before
-    return {"idle": round(_idle.since + offset, 1)} if old and _idle.since is not None else {}
+    since = _idle.with_children
+    return {"idle": round(since + offset, 1)} if since is not None and since <= before else {}
 
 
 def _row(
@@ -356,7 +358,10 @@ def _row(
     times = [round(moment + offset, 1) for moment in (activity.began, activity.touched)]
     usual = activity.steps.usual() if activity.steps is not None else NONE
     stepped = round(activity.stepped + offset, 1)
-    head = [activity.id, activity.kind, activity.label, activity.queued_for, *times, line]
+    rests_for = activity.queued_for
+    if not waits and not rests_for and _in_debugger(_chain(frames.get(activity.thread))):
+        rests_for = "a debugger"
+    head = [activity.id, activity.kind, activity.label, rests_for, *times, line]
     return [*head, wait_rows, [*usual, stepped]]
 
 
@@ -413,6 +418,16 @@ def _is_users(frame: FrameType) -> bool:
     from dljob.runtime.process.outcome import is_users
 
     return is_users(frame.f_code.co_filename, "")
+
+
+def _in_debugger(frames: Iterable[FrameType]) -> bool:
+    """Return whether the user's code has come to a debugger's prompt: the debugger's frames are within its own."""
+    for frame in frames:
+        if is_debuggers(frame.f_code.co_filename):
+            return True
+        if _is_users(frame):
+            return False
+    return False
 
 
 def _line(frames: Iterable[FrameType]) -> str:

@@ -21,6 +21,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
+from dljob.linux.descendants import descendants_cpu_s
+
 _MODULE = "torch.distributed.distributed_c10d"
 _DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
 """Parts of the paths of files whose functions wait for other ranks."""
@@ -80,21 +82,31 @@ def have_begun() -> bool:
 
 
 class IdleTime:
-    """Since when this process has used next to no CPU."""
+    """Since when this process has used next to no CPU: itself, and together with the processes that it has started."""
 
     def __init__(self) -> None:
         self.since: float | None = None
         """On the monotonic clock; None: it uses a CPU."""
+        self.with_children: float | None = None
+        """The same of it and its descendants: a compiler runs in a process of its own, and is work of the rank."""
         self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
+        self._children_s: float | None = None
+        """CPU time of the descendants at the last look; None: it was not looked at, since this process worked."""
 
     def look(self, now: float) -> None:
         """Compare the CPU time with that of the last look; `now` is the monotonic clock (s)."""
-        cpu_s = time.process_time()
-        if cpu_s - self._cpu_s >= _STILL_CPU * (now - self._looked_at):
-            self.since = None
-        elif self.since is None:
-            self.since = self._looked_at
-        self._cpu_s, self._looked_at = cpu_s, now
+        cpu_s, least = time.process_time(), _STILL_CPU * (now - self._looked_at)
+        children_s, before = None, self._children_s
+        if cpu_s - self._cpu_s >= least:
+            self.since = self.with_children = None
+        else:
+            self.since = self._looked_at if self.since is None else self.since
+            children_s = descendants_cpu_s()
+            if before is not None and children_s - before >= least:
+                self.with_children = None
+            elif self.with_children is None:
+                self.with_children = self._looked_at
+        self._cpu_s, self._looked_at, self._children_s = cpu_s, now, children_s
 
 
 class TorchGroups:
