@@ -38,6 +38,7 @@ SCRIPTS = (
     "prime",
     "page_readers",
     "samples",
+    "waits",
     "submit",
     "fork",
     "restart",

@@ -203,7 +203,7 @@ async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path: Path, monkeyp
 
 async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, monkeypatch)
-    for spent, pause in ((0.001, 2.0), (0.06, 4.0), (3.0, 10.0)):
+    for spent, pause in ((0.001, 2.0), (0.072, 4.0), (3.0, 10.0)):
         moments = iter((5.0, 5.0 + spent))
         monkeypatch.setattr(stall_watch.time, "thread_time", lambda moments=moments: next(moments))
         await scene.turn(2.0)

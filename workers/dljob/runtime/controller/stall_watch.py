@@ -30,7 +30,7 @@ from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
 
 log = logging.getLogger(__package__)
-EVERY_S, MOST_S, SHARE = 2.0, 10.0, 0.015
+EVERY_S, MOST_S, SHARE = 2.0, 10.0, 0.018
 """Seconds between two looks at the graph: so many that looking takes at most SHARE of a core, and at most MOST_S."""
 SAME_S = 1.5
 """Seconds by which the beginning of a wait may differ between two reports of it: clocks are read at both ends."""
