@@ -27,6 +27,15 @@ WIDTH = 160
 STALLS = 3
 """Most stalls that are told."""
 STANDS = "see what it does there in its stack and log; a restart of it ends the wait, if it would not do the same again"
+WAITS = (
+    "see in its stack and log what it does there; an evaluation or another long step may go on by itself, else it is"
+    " restarted after hang.idleSeconds, or hang.busySeconds where it computes"
+)
+NOBODY = "see in its stack and log what it waits for, and who was to bring that"
+CIRCLE = (
+    "break the circle: have no call wait for one that needs its place, or give the method more places,"
+    " @rpc(concurrency=N); of locks, groups and queues let all take them in one order"
+)
 MASTER = "master"
 """Target of a restart of PrimeMaster."""
 WAIT = "Wait"
@@ -94,7 +103,9 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     faults = [fault for fault in _faults(status) if fault.get("reason") not in _ORDERED]
     if stalls := _stalls(status):
         head = [one_line(f"{job.title}: {phase}", WIDTH)]
-        return Diagnosis(CauseKind.UNKNOWN, [*head, *_standing(stalls, name, flags), *_earlier(faults)], advice=STANDS)
+        advice = _advice_for(stalls[0])
+        lines = [*head, *_standing(stalls, name, flags, advice), *_earlier(faults)]
+        return Diagnosis(CauseKind.UNKNOWN, lines, advice=advice)
     verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
@@ -145,7 +156,15 @@ def _stalls(status: Json) -> Sequence[Json]:
     return [stall for stall in rows if stall.get("sentence")][:STALLS]
 
 
-def _standing(stalls: Sequence[Json], name: str, flags: str) -> list[str]:
+def _advice_for(stall: Json) -> str:
+    if stall.get("circle"):
+        return CIRCLE
+    if stall.get("hung"):
+        return STANDS
+    return WAITS if stall.get("root") else NOBODY
+
+
+def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> list[str]:
     """Return who stands still because of whom, the oldest first, and what to do about it."""
     lines: list[str] = []
     for place, stall in enumerate(stalls):
@@ -157,10 +176,12 @@ def _standing(stalls: Sequence[Json], name: str, flags: str) -> list[str]:
         if others > 1:
             lines.append(f"  evidence: {counted(others, 'other rank')} stand still with it, since {stall.get('since')}")
     root = next((str(stall["root"]) for stall in stalls if stall.get("root")), "")
-    lines.append(f"next: {STANDS}")
+    lines.append(f"next: {advice}")
     if os.sep not in name:
         lines.append(f"      dljob stack {name}{flags}")
-        lines += [f"      dljob restart {name} {root}{flags}"] if root else []
+        # What may still go on by itself must not be killed by somebody who only follows advice.
+        is_hung = any(stall.get("hung") for stall in stalls)
+        lines += [f"      dljob restart {name} {root}{flags}"] if root and is_hung else []
     return lines
 
 

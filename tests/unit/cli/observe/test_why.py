@@ -426,11 +426,19 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
             "first cause: reward/0: trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
             "also: Hang: a/0 -> b/0 -> a/0",
             "  evidence: 8 other ranks stand still with it, since 2026-01-01T00:05:00Z",
-            f"next: {diagnosis.STANDS}",
+            f"next: {diagnosis.WAITS}",
             "      dljob stack ppo -n team",
             "      dljob restart ppo reward/0 -n team",
             "earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled: ended by SIGKILL, exit code 137",
         ],
     )
+    for stall, advice in (
+        (circle, diagnosis.CIRCLE),
+        ({**STALL, "hung": True}, diagnosis.STANDS),
+        ({**STALL, "root": None}, diagnosis.NOBODY),
+    ):
+        _, lines = explained({**said, "stalls": [stall]})
+        assert f"next: {advice}" in lines
+        assert ("      dljob restart ppo reward/0 -n team" in lines) is (advice == diagnosis.STANDS)
     # A job that has ended stands still no more, whatever is left in its status.
     assert explained({**said, "phase": "Succeeded", "recentFaults": []})[0] is CauseKind.NOTHING

@@ -50,6 +50,20 @@ def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
     assert not world.state.stalled
 
 
+def test_a_job_that_is_ended_while_it_stands_still_says_so():
+    world = a_world()
+    world.send(ev.StallsFound((a_stall(world),)))
+    world.send(ev.Commanded("s", "stop", by="ctrl-c"))
+    began = describe_since(a_stall(world))
+    assert world.state.verdict.message == f"stopped by ctrl-c; it stood still: {began}"
+
+
+def test_a_length_of_time_becomes_the_moment_at_which_it_began():
+    circle = Stall("a", 0.0, "a/0.f -> a/0.f: a circle, for {}, nobody in it can go on")
+    since = "a/0.f -> a/0.f: a circle, since 1970-01-01T00:00:00Z, nobody in it can go on"
+    assert describe_since(circle) == since
+
+
 def test_a_known_stall_keeps_its_age_and_only_what_changed_is_news():
     world = a_world()
     stall = a_stall(world)

@@ -8,10 +8,14 @@ from dljob.master.start import spares, starting
 from dljob.master.state import hang, limits
 from dljob.master.state.actions import Finish, Release, StopRanks
 from dljob.master.state.evolve import evolve
+from dljob.master.state.stalls import describe_since
 from dljob.master.state.state import HostPhase, Phase, RankKey, RankPhase, RankState, Verdict
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import every
+
+_ORDERED = (reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED)
+"""Ends that say nothing of why somebody ordered them: a job that stood still is often ended for that."""
 
 
 def unfinished(rank: RankState) -> bool:
@@ -95,6 +99,9 @@ def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None
     """Set the verdict, unless there is one: the first one stands. A graceful end gives ranks time to leave."""
     if d.verdict is not None:
         return
+    if d.stalls and verdict.reason in _ORDERED:
+        standing = "; ".join(describe_since(stall) for stall in d.stalls[:2])
+        verdict = evolve(verdict, message=f"{verdict.message}; it stood still: {standing}")
     d.phase, d.verdict = Phase.STOPPING, verdict
     d.incidents = Map()  # nothing is restarted any more
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)

@@ -49,7 +49,8 @@ def describe(stall: Stall, now: float) -> str:
 
 def describe_since(stall: Stall) -> str:
     """Return a stall's sentence with the time since which it stands: a text that does not change while it lasts."""
-    return stall.sentence.replace("{}", f"since {moment(stall.since)}", 1)
+    length = "for {}" if "for {}" in stall.sentence else "{}"
+    return stall.sentence.replace(length, f"since {moment(stall.since)}", 1)
 
 
 def stalled_ranks(stalls: Iterable[Stall]) -> Map[RankKey, float]:
