@@ -29,6 +29,10 @@ short bounds would restart a rank before anybody is told."""
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """A wait is told, or its root is taken for hung, after so many medians of the earlier waits, and after LONGEST_FACTOR
 times the longest: tails are long, and an evaluation once in a thousand steps is no stall."""
+FRESH_S = 12.0
+"""Least seconds of silence after which anything but a circle is told: a report that differs from the one before only in
+lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
+PrimeMaster by a heartbeat."""
 CIRCLE_S = 10.0
 """Seconds after which a circle is told: it cannot end by itself, and what is reported of its members is some seconds
 old."""
@@ -209,12 +213,13 @@ def _wait(row: Sequence[Any], offset: float) -> Wait:
 def told_after(wait: Wait, policy: HangPolicy, *, works: bool) -> float:
     """Return the seconds after which a wait is told whose root finishes nothing; `works`: whether it uses a CPU."""
     if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts: the root may compile
-        return float(policy.busy_seconds if works else policy.idle_seconds)
+        return max(FRESH_S, policy.busy_seconds if works else policy.idle_seconds)
     return _told_after(wait.median, wait.longest, policy)
 
 
 def _told_after(median: float, longest: float, policy: HangPolicy) -> float:
-    return max(min(TOLD_S, TOLD_SHARE * policy.idle_seconds), TOLD_FACTOR * median, LONGEST_FACTOR * longest)
+    bound = max(FRESH_S, min(TOLD_S, TOLD_SHARE * policy.idle_seconds))
+    return max(bound, TOLD_FACTOR * median, LONGEST_FACTOR * longest)
 
 
 def idle_after(wait: Wait, policy: HangPolicy) -> float:
@@ -549,7 +554,7 @@ class WaitGraph:
             if main is None or facts.silent_s > SILENT_S:
                 continue
             idle_since = report.idle_since
-            limit = policy.busy_seconds if idle_since is None else policy.idle_seconds
+            limit = max(FRESH_S, policy.busy_seconds if idle_since is None else policy.idle_seconds)
             since = max(facts.since, main.touched if idle_since is None else idle_since)
             if self._now - since > limit:
                 silent.setdefault(role, []).append((rank, main.line, since))
