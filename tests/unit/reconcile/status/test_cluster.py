@@ -127,6 +127,17 @@ def test_unschedulable_workers_are_told_after_the_submission_too():
     assert world.submissions
 
 
+@pytest.mark.parametrize("trouble", ["Error", "CrashLoopBackOff"])
+@pytest.mark.parametrize("lasting", ["Unschedulable", "CreateContainerConfigError", "ImagePullBackOff"])
+def test_a_head_that_starts_again_hides_nothing_that_lasts(trouble: str, lasting: str):
+    world = World().settle()
+    head = waiting(world, "h", trouble, f"{trouble}: container ray-head ended with exit code 1", head=True)
+    world.pods[world.name] = [head, waiting(world, "w", lasting, f"{lasting}: so it is")]
+    world.settle()
+    assert world.cond("ClusterReady") == ("False", lasting)
+    assert world.message("ClusterReady").startswith(f"pod w (and 1 other): {lasting}: so it is")
+
+
 @pytest.mark.parametrize(("head", "reason"), [(True, "HeadPending"), (False, "WorkersPending")])
 def test_a_pods_trouble_without_a_reason_is_head_or_workers_pending(head: bool, reason: str):
     world = World().settle()

@@ -61,6 +61,10 @@ def _way_in(case: ReconcileContext) -> str:
     return f"; Ray's dashboard: {line}" if case.service else ""
 
 
+ENDED = ("Error", "CrashLoopBackOff")
+"""Troubles of a pod whose container ended, and starts again."""
+
+
 def _refused_to_go(case: ReconcileContext) -> list[Said]:
     """Return ClusterReady for a RayCluster whose deletion was refused, or succeeded after a refusal; else empty.
 
@@ -142,6 +146,8 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     if case.condition_is_true("ReplicaFailure"):
         return _refused(case.cluster_conditions["ReplicaFailure"], ready)
     stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
+    # A container that ended starts again by itself, at times with success; what holds another pod lasts.
+    stuck.sort(key=lambda pod: pod.trouble_reason in ENDED)
     if stuck:
         first, others = stuck[0], len(stuck) - 1
         more = f" (and {counted(others, 'other')})" if others else ""
