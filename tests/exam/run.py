@@ -51,6 +51,9 @@ RUNNING: set[subprocess.Popen[str]] = set()
 
 def leave(_number: int, _frame: object) -> None:
     """End with all runs of causes, each of which ends its job."""
+    # Ctrl-C and `timeout` signal the whole group: a run would be told twice, the second time while it cleans up.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     for ran in tuple(RUNNING):
         ran.terminate()
     if RUNNING:
