@@ -33,7 +33,8 @@ ANY_RANK = re.compile(r"(?:rank\D{0,8}|\[default|\bworld_rank=)(\d+)", re.IGNORE
 ROOT_CAUSE = "Root Cause"
 TOO_BUSY = "timed out during startup"
 """What Ray prints where the machine is too busy for it."""
-NOISE = re.compile(r"^\s*$|^\W+$|UserWarning|FutureWarning")
+NOISE = re.compile(r"^\s*$|^\W+$|UserWarning|FutureWarning|Failed to query Ray Train Controller actor state")
+"""The last of these is due to the dashboard, which Ray Train asks and which is not started here."""
 
 
 class PeersJob(RunningJob):
@@ -60,18 +61,28 @@ class PeersJob(RunningJob):
     def _is_rank(self, pid: int, number: str) -> bool:
         return f"RANK={number}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
+    def has_begun(self) -> bool:
+        """Whether the program runs or ran in each rank, as far as the peer's script tells."""
+        ranks = range(self.cause.ranks if SCRIPTS[self.peer] else 0)
+        return all((self.folder / f"pid-{rank}").exists() for rank in ranks)
+
     def run(self) -> dict[str, Any]:
         """Run the program, and return what the peer printed."""
         self.prepare()
         self.start()
         begin = time.monotonic()
         threading.Thread(target=self.act, daemon=True).start()
+        while not self.has_begun() and not self.ended() and time.monotonic() < begin + self.cause.starts_s:
+            time.sleep(0.5)
+        begin = time.monotonic()
         while not self.ended() and time.monotonic() < begin + self.cause.limit_s + 30:
             time.sleep(0.5)
         running = not self.ended()
         lines = [line for line in self.printed().replace("\r", "\n").splitlines() if not NOISE.search(line)]
         if TOO_BUSY in self.printed():
             self.broken = "the machine is too busy for a Ray"
+        elif not self.has_begun():
+            self.broken = f"the program did not begin under {self.peer}"
         return {"running": running, "console": lines[-LAST:], "broken": self.broken}
 
 
