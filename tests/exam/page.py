@@ -48,7 +48,7 @@ def keep(rows: Rows, peers: PeerRows) -> None:
         kept[name] = {key: row[key] for key in FIELDS if key in row} | old
         kept[name]["first"] = without_folders(str(row.get("first", "")))
     for name in kept.keys() & peers.keys():
-        new = {peer: {key: of[key] for key in PEER_FIELDS} for peer, of in peers[name].items() if "kind" in of}
+        new = {peer: {key: of[key] for key in PEER_FIELDS} for peer, of in peers[name].items() if of["grade"] in GRADES}
         if new:
             kept[name]["peers"] = kept[name].get("peers", {}) | new
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
@@ -99,12 +99,13 @@ def table(rows: Rows) -> list[str]:
 
 
 def peers_table(rows: Rows, peers: PeerRows) -> list[str]:
-    """Return the table of the causes that ran under peers, too; empty where none did."""
-    both = [name for name in rows if peers.get(name)]
+    """Return the table of the causes that ran under each peer, too; empty where none did."""
+    everyone = dict.fromkeys(peer for name in peers for peer in peers[name])
+    both = [name for name in rows if everyone and peers.get(name, {}).keys() >= everyone.keys()]
     if not both:
         return []
     lines = [f"| of {len(both)} causes | {' | '.join(GRADES)} | kind | whom |", f"|{' --- |' * (len(GRADES) + 3)}"]
-    for peer in ("dljob", *dict.fromkeys(peer for name in both for peer in peers[name])):
+    for peer in ("dljob", *everyone):
         of = [rows[name] if peer == "dljob" else peers[name].get(peer, {}) for name in both]
         marked = [row for row in of if row.get("grade") in GRADES]
         parts = [row.get("parts", row) for row in marked]
