@@ -69,9 +69,6 @@ class FakeMaster:
         found = sorted((rank, peer) for (name, rank), peer in self.table.items() if name == role)
         return [(rank, peer.incarnation, peer.ready, bool(peer.gone)) for rank, peer in found]
 
-    async def hang_of(self, _role: str, _rank: int, _incarnation: int) -> str:
-        return ""
-
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         while True:
             peer = self.table.get((role, rank))

@@ -111,11 +111,15 @@ async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
         await called(Host(rx.ActorDiedError()), known=False)
 
 
-@pytest.mark.parametrize("hang", ["w/0 has waited 181 s for t/0.score", rx.ActorDiedError()], ids=["hung", "no answer"])
+@pytest.mark.parametrize(
+    "hang", ["w/0 has waited 181 s for t/0.score", rx.ActorDiedError(), None], ids=["hung", "no answer", "older master"]
+)
 async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(hang: Any) -> None:
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), Host(rx.ActorDiedError())
     calls._master.hang = hang
+    if hang is None:
+        del calls._master.hang_of
     calls._idempotent["t", "score"] = False
     with pytest.raises(PeerLostError) as caught:
         await calls._run(RankCall("t", 0, "score", b"", 60.0, False, id="1"), ())

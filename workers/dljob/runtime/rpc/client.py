@@ -50,9 +50,9 @@ from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 from dljob.runtime.rpc.own_process import check_process
 
 RETRY_S = 0.1
+"""Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 EXPLAIN_S = 2.0
 """Seconds that the caller of a lost call waits for PrimeMaster to say why the callee was ended."""
-"""Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 CANCEL_S, CANCEL_LEAST_S = 1.0, 0.1
 """Seconds that a late call waits for the answer to its cancel: its timeout plus CANCEL_LEAST_S, at most CANCEL_S. A
 short deadline is not stretched tenfold to word its error better."""
@@ -466,7 +466,8 @@ class RpcClient:
         """Add to a loss the sentence of the hang for which PrimeMaster ended that incarnation, where it did."""
         if self._master is None:
             return  # it restarts: the caller need not wait for it to hear of its loss
-        with suppress(TimeoutError, ValueError, rx.RayError):
+        # AttributeError: a PrimeMaster of an earlier version, which knows of no such question.
+        with suppress(TimeoutError, ValueError, AttributeError, rx.RayError):
             question = self._master.hang_of.remote(lost.role, lost.rank, incarnation)
             hang = await asyncio.wait_for(_plain(question), EXPLAIN_S)
             lost.message += f"; it hung: {hang}" if hang else ""
