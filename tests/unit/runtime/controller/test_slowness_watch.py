@@ -53,7 +53,7 @@ class Scene:
         self.usage: dict[str, Any] = {}
         """Rank -> parts of its usage that are not the usual ones."""
         monkeypatch.setattr(slowness_watch, "PAUSE_S", 0)
-        monkeypatch.setattr(slowness_watch, "sample_ranks", self._sample)
+        monkeypatch.setattr(slowness_watch.RankSampler, "sample", self._sample)
         self.owner = TaskOwner(lambda _: None)
         backend: Any = None
         self.watch = SlownessWatch(
@@ -66,11 +66,10 @@ class Scene:
         new = [StandingProblem(event.reason, event.target, event.message, self.clock)] if event.message else []
         self.state.problems = (*rest, *new)
 
-    async def _sample(self, _backend: Any, _state: Any, role: str, ranks: Any, *, stacks: bool, agents: Any) -> Any:
-        assert role == "t"
+    async def _sample(self, keys: Any, *, stacks: bool) -> Any:
         assert stacks
         self.looks += 1
-        return {rank: self.sees[rank] for rank in ranks if rank in self.sees}
+        return {(role, rank): self.sees[rank] for role, rank in keys if role == "t" and rank in self.sees}
 
     async def passes(self, seconds: int) -> None:
         for _ in range(seconds):

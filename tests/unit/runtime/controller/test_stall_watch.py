@@ -47,7 +47,7 @@ class Scene:
         self.cpu_s = [0.0, 0.0]
         self.root_activity = Where.USER
         monkeypatch.setattr(stall_watch, "PAUSE_S", 0.001)
-        monkeypatch.setattr(stall_watch, "sample_ranks", self._sample)
+        monkeypatch.setattr(stall_watch.RankSampler, "sample", self._sample)
         self.owner = TaskOwner(lambda _: None)
         setup: Any = SimpleNamespace(folder=folder)
         backend: Any = None
@@ -62,9 +62,9 @@ class Scene:
         if isinstance(event, ev.StallsFound):
             self.state.stalls = event.stalls
 
-    async def _sample(self, _backend: Any, _state: Any, _role: str, ranks: Any, *, stacks: bool, agents: Any) -> Any:
+    async def _sample(self, keys: Any, *, stacks: bool) -> Any:
         used = self.cpu_s.pop(0) if not stacks and self.cpu_s else 0.0
-        return {rank: ProcessStack(ProcessSample("", used, self.root_activity), "stack of it\n") for rank in ranks}
+        return {key: ProcessStack(ProcessSample("", used, self.root_activity), "stack of it\n") for key in keys}
 
     def hear(self, role: str, *rows: Any, clock: float = 500.0) -> None:
         """Have a rank report, by its node's clock."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from dljob.master.state import early_end, hang
@@ -22,7 +21,7 @@ from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Reason
 from dljob.master.status import Progress
 from dljob.runtime.backend.interface import Backend
-from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
+from dljob.runtime.controller.stack_collector import RankSampler
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.node.stacks import ProcessStack
@@ -60,7 +59,6 @@ class HangWatch:
         witnesses: WitnessDesk | None = None,
     ) -> None:
         self._folder = setup.folder
-        self._backend = backend
         self._offer = offer
         self._owner = owner
         self._state = state
@@ -83,7 +81,7 @@ class HangWatch:
         self._unread: set[tuple[str, int, int]] = set()
         """(role, rank, incarnation) of processes that were reported because their stacks cannot be read."""
         self._looking: dict[str, asyncio.Task[None]] = {}
-        self._agents: Agents = {}
+        self._sampler = RankSampler(backend, state)
         self._witnesses = witnesses
         """Outside witnesses, which may name the culprit of a hang."""
 
@@ -279,13 +277,9 @@ class HangWatch:
 
     async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, SamplePair]:
         """Inspect each rank twice; return the ranks whose node answered both times."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        first = await self._ask(role, ranks, stacks=stacks)
-        await asyncio.sleep(LONG_PAUSE_S if stacks else PAUSE_S)
-        between = loop.time() - began
-        second = await self._ask(role, first, stacks=stacks)
-        return {rank: SamplePair(first[rank].sample, seen.sample, between) for rank, seen in second.items()}
+        keys = [(role, rank) for rank in ranks]
+        pairs, _ = await self._sampler.sample_twice(keys, LONG_PAUSE_S if stacks else PAUSE_S, stacks=stacks)
+        return {rank: pair for (_, rank), pair in pairs.items()}
 
     async def _convict(self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, SamplePair]) -> None:
         rank = verdict.rank if verdict.rank is not None else min(looks)
@@ -320,20 +314,12 @@ class HangWatch:
             not answer.
         """
         # The culprit first: the file is cut at SHOWN ranks.
-        ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
-        found = await self._ask(role, ranks[:SHOWN], stacks=True)
-        parts = [f"{role}/{rank}: {why}\n"]
-        parts += [f"\n== {role}/{other}\n{text(found.get(other))}" for other in ranks[:SHOWN]]
-        parts += [f"\n{len(ranks) - SHOWN} more ranks are not shown\n"] if len(ranks) > SHOWN else []
-        path = self._folder / "stacks" / f"{role}-{rank}-{incarnation}.txt"
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(path.write_text, "".join(parts))
-            return str(path), found.get(rank)
-        return "", found.get(rank)
-
-    async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, ProcessStack]:
-        return await sample_ranks(self._backend, self._state(), role, ranks, stacks=stacks, agents=self._agents)
+        others = (other for other in self._ready(self._state(), role) if other != rank)
+        keys = [(role, number) for number in (rank, *others)]
+        path, samples = await self._sampler.write_stacks(
+            self._folder, incarnation, f"{role}/{rank}: {why}", keys, SHOWN
+        )
+        return path, samples.get((role, rank))
 
     # -- ranks that are slow
 

@@ -34,8 +34,7 @@ from dljob.master.state.waits import parse
 from dljob.plan.amounts import GRAIN
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
-from dljob.runtime.controller.stack_collector import Agents, sample_ranks
-from dljob.runtime.node.stacks import ProcessStack
+from dljob.runtime.controller.stack_collector import RankSampler
 from dljob.runtime.process.worker_context import WAITED
 from dljob.tasks import TaskOwner, nobody_waits
 from dljob.telemetry import reasons
@@ -73,7 +72,6 @@ class SlownessWatch:
         owner: TaskOwner,
         now: Callable[[], float],
     ) -> None:
-        self._backend = backend
         self._owner = owner
         self._offer = offer
         self._state = state
@@ -93,7 +91,7 @@ class SlownessWatch:
         """Role -> what its ranks were seen at since it became slower."""
         self._looking: dict[str, tuple[float, float]] = {}
         """Role -> when its ranks were looked at last, and the seconds until they are again."""
-        self._agents: Agents = {}
+        self._sampler = RankSampler(backend, state)
         self._lines: dict[RankKey, str] = {}
         """Rank -> the line of a call that ran in it."""
 
@@ -244,13 +242,14 @@ class SlownessWatch:
         looks: list[dict[int, Look]] = []
         for _ in range(LOOKS):
             await asyncio.sleep(PAUSE_S)
-            samples = await sample_ranks(self._backend, self._state(), role, ranks, stacks=True, agents=self._agents)
-            looks.append({rank: _look_of(process_stack) for rank, process_stack in samples.items()})
+            samples = await self._sampler.sample([(role, rank) for rank in ranks], stacks=True)
+            looks.append(
+                {
+                    rank: Look(stack.sample.activity, stack.sample.at_line, LOADER in stack.stack)
+                    for (_, rank), stack in samples.items()
+                }
+            )
         self._looks[role] = looks
-
-
-def _look_of(process_stack: ProcessStack) -> Look:
-    return Look(process_stack.sample.activity, process_stack.sample.at_line, LOADER in process_stack.stack)
 
 
 def _memory(readings: RankReadings, limit: float, now: float) -> tuple[str, SlowRank] | None:

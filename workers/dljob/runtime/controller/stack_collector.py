@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from dljob.errors import DLJobError, NotFoundError
 from dljob.master.failure import lost_peers
@@ -25,51 +26,79 @@ PAUSE_S = 1.0
 FAILURES_S = 2.0
 """Seconds for a host to answer."""
 Key = tuple[str, int]
-Agents = dict[str, ActorRef]
-"""Node -> its agent of the last answer: asking a thousand nodes must not take a thousand look-ups of names first."""
 
 
-async def sample_ranks(
-    backend: Backend, state: JobState, role: str, ranks: Iterable[int], *, stacks: bool, agents: Agents | None = None
-) -> dict[int, ProcessStack]:
-    """Return samples of a role's ranks, with stacks if wanted, without the ranks whose node does not answer.
+class RankSampler:
+    """Has the node agents of one job look at the processes of its ranks. `state` returns the present state."""
 
-    Args:
-        backend: to call the agents.
-        state: the present state, which says where the ranks are.
-        role: the role's name.
-        ranks: its ranks.
-        stacks: whether to dump stacks by py-spy, too, which takes a second or more.
-        agents: cache of agents between calls, which this updates.
-    """
-    known = {} if agents is None else agents
-    # One call per node, whatever the number of its ranks.
-    by_node: dict[str, list[int]] = {}
-    for rank in ranks:
-        node = state.hosts[state.job.roles[role].host_of(rank)].node
-        by_node.setdefault(node, []).append(rank)
-    answers = await asyncio.gather(
-        *(
-            _on_node(backend, state, node, [(role, rank) for rank in own], known, stacks=stacks)
-            for node, own in by_node.items()
-        )
-    )
-    return {rank: seen for answer in answers for rank, seen in answer.items()}
+    def __init__(self, backend: Backend, state: Callable[[], JobState]) -> None:
+        self._backend = backend
+        self._state = state
+        self._agents: dict[str, ActorRef] = {}
+        """Node -> its agent of the last answer: a thousand nodes must not take a thousand look-ups of names first."""
 
+    async def sample(self, keys: Iterable[Key], *, stacks: bool) -> dict[Key, ProcessStack]:
+        """Return samples of ranks, without those whose node does not answer.
 
-async def _on_node(
-    backend: Backend, state: JobState, node: str, keys: list[Key], agents: Agents, *, stacks: bool
-) -> Mapping[int, ProcessStack]:
-    targets = [_target(state, key) for key in keys]
-    with suppress(Exception):  # `node_watch` reports a node that does not answer
-        async with asyncio.timeout(ANSWER_S):
-            # Popped, and put back after an answer: the handle of an agent that died is not tried twice.
-            agent = agents.pop(node, None) or await backend.lookup(f"{state.job.uid[:8]}/agent/{node[:8]}")
-            if agent is not None:
-                seen: tuple[ProcessStack, ...] = await backend.call(agent, "look", targets, stacks)
-                agents[node] = agent
-                return {rank: one for (_, rank), one in zip(keys, seen, strict=True)}
-    return {}
+        Args:
+            keys: The ranks, as (role, rank).
+            stacks: Whether to dump stacks by py-spy, too, which takes a second or more.
+        """
+        state = self._state()
+        # One call per node, whatever the number of its ranks.
+        by_node: dict[str, list[Key]] = {}
+        for role, rank in keys:
+            node = state.hosts[state.job.roles[role].host_of(rank)].node
+            by_node.setdefault(node, []).append((role, rank))
+        looks = (self._sample_on_node(state, node, ranks, stacks=stacks) for node, ranks in by_node.items())
+        return {key: sample for samples in await asyncio.gather(*looks) for key, sample in samples.items()}
+
+    async def sample_twice(
+        self, keys: Iterable[Key], pause_s: float, *, stacks: bool
+    ) -> tuple[dict[Key, SamplePair], dict[Key, ProcessStack]]:
+        """Return two samples of each rank whose node answered both times, and the second one with its stack."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = await self.sample(keys, stacks=stacks)
+        await asyncio.sleep(pause_s)
+        between = loop.time() - began
+        second = await self.sample(first, stacks=stacks)
+        return {key: SamplePair(first[key].sample, look.sample, between) for key, look in second.items()}, second
+
+    async def write_stacks(
+        self, folder: Path, incarnation: int, why: str, keys: Sequence[Key], most: int
+    ) -> tuple[str, Mapping[Key, ProcessStack]]:
+        """Write the stacks of ranks, in their order, into the folder of a job.
+
+        Args:
+            folder: The job's folder.
+            incarnation: Of the first rank's process. The file has that rank's name.
+            why: The first line of the file.
+            keys: The ranks, as (role, rank).
+            most: How many of them are shown.
+
+        Returns:
+            The path of the file, empty where it cannot be written; and the samples.
+        """
+        samples = await self.sample(keys[:most], stacks=True)
+        parts = [f"{why}\n", *(f"\n== {role}/{rank}\n{text(samples.get((role, rank)))}" for role, rank in keys[:most])]
+        parts += [f"\n{len(keys) - most} more ranks are not shown\n"] if len(keys) > most else []
+        return await write_stack_file(folder, keys[0], incarnation, "".join(parts)), samples
+
+    async def _sample_on_node(
+        self, state: JobState, node: str, keys: Sequence[Key], *, stacks: bool
+    ) -> Mapping[Key, ProcessStack]:
+        targets = [_target(state, key) for key in keys]
+        with suppress(Exception):  # `node_watch` reports a node that does not answer
+            async with asyncio.timeout(ANSWER_S):
+                # Popped, and put back after an answer: the handle of an agent that died is not tried twice.
+                agent = self._agents.pop(node, None)
+                agent = agent or await self._backend.lookup(f"{state.job.uid[:8]}/agent/{node[:8]}")
+                if agent is not None:
+                    samples: tuple[ProcessStack, ...] = await self._backend.call(agent, "look", targets, stacks)
+                    self._agents[node] = agent
+                    return dict(zip(keys, samples, strict=True))
+        return {}
 
 
 def _target(state: JobState, key: Key) -> DumpTarget:
@@ -77,6 +106,16 @@ def _target(state: JobState, key: Key) -> DumpTarget:
     role, rank = key
     host = state.hosts[state.job.roles[role].host_of(rank)].pid
     return DumpTarget(f"{role}/{rank}", state.ranks[key].pid or host, host)
+
+
+async def write_stack_file(folder: Path, key: Key, incarnation: int, stacks: str) -> str:
+    """Write stacks into the folder of a job, for a process of a rank; return the path, empty where that fails."""
+    path = folder / "stacks" / f"{key[0]}-{key[1]}-{incarnation}.txt"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(path.write_text, stacks)
+        return str(path)
+    return ""
 
 
 async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str, str]:
@@ -87,12 +126,12 @@ async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str,
     """
     roots = {stall.root for stall in state.stalls}
     keys = sorted(_ranks_of(state, target), key=lambda key: f"{key[0]}/{key[1]}" not in roots)
-    found: dict[Key, str] = {}
-    for role in dict.fromkeys(role for role, _ in keys):
-        live = [rank for name, rank in keys if name == role and state.ranks[name, rank].phase is RankPhase.READY]
-        seen = await sample_ranks(backend, state, role, live, stacks=True)
-        found |= {(role, rank): text(seen.get(rank)) for rank in live}
-    return {f"{role}/{rank}": found.get((role, rank)) or _why_not(state.ranks[role, rank]) for role, rank in keys}
+    ready_ranks = [key for key in keys if state.ranks[key].phase is RankPhase.READY]
+    samples = await RankSampler(backend, lambda: state).sample(ready_ranks, stacks=True)
+    return {
+        f"{key[0]}/{key[1]}": text(samples.get(key)) if key in ready_ranks else _no_stack(state.ranks[key])
+        for key in keys
+    }
 
 
 def _ranks_of(state: JobState, target: str) -> list[Key]:
@@ -108,7 +147,7 @@ def _ranks_of(state: JobState, target: str) -> list[Key]:
     return keys
 
 
-def _why_not(rank: RankState) -> str:
+def _no_stack(rank: RankState) -> str:
     return f"no stack: it is {rank.phase.value}\n"
 
 
@@ -146,7 +185,7 @@ class PeerWatch:
         self._owner = owner
         self._looked: dict[str, float] = {}
         """Role -> the beginning of the inquiry for which its ranks were looked at last."""
-        self._agents: Agents = {}
+        self._sampler = RankSampler(backend, state)
 
     async def run(self) -> None:
         """Watch until the job ends."""
@@ -167,22 +206,13 @@ class PeerWatch:
     async def _look(self, role: str, ranks: tuple[int, ...]) -> None:
         state = self._state()
         before = {rank: state.ranks[role, rank].incarnation for rank in ranks}
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        first = await sample_ranks(self._backend, state, role, ranks, stacks=True, agents=self._agents)
-        await asyncio.sleep(PAUSE_S)
-        between = loop.time() - began
-        second = await sample_ranks(self._backend, state, role, first, stacks=True, agents=self._agents)
-        away = {
-            rank: words
-            for rank, seen in second.items()
-            if (words := lost_peers.away_from_collective(SamplePair(first[rank].sample, seen.sample, between)))
-        }
+        pairs, looks = await self._sampler.sample_twice([(role, rank) for rank in ranks], PAUSE_S, stacks=True)
+        away = {rank: words for (_, rank), pair in pairs.items() if (words := lost_peers.away_from_collective(pair))}
         failures = await self._failures(state, role, before)
         path = ""
         if away:
-            parts = [f"== {role}/{rank}: {away.get(rank, '')}\n{text(seen)}\n" for rank, seen in second.items()]
-            path = await self._write_down(role, min(away), before, "".join(parts))
+            parts = [f"== {role}/{rank}: {away.get(rank, '')}\n{text(look)}\n" for (_, rank), look in looks.items()]
+            path = await write_stack_file(self._folder, (role, min(away)), before[min(away)], "".join(parts))
         samples = tuple(PeerSample(rank, before[rank], away.get(rank, ""), path, failures.get(rank)) for rank in ranks)
         await self._offer(ev.PeersSeen(role, samples))
 
@@ -205,12 +235,3 @@ class PeerWatch:
                 if ref is not None:
                     return await self._backend.call(ref, "failures")
         return {}
-
-    async def _write_down(self, role: str, rank: int, before: Mapping[int, int], stacks: str) -> str:
-        """Write the stacks to a file in the job's folder; return its path, empty where it cannot be written."""
-        path = self._folder / "stacks" / f"{role}-{rank}-{before[rank]}.txt"
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(path.write_text, stacks)
-            return str(path)
-        return ""

@@ -2,7 +2,9 @@
 
 Nothing is asked of anybody: each rank's report comes with the heartbeat of its host when something in it has become
 old (`process.activities`). The graph and its limits are pure (`dljob.master.state.waits`). Only where a root has stood
-still for as long as a hang, its node is asked whether it uses a CPU, and for the stacks.
+still for as long as a hang, its node is asked whether it uses a CPU, and for the stacks. The rank's own word is not
+enough to end it: a process that is stopped, or whose C code holds the GIL, writes no new report, and its report has
+nothing of its children, such as a data loader's workers.
 """
 
 from __future__ import annotations
@@ -11,22 +13,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 from dljob.master.failure.stalling import standing_stalls
 from dljob.master.state import events as ev
-from dljob.master.state.hang import AT_WORK, Where
+from dljob.master.state.hang import Where
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
 from dljob.master.state.waits import STANDS_S, RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
-from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
+from dljob.runtime.controller.stack_collector import RankSampler
 from dljob.runtime.journal.setup import Setup
-from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
 
 log = logging.getLogger(__package__)
@@ -63,7 +61,6 @@ class StallWatch:
         now: Callable[[], float],
     ) -> None:
         self._folder = setup.folder
-        self._backend = backend
         self._offer = offer
         self._state = state
         self._heartbeats = heartbeats
@@ -81,7 +78,7 @@ class StallWatch:
         self._looked_at: dict[str, float] = {}
         """Stall -> the silence at which its root is looked at again."""
         self._looking: set[str] = set()
-        self._agents: Agents = {}
+        self._sampler = RankSampler(backend, state)
         self.pause_s = EVERY_S
         """Seconds until the next look."""
 
@@ -168,22 +165,23 @@ class StallWatch:
         task.add_done_callback(lambda _: self._looking.discard(finding.name))
 
     async def _inquire(self, finding: WaitFinding, root: RankKey) -> None:
-        if finding.silence <= finding.busy_after and not finding.circle and await self._works(root):
-            self._looked_at[finding.name] = finding.silence * AGAIN
-            return
+        works = finding.silence <= finding.busy_after and not finding.circle and await self._works(root)
         self._looked_at[finding.name] = finding.silence * AGAIN
-        path, root_look = await self._write_stacks(finding, root)
-        if root_look is not None and root_look.sample.activity is Where.DEBUGGER:
+        if works:
+            return
+        ranks = tuple(dict.fromkeys((root, *finding.ranks)))
+        words = _sentence(finding, self._now())
+        path, looks = await self._sampler.write_stacks(self._folder, finding.incarnation, words, ranks, SHOWN)
+        if root in looks and looks[root].sample.activity is Where.DEBUGGER:
             return  # a person keeps it, and lets it go on
         state, now = self._state(), self._now()
         # It may have gone on while stacks were written.
-        still = next((one for one in self._findings(state, now) if one.name == finding.name), None)
-        if still is None or state.ranks[root].incarnation != finding.incarnation:
+        stands = any(later.name == finding.name for later in self._findings(state, now))
+        if not stands or state.ranks[root].incarnation != finding.incarnation:
             return
-        sentence = finding.sentence.replace("{}", f"{now - finding.since:.0f} s")
         await self._offer(
             ev.HangFound(
-                *(*root, finding.incarnation, Reason.HANG.value, sentence, path),
+                *(*root, finding.incarnation, Reason.HANG.value, _sentence(finding, now), path),
                 whole=finding.circle,
                 silent_s=round(finding.silence, 3),
                 line=finding.line,
@@ -193,36 +191,13 @@ class StallWatch:
 
     async def _works(self, root: RankKey) -> bool:
         """Whether a root uses a CPU, as far as its node tells: one that nobody can look at may do so."""
-        role, rank = root
-        looks: list[Any] = []
-        for pause in (PAUSE_S, 0.0):
-            seen = await sample_ranks(self._backend, self._state(), role, (rank,), stacks=False, agents=self._agents)
-            looks.append(seen.get(rank))
-            await asyncio.sleep(pause)
-        if None in looks:
-            return True
-        first, second = (look.sample for look in looks)
-        return not second.stopped and second.cpu_s - first.cpu_s >= AT_WORK * PAUSE_S
+        pairs, _ = await self._sampler.sample_twice((root,), PAUSE_S, stacks=False)
+        pair = pairs.get(root)
+        return pair is None or (pair.works and not pair.second.stopped)
 
-    async def _write_stacks(self, finding: WaitFinding, root: RankKey) -> tuple[str, ProcessStack | None]:
-        """Write the stacks of a stall's ranks into the job's folder.
 
-        Returns:
-            The path, empty where that failed, and what was seen of the root, None where its node does not answer.
-        """
-        ranks = list(dict.fromkeys((root, *finding.ranks)))[:SHOWN]
-        root_look: ProcessStack | None = None
-        parts = [f"{finding.sentence.replace('{}', f'{self._now() - finding.since:.0f} s')}\n"]
-        for role, rank in ranks:
-            looks = await sample_ranks(self._backend, self._state(), role, (rank,), stacks=True, agents=self._agents)
-            root_look = looks.get(rank) if (role, rank) == root else root_look
-            parts.append(f"\n== {role}/{rank}\n{text(looks.get(rank))}")
-        path: Path = self._folder / "stacks" / f"{root[0]}-{root[1]}-{finding.incarnation}.txt"
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(path.write_text, "".join(parts))
-            return str(path), root_look
-        return "", root_look
+def _sentence(finding: WaitFinding, now: float) -> str:
+    return finding.sentence.replace("{}", f"{now - finding.since:.0f} s")
 
 
 def _stall(finding: WaitFinding) -> Stall:
