@@ -1,8 +1,8 @@
 """Hang detection as pure functions: step times -> silent ranks -> observed processes -> a finding with its reason.
 
-It has two tiers. A silence of a few steps only makes PrimeMaster look at the processes. What it sees convicts a rank at
-once only where it is proof: a process that is stopped. A silence without proof must last much longer, and must not be
-explained by a known wait. Times are seconds of one clock of the caller's, which may stand still.
+It has two tiers. A silence of a few steps only makes PrimeMaster look at the processes. A process that is stopped is
+proof of a hang at once. A silence without proof must last much longer, and must not be explained by a known wait. Times
+are seconds of one clock of the caller's, which may stand still.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
@@ -79,8 +79,8 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
     if old is None or old.incarnation != incarnation:
         return Pace(incarnation, step, now)  # measured from the first report of a process on
     silence = max(0.0, now - old.at)
-    each = silence / max(1, step - old.step)  # one report may cover several steps
-    times, gaps = (*old.times, each)[-RECENT:], (*old.gaps, silence)[-GAPS:]
+    seconds_per_step = silence / max(1, step - old.step)  # one report may cover several steps
+    times, gaps = (*old.times, seconds_per_step)[-RECENT:], (*old.gaps, silence)[-GAPS:]
     steps = old.steps + max(1, step - old.step)
     return Pace(incarnation, step, now, times, max(old.longest, silence), steps, gaps)
 
@@ -93,14 +93,28 @@ def look_after(pace: Pace) -> float:
     return max(LOOK_FACTOR * pace.median, GAP_FACTOR * pace.gap) + LOOK_S
 
 
-def idle_after(pace: Pace, policy: HangPolicy) -> float:
+class UsualTimes(Protocol):
+    """How long steps of a rank, or waits of a kind, usually last, in seconds."""
+
+    @property
+    def median(self) -> float:
+        """Of the last ones."""
+        ...
+
+    @property
+    def longest(self) -> float:
+        """The longest of all."""
+        ...
+
+
+def idle_after(usual: UsualTimes, policy: HangPolicy) -> float:
     """Return the seconds that an idle rank may keep others waiting before it counts as hanging."""
-    return max(policy.idle_seconds, IDLE_FACTOR * pace.median, LONGEST_FACTOR * pace.longest)
+    return max(float(policy.idle_seconds), IDLE_FACTOR * usual.median, LONGEST_FACTOR * usual.longest)
 
 
-def busy_after(pace: Pace, policy: HangPolicy) -> float:
+def busy_after(usual: UsualTimes, policy: HangPolicy) -> float:
     """Return the seconds of silence allowed to a rank that uses a CPU, or that no other rank waits for."""
-    return max(policy.busy_seconds, idle_after(pace, policy), BUSY_FACTOR * pace.median)
+    return max(float(policy.busy_seconds), idle_after(usual, policy), BUSY_FACTOR * usual.median)
 
 
 def silent(paces: Mapping[int, Pace], now: float) -> tuple[int, ...]:
@@ -218,12 +232,12 @@ def judge(
     if stopped:
         return stopped
     if not world:
-        return _alone(paces, looks, now, policy)
-    found = _together(paces, looks, now, policy)
-    return (found,) if found else ()
+        return _judge_each(paces, looks, now, policy)
+    finding = _judge_world(paces, looks, now, policy)
+    return (finding,) if finding else ()
 
 
-def _alone(
+def _judge_each(
     paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy
 ) -> tuple[HangFinding, ...]:
     """Return the hung ranks of a role without a world: no peer waits, so the longest bound and its own stack count."""
@@ -240,25 +254,25 @@ def _overdue(paces: Mapping[int, Pace], rank: int, now: float, policy: HangPolic
     return pace is not None and pace.measured and now - pace.at > busy_after(pace, policy)
 
 
-def _together(
+def _judge_world(
     paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy
 ) -> HangFinding | None:
     """Return the hang of a world: a rank that is not in the collective where the others wait keeps them waiting."""
     known = {rank: p for rank, p in paces.items() if p.measured}
-    places = {seen.activity for seen in looks.values()}
+    places = {pair.activity for pair in looks.values()}
     if not known or not looks or places - {Where.USER, Where.COLLECTIVE}:
         return None  # a stack is missing, or a rank waits for something outside this role: no rank may be blamed
     last = max(known.values(), key=lambda p: p.at)
     silence = now - last.at
     idle, busy = (max(bound(p, policy) for p in known.values()) for bound in (idle_after, busy_after))
-    absent = [rank for rank, seen in sorted(looks.items()) if seen.activity is Where.USER]
+    absent = [rank for rank, pair in sorted(looks.items()) if pair.activity is Where.USER]
     # Only a minority is blamed: `work.wait()` of an asynchronous collective has no Python frame, so ranks that wait
     # there look idle in user code.
     if 2 * len(absent) < len(looks):
         for rank in absent:
             # A rank that uses a CPU may be compiling or evaluating, so it gets the longer bound.
             if silence > (busy if looks[rank].works else idle):
-                call = next((seen.second.call for seen in looks.values() if seen.second.call), "a collective")
+                call = next((pair.second.call for pair in looks.values() if pair.second.call), "a collective")
                 waiting = f"{len(looks) - len(absent)} of {len(looks)} ranks wait for it in {call}"
                 return HangFinding(rank, _describe_finding(paces, rank, now, f"{_doing(looks[rank])}; {waiting}"))
     if not absent and silence > idle:
@@ -274,45 +288,45 @@ def unjudged(
 ) -> tuple[int, ...]:
     """Return the ranks for want of whose stacks a silence beyond the longest bound is not judged. Arguments: `judge`'s.
 
-    A rank without a stack may wait for another role as well as hang, so it is reported, and not convicted.
+    A rank without a stack may wait for another role as well as hang, so it is reported, and not restarted.
     """
-    unread = tuple(rank for rank, seen in sorted(looks.items()) if seen.activity is Where.UNKNOWN)
+    unread = tuple(rank for rank, pair in sorted(looks.items()) if pair.activity is Where.UNKNOWN)
     if not world:
         return tuple(rank for rank in unread if _overdue(paces, rank, now, policy))
     known = [p for p in paces.values() if p.measured]
-    explained = {seen.activity for seen in looks.values()} - {Where.USER, Where.COLLECTIVE, Where.UNKNOWN}
+    explained = {pair.activity for pair in looks.values()} - {Where.USER, Where.COLLECTIVE, Where.UNKNOWN}
     if not known or explained:
         return ()
     return unread if now - max(p.at for p in known) > max(busy_after(p, policy) for p in known) else ()
 
 
-def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: str) -> HangFinding:
+def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, cause: str) -> HangFinding:
     """Return a finding that names the one rank whose step is lowest; or the role, if several ranks share that step."""
     steps = sorted((paces[rank].step, rank) for rank in looks if rank in paces)
     if len(steps) > 1 and steps[0][0] < steps[1][0]:
         rank = steps[0][1]
         return HangFinding(
-            rank, _describe_finding(paces, rank, now, f"{why}; it is behind them, at step {steps[0][0]}")
+            rank, _describe_finding(paces, rank, now, f"{cause}; it is behind them, at step {steps[0][0]}")
         )
     last = max(paces.values(), key=lambda p: p.at)
-    return HangFinding(None, f"no step for {now - last.at:.1f} s, median step {last.median:.3g} s: {why}")
+    return HangFinding(None, f"no step for {now - last.at:.1f} s, median step {last.median:.3g} s: {cause}")
 
 
-def _describe_finding(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
+def _describe_finding(paces: Mapping[int, Pace], rank: int, now: float, cause: str) -> str:
     """Return a finding about a rank in words, with the length of its silence."""
     pace = paces.get(rank)
     if pace is None:
-        return why
-    return f"no step for {now - pace.at:.1f} s after step {pace.step}, median step {pace.median:.3g} s: {why}"
+        return cause
+    return f"no step for {now - pace.at:.1f} s after step {pace.step}, median step {pace.median:.3g} s: {cause}"
 
 
-def _doing(seen: SamplePair) -> str:
-    what = "it works" if seen.works else "it is idle"
-    line = f" at {seen.second.at_line}" if seen.second.at_line else ""
-    return f"{what} in user code{line}"
+def _doing(pair: SamplePair) -> str:
+    words = "it works" if pair.works else "it is idle"
+    line = f" at {pair.second.at_line}" if pair.second.at_line else ""
+    return f"{words} in user code{line}"
 
 
-def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], seen: Iterable[int]) -> HangFinding:
+def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], sampled: Iterable[int]) -> HangFinding:
     """Return a finding with what outside witnesses say: where it blames no rank, they may name the one.
 
     A monitor of devices calls a rank hung whose kernel does not end. One alone is the culprit; all but one wait for it.
@@ -320,15 +334,15 @@ def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], seen: Itera
     Args:
         finding: The hang, found without them.
         hanging: Rank of the role -> the words of a witness that it hangs.
-        seen: The ranks that were looked at.
+        sampled: The ranks that were looked at.
     """
     if finding.rank is not None:
-        said = hanging.get(finding.rank, "")
-        return HangFinding(finding.rank, f"{finding.why}; {said}") if said else finding
+        witness = hanging.get(finding.rank, "")
+        return HangFinding(finding.rank, f"{finding.why}; {witness}") if witness else finding
     if not hanging:
         return finding
-    there = set(seen)
-    named, others = there & hanging.keys(), there - hanging.keys()
+    sampled_ranks = set(sampled)
+    named, others = sampled_ranks & hanging.keys(), sampled_ranks - hanging.keys()
     if len(named) == 1 == len(hanging):
         (rank,) = named
         return HangFinding(rank, f"{finding.why}; {hanging[rank]}")
@@ -346,14 +360,14 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
     """
     if policy.action == "Ignore":  # hangs are not looked for, so no bound can be crossed
         return ""
-    for bound, name, whom in (
+    for bound, name, state in (
         (policy.idle_seconds, "idleSeconds", "is idle"),
         (policy.busy_seconds, "busySeconds", "works elsewhere"),
     ):
         if comm_timeout_s <= bound:
             return (
                 f"torch gives a collective up after comm.timeoutSeconds = {comm_timeout_s:g}, before a rank that "
-                f"{whom} is named (hang.{name} = {bound}): its peers fail with a timeout, which names nobody; "
+                f"{state} is named (hang.{name} = {bound}): its peers fail with a timeout, which names nobody; "
                 "set comm.timeoutSeconds above it"
             )
     return ""
@@ -367,8 +381,8 @@ def comparable(paces: Mapping[int, Pace]) -> bool:
     return len(paces) >= SLOW_RANKS and all(len(p.times) >= SLOW_FEWEST for p in paces.values())
 
 
-def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, float]:
-    """Return straggler -> factor by which it is slower than its role's median rank. `told`: the stragglers so far.
+def stragglers(paces: Mapping[int, Pace], known: frozenset[int]) -> Mapping[int, float]:
+    """Return straggler -> factor by which it is slower than its role's median rank. `known`: the stragglers so far.
 
     Ranks that wait for each other in every step are all as slow as the slowest one, so none is found among them.
     """
@@ -379,4 +393,4 @@ def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, 
     if usual <= 0:
         return {}
     slow = {rank: p.median / usual for rank, p in paces.items()}
-    return {rank: times for rank, times in slow.items() if times >= (SLOW_ENDS if rank in told else SLOW)}
+    return {rank: times for rank, times in slow.items() if times >= (SLOW_ENDS if rank in known else SLOW)}

@@ -12,10 +12,11 @@ of the caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dljob.master.state.hang import LONGEST_FACTOR, busy_after, idle_after
 from dljob.master.state.state import RankKey, RankPhase
 
 if TYPE_CHECKING:
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 MEASURED = 5
 """Earlier waits of a kind from which on their durations set the limit."""
 TOLD_S, TOLD_FACTOR, TOLD_SHARE = 60.0, 10.0, 1 / 3
-"""A stall is told after TOLD_S at most, and after TOLD_SHARE of `idleSeconds` where that is shorter: else a job with
-short bounds would restart a rank before anybody is told."""
-IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
-"""A wait is told, or its root is taken for hung, after so many medians of the earlier waits, and after LONGEST_FACTOR
-times the longest: tails are long, and an evaluation once in a thousand steps is no stall."""
+"""A wait is told after so many medians of the earlier waits, and after LONGEST_FACTOR times the longest: tails are
+long, and an evaluation once in a thousand steps is no stall. TOLD_S at least, or TOLD_SHARE of `idleSeconds` where that
+is shorter: else a job with short bounds would restart a rank before anybody is told. The bounds of a hang are those of
+`hang`."""
 FRESH_S = 12.0
 """Least seconds of silence after which anything but a circle is told: a report that differs from the one before only in
 lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
@@ -214,22 +214,12 @@ def told_after(wait: Wait, policy: HangPolicy, *, works: bool) -> float:
     """Return the seconds after which a wait is told whose root finishes nothing; `works`: whether it uses a CPU."""
     if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts: the root may compile
         return max(FRESH_S, policy.busy_seconds if works else policy.idle_seconds)
-    return _told_after(wait.median, wait.longest, policy)
+    return _usual_limit(wait.median, wait.longest, policy)
 
 
-def _told_after(median: float, longest: float, policy: HangPolicy) -> float:
+def _usual_limit(median: float, longest: float, policy: HangPolicy) -> float:
     bound = max(FRESH_S, min(TOLD_S, TOLD_SHARE * policy.idle_seconds))
     return max(bound, TOLD_FACTOR * median, LONGEST_FACTOR * longest)
-
-
-def idle_after(wait: Wait, policy: HangPolicy) -> float:
-    """Return the seconds after which a root that uses no CPU is taken for hung."""
-    return max(float(policy.idle_seconds), IDLE_FACTOR * wait.median, LONGEST_FACTOR * wait.longest)
-
-
-def busy_after(wait: Wait, policy: HangPolicy) -> float:
-    """Return the seconds after which a root that uses a CPU is taken for hung."""
-    return max(float(policy.busy_seconds), idle_after(wait, policy), BUSY_FACTOR * wait.median)
 
 
 # -- the graph
@@ -273,8 +263,8 @@ class _Edge:
 
     def slowest(self) -> _Vertex:
         """Return the vertex to which the wait leads: of each group the liveliest, of all groups the one that is not."""
-        best = [max(group, key=lambda one: (not one.stuck, one.at)) for group in self.groups]
-        return min(best, key=lambda one: (not one.stuck, one.at))
+        ends = [max(group, key=lambda vertex: (not vertex.stuck, vertex.at)) for group in self.groups]
+        return min(ends, key=lambda vertex: (not vertex.stuck, vertex.at))
 
 
 class WaitGraph:
@@ -393,7 +383,7 @@ class WaitGraph:
             if way not in ways:
                 continue
             rows = self._by_rank[key]
-            others = [vertex for other, vertex in rows if key != waiter or other.id != activity.id]
+            others = [vertex for activity_there, vertex in rows if key != waiter or activity_there.id != activity.id]
             bringers += others or ([] if key == waiter else [self._going_on(key)])
         if bringers:
             return bringers
@@ -488,25 +478,25 @@ class WaitGraph:
 
     # -- what is told
 
-    def findings(self, policy: HangPolicy, seen: Mapping[WaitId, float]) -> tuple[WaitFinding, ...]:
+    def findings(self, policy: HangPolicy, first_seen: Mapping[WaitId, float]) -> tuple[WaitFinding, ...]:
         """Return the stalls, the oldest first.
 
         Args:
             policy: The job's bounds.
-            seen: Wait -> since when the caller has known of it.
+            first_seen: Wait -> since when the caller has known of it.
         """
         stalls: dict[str, list[WaitFinding]] = {}
         for vertex in list(self._vertices.values()):
             for edge in vertex.edges:
                 wait = edge.wait
-                if wait is None or self._now - seen.get(_identity(vertex.key, wait), self._now) < STANDS_S:
+                if wait is None or self._now - first_seen.get(_identity(vertex.key, wait), self._now) < STANDS_S:
                     continue
                 finding = self._judge(vertex, edge, wait, policy)
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
         joined = [*map(_joined, stalls.values()), *self._without_steps(policy, roots), *self._not_starting(policy)]
-        return tuple(sorted(joined, key=lambda one: one.since))
+        return tuple(sorted(joined, key=lambda finding: finding.since))
 
     def _without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that make no step, wait for nobody, and are no stall's root.
@@ -517,35 +507,20 @@ class WaitGraph:
         silent: dict[str, list[tuple[int, Activity]]] = {}
         for (role, rank), rows in self._by_rank.items():
             for activity, vertex in rows:
-                alone = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
-                limit = _told_after(activity.median, activity.longest, policy)
-                if alone and activity.steps >= MEASURED and self._now - activity.touched > limit:
+                is_without_wait = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
+                limit = _usual_limit(activity.median, activity.longest, policy)
+                if is_without_wait and activity.steps >= MEASURED and self._now - activity.touched > limit:
                     silent.setdefault(role, []).append((rank, activity))
         for role, ranks in silent.items():
-            first = min(ranks, key=lambda pair: pair[1].stepped)[1]
-            places: dict[str, list[int]] = {}
-            for rank, activity in sorted(ranks, key=lambda pair: pair[0]):
-                places.setdefault(activity.line, []).append(rank)
-            # The fewest first: of a world the ranks that are elsewhere keep the others waiting.
-            shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
-            shown_places = "; ".join(
-                f"{_ranks(role, numbers)} at {line or 'no line that is known'}" for line, numbers in shown
-            )
-            since = min(activity.touched for _, activity in ranks)
-            single = (role, ranks[0][0]) if len(ranks) == 1 else None
-            yield WaitFinding(
-                name=f"steps of {role}",
-                sentence=f"{role} has made no step for {{}} (usually {first.median:.3g} s): {shown_places}",
-                since=since,
-                ranks=tuple((role, rank) for rank, _ in ranks),
-                root=single,
-                silence=self._now - since,
-            )
+            usual_s = min(ranks, key=lambda pair: pair[1].stepped)[1].median
+            words = f"has made no step for {{}} (usually {usual_s:.3g} s)"
+            lines = [(rank, activity.line or "no line that is known") for rank, activity in ranks]
+            yield self._finding_of_role("steps", role, words, lines, min(activity.touched for _, activity in ranks))
 
     def _not_starting(self, policy: HangPolicy) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that stand still before they are ready, as in a constructor.
 
-        How long a start usually takes is not known, so it is told alone: nobody is restarted for it.
+        How long a start usually takes is not known, so it is only reported: nobody is restarted for it.
         """
         silent: dict[str, list[tuple[int, str, float]]] = {}
         for (role, rank), report in self._starting.items():
@@ -559,21 +534,23 @@ class WaitGraph:
             if self._now - since > limit:
                 silent.setdefault(role, []).append((rank, main.line, since))
         for role, ranks in silent.items():
-            places: dict[str, list[int]] = {}
-            for rank, line, _ in sorted(ranks):
-                places.setdefault(line, []).append(rank)
-            since = min(at for *_, at in ranks)
-            shown_places = "; ".join(
-                f"{_ranks(role, numbers)} at {line}" for line, numbers in list(places.items())[:LONGEST_CHAIN]
-            )
-            yield WaitFinding(
-                name=f"start of {role}",
-                sentence=f"{role} is not ready, and stands still for {{}}: {shown_places}",
-                since=since,
-                ranks=tuple((role, rank) for rank, *_ in ranks),
-                root=(role, ranks[0][0]) if len(ranks) == 1 else None,
-                silence=self._now - since,
-            )
+            lines = [(rank, line) for rank, line, _ in ranks]
+            words = "is not ready, and stands still for {}"
+            yield self._finding_of_role("start", role, words, lines, min(since for *_, since in ranks))
+
+    def _finding_of_role(
+        self, kind: str, role: str, words: str, lines: Sequence[tuple[int, str]], since: float
+    ) -> WaitFinding:
+        """Return a finding about ranks of a role that wait for nobody whom a report names."""
+        ranks = tuple((role, rank) for rank, _ in lines)
+        return WaitFinding(
+            name=f"{kind} of {role}",
+            sentence=f"{role} {words}: {_by_place(role, [(rank, f'at {line}') for rank, line in lines])}",
+            since=since,
+            ranks=ranks,
+            root=ranks[0] if len(ranks) == 1 else None,
+            silence=self._now - since,
+        )
 
     def waits(self) -> Iterator[tuple[WaitId, float]]:
         """Yield each wait, and when it began."""
@@ -588,7 +565,7 @@ class WaitGraph:
         chain = self._chain(vertex, end)
         root = chain[-1]
         if end.stuck:
-            silence = min(age, self._now - max(one.touched for one in chain))
+            silence = min(age, self._now - max(member.touched for member in chain))
             if silence < CIRCLE_S:
                 return None
         else:
@@ -598,9 +575,9 @@ class WaitGraph:
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []
         sentence = self._sentence(vertex, wait, chain, members)
-        ranks = tuple(dict.fromkeys(one.rank for one in chain if one.key[0] != NOBODY))
+        ranks = tuple(dict.fromkeys(member.rank for member in chain if member.key[0] != NOBODY))
         # Of a circle any member may be restarted: the first by name, so that each PrimeMaster chooses the same.
-        root = min(members, key=lambda one: one.key) if circle else root
+        root = min(members, key=lambda member: member.key) if circle else root
         name = f"{'/'.join(map(str, root.rank))} {root.incarnation} {root.key[2]}"
         known = root.key[0] != NOBODY
         return WaitFinding(
@@ -632,7 +609,7 @@ class WaitGraph:
             ends = [edge.slowest() for edge in end.edges]
             if not ends or end.can_go_on:
                 return chain
-            end = max(ends, key=lambda one: (not one.stuck, one.at))
+            end = max(ends, key=lambda next_vertex: (not next_vertex.stuck, next_vertex.at))
         chain.append(end)
         return chain
 
@@ -642,17 +619,17 @@ class WaitGraph:
             report = self._reports.get(members[0].rank)
             many = len(report.activities) + report.more if report is not None else 0
             more = f"; {many} calls of {_rank_name(members[0])} wait" if many > 1 else ""
-            places = dict.fromkeys(f"{_rank_name(one)} at {one.line}" for one in members if one.line)
+            places = dict.fromkeys(f"{_rank_name(member)} at {member.line}" for member in members if member.line)
             lines = ", ".join(list(places)[:LONGEST_CHAIN])
             names += f" -> {_name(members[0])}"
-            waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_what(wait)}: "
+            waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}: "
             lasts = "" if waited else ", for {}"
             return f"{waited}{names}: a circle{lasts}, nobody in it can go on{more}{f' ({lines})' if lines else ''}"
         root = chain[-1]
-        words = f"{_rank_name(vertex)} has waited {{}} for {_what(wait)}"
-        for one in chain[1:-1][:LONGEST_CHAIN]:
-            further = next((edge.wait for edge in one.edges if edge.wait is not None), None)
-            words += f"; {_rank_name(one)} waits for {_what(further)}" if further is not None else ""
+        words = f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}"
+        for member in chain[1:-1][:LONGEST_CHAIN]:
+            further = next((edge.wait for edge in member.edges if edge.wait is not None), None)
+            words += f"; {_rank_name(member)} waits for {_awaited(further)}" if further is not None else ""
         if root.key[0] == NOBODY:
             return f"{words}: {root.words}"
         runs = f"runs {wait.method}"
@@ -679,14 +656,14 @@ def _named(name: str) -> Node:
 def _joined(findings: Sequence[WaitFinding]) -> WaitFinding:
     """Return the findings with one root as one, told by the oldest wait."""
     # The longest path first, where two began together: it says most.
-    oldest = min(findings, key=lambda one: (one.since, -len(one.ranks), one.ranks))
+    oldest = min(findings, key=lambda finding: (finding.since, -len(finding.ranks), finding.ranks))
     return replace(
         oldest,
-        ranks=tuple(dict.fromkeys(rank for one in (oldest, *findings) for rank in one.ranks)),
-        can_hang=any(one.can_hang for one in findings),
-        silence=max(one.silence for one in findings),
-        idle_after=max(one.idle_after for one in findings),
-        busy_after=max(one.busy_after for one in findings),
+        ranks=tuple(dict.fromkeys(rank for finding in (oldest, *findings) for rank in finding.ranks)),
+        can_hang=any(finding.can_hang for finding in findings),
+        silence=max(finding.silence for finding in findings),
+        idle_after=max(finding.idle_after for finding in findings),
+        busy_after=max(finding.busy_after for finding in findings),
     )
 
 
@@ -702,37 +679,45 @@ def _ranks(role: str, numbers: Sequence[int]) -> str:
 
 def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> str:
     """Return in words that all ranks of a torch group are in it: where, the fewest first."""
-    places: dict[str, list[int]] = {}
-    for (_, rank), (activity, wait) in sorted(waits.items()):
-        at_line = f" at {activity.line}" if activity.line else ""
-        places.setdefault(f"{wait.method}{at_line}", []).append(rank)
-    role = next(iter(waits))[0]
-    shown = sorted(places.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
-    shown_places = "; ".join(f"{_ranks(role, numbers)} in {place}" for place, numbers in shown)
-    cause = "a mismatch of collectives?" if len(places) > 1 else "a lost connection, or tensors of other sizes?"
-    return f"all {len(waits)} ranks of it are in it, and it does not end: {shown_places}: {cause}"
+    places = [
+        (rank, f"in {wait.method}{f' at {activity.line}' if activity.line else ''}")
+        for (_, rank), (activity, wait) in waits.items()
+    ]
+    is_mismatch = len({place for _, place in places}) > 1
+    cause = "a mismatch of collectives?" if is_mismatch else "a lost connection, or tensors of other sizes?"
+    shown = _by_place(next(iter(waits))[0], places)
+    return f"all {len(waits)} ranks of it are in it, and it does not end: {shown}: {cause}"
+
+
+def _by_place(role: str, places: Iterable[tuple[int, str]]) -> str:
+    """Return ranks in words with the place of each, the fewest first: of a world they keep the others waiting."""
+    ranks: dict[str, list[int]] = {}
+    for rank, place in sorted(places):
+        ranks.setdefault(place, []).append(rank)
+    shown = sorted(ranks.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
+    return "; ".join(f"{_ranks(role, numbers)} {place}" for place, numbers in shown)
 
 
 def _words(activity: Activity) -> str:
-    where = f" at {activity.line}" if activity.line else ""
+    at_line = f" at {activity.line}" if activity.line else ""
     if activity.queued_for == DEBUGGED:
-        return f"is in a debugger{where}"
+        return f"is in a debugger{at_line}"
     match activity.kind:
         case "call" if activity.queued_for == "setup":
             return f"has not begun {activity.label}: it is still in setup()"
         case "call" if activity.is_queued:
             return f"has not begun {activity.label}: all of its places are taken"
         case "call":
-            return f"runs {activity.label}{where}"
+            return f"runs {activity.label}{at_line}"
         case "idle":
             return "is idle: nobody calls it"
         case "main":
-            return f"is{where or ' in its own code'}"
+            return f"is{at_line or ' in its own code'}"
         case _:
-            return f"is{where} in thread {activity.label}"
+            return f"is{at_line} in thread {activity.label}"
 
 
-def _what(wait: Wait) -> str:
+def _awaited(wait: Wait) -> str:
     match wait.kind:
         case "queue":
             return f"{'room in' if wait.method == 'put' else 'an item of'} queue {wait.name}"

@@ -1,10 +1,10 @@
 """Hang watch: measures the pace of each rank's steps, has nodes inspect silent ranks, and reports hangs to the core.
 
 It also reports ranks that are slower than their role. The judgement itself is pure (`dljob.master.state.hang`): a
-silence only makes suspect, and two inspections of the process decide (docs/adr/0024-hang-detection.md). Time is
+silence is only a reason to look, and two inspections of the process decide (docs/adr/0024-hang-detection.md). Time is
 measured by the watch's own clock, which stands still while the event loop is late, as in `node_watch`. Steps are not
 journaled: a restarted PrimeMaster measures anew. Until ranks of a role have a measured pace, only those whose process
-is stopped are convicted.
+is stopped are reported.
 """
 
 from __future__ import annotations
@@ -126,15 +126,15 @@ class HangWatch:
 
     def _hear(self, state: JobState) -> None:
         """Update the paces with the steps reported since the last turn."""
-        for key, told in self._progress.items():
-            if told is self._reported.get(key) or key not in state.ranks:
+        for key, report in self._progress.items():
+            if report is self._reported.get(key) or key not in state.ranks:
                 continue
-            self._reported[key] = told
+            self._reported[key] = report
             # A step ends the silence; the next one is looked into without the pauses that the old one had earned.
             self._next.pop(key, None)
             role, rank = key
             paces = self._paces.setdefault(role, {})
-            paces[rank] = hang.paced(paces.get(rank), state.ranks[key].incarnation, told[0], self._clock)
+            paces[rank] = hang.paced(paces.get(rank), state.ranks[key].incarnation, report[0], self._clock)
 
     def _of(self, state: JobState, role: str, among: Iterable[int] | None = None) -> dict[int, Pace]:
         """Return the paces of a role's ranks (of `among` only) that are ready in the incarnation that was measured."""
@@ -143,7 +143,8 @@ class HangWatch:
         return {
             rank: pace
             for rank, pace in chosen.items()
-            if (own := state.ranks[role, rank]).phase is RankPhase.READY and own.incarnation == pace.incarnation
+            if (rank_state := state.ranks[role, rank]).phase is RankPhase.READY
+            and rank_state.incarnation == pace.incarnation
         }
 
     def _is_due(self, key: Key) -> bool:
@@ -153,26 +154,26 @@ class HangWatch:
 
     def _seek_early_ends(self, state: JobState) -> None:
         """Look at worlds whose rest has not made a step for long since a rank of them has ended with code 0."""
-        for role, own in state.roles.items():
-            if not (state.job.roles[role].world and own.succeeded and own.ready):
+        for role, counts in state.roles.items():
+            if not (state.job.roles[role].world and counts.succeeded and counts.ready):
                 continue
             ended = self._ended_ranks(state, role)
-            due = all(self._is_due((role, rank)) for rank in ended)
-            if due and early_end.is_due(ended, self._of(state, role), self._clock, state.job.fault_tolerance.hang):
+            are_due = all(self._is_due((role, rank)) for rank in ended)
+            if are_due and early_end.is_due(ended, self._of(state, role), self._clock, state.job.fault_tolerance.hang):
                 self._inquire(role, self._look_for_early_end(role))
 
     def _ended_ranks(self, state: JobState, role: str) -> dict[int, EndedRank]:
-        found = dict[int, EndedRank]()
+        ended_ranks = dict[int, EndedRank]()
         for rank in state.job.roles[role].ranks:
-            own = state.ranks[role, rank]
-            if own.phase is not RankPhase.SUCCEEDED:
+            rank_state = state.ranks[role, rank]
+            if rank_state.phase is not RankPhase.SUCCEEDED:
                 continue
             incarnation, ended = self._ended.get((role, rank), (0, None))
-            if ended is None or incarnation != own.incarnation:
-                ended = EndedRank(own.end_step, self._clock)
-                self._ended[role, rank] = own.incarnation, ended
-            found[rank] = ended
-        return found
+            if ended is None or incarnation != rank_state.incarnation:
+                ended = EndedRank(rank_state.end_step, self._clock)
+                self._ended[role, rank] = rank_state.incarnation, ended
+            ended_ranks[rank] = ended
+        return ended_ranks
 
     async def _look_for_early_end(self, role: str) -> None:
         looks = await self._twice(role, self._ready(self._state(), role), stacks=True)
@@ -180,17 +181,17 @@ class HangWatch:
         ready = self._ready(state, role)
         self._next.update({(role, rank): self._clock + 2 * SLOW_EVERY_S for rank in self._ended_ranks(state, role)})
         # Whoever was not seen may be the one that all others wait for.
-        still = dict.fromkeys(ready, UNSEEN) | {rank: seen for rank, seen in looks.items() if rank in ready}
-        finding = self._wait_for_ended(state, role, still)
+        present_pairs = dict.fromkeys(ready, UNSEEN) | {rank: pair for rank, pair in looks.items() if rank in ready}
+        finding = self._wait_for_ended(state, role, present_pairs)
         if finding is not None:
-            await self._convict(state, role, finding, still)
+            await self._report_hang(state, role, finding, present_pairs)
 
-    def _wait_for_ended(self, state: JobState, role: str, looks: Mapping[int, SamplePair]) -> HangFinding | None:
+    def _wait_for_ended(self, state: JobState, role: str, samples: Mapping[int, SamplePair]) -> HangFinding | None:
         """Return the finding that a world waits for a rank that has ended with code 0; None: it does not."""
         ended, paces = self._ended_ranks(state, role), self._of(state, role)
         if not early_end.is_due(ended, paces, self._clock, state.job.fault_tolerance.hang):
             return None
-        return early_end.find_wait(role, ended, paces, looks)
+        return early_end.find_wait(role, ended, paces, samples)
 
     # -- inquiries about a role with silent ranks
 
@@ -246,19 +247,26 @@ class HangWatch:
         state = self._state()
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
         # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.
-        still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
+        present_pairs = {
+            rank: pair for rank, pair in looks.items() if state.ranks[role, rank].incarnation == before[rank]
+        }
         world = state.job.roles[role].world
-        verdicts = hang.judge(paces, still, self._clock, policy, world=world)
+        verdicts = hang.judge(paces, present_pairs, self._clock, policy, world=world)
         # A rank that has ended explains the silence of the others; a stopped process is proof.
-        if verdicts and world and state.roles[role].succeeded and not any(seen.stopped for seen in still.values()):
-            finding = self._wait_for_ended(state, role, still)
+        if (
+            verdicts
+            and world
+            and state.roles[role].succeeded
+            and not any(pair.stopped for pair in present_pairs.values())
+        ):
+            finding = self._wait_for_ended(state, role, present_pairs)
             verdicts = verdicts if finding is None else (finding,)
         for verdict in verdicts:
             if self._witnesses is not None:
-                verdict = hang.with_witnesses(verdict, self._witnesses.hanging(role), still)  # noqa: PLW2901 - the same
-            await self._convict(state, role, verdict, still)
+                verdict = hang.with_witnesses(verdict, self._witnesses.hanging(role), present_pairs)  # noqa: PLW2901 - the same
+            await self._report_hang(state, role, verdict, present_pairs)
         if stacks:  # without, no rank has one, and that says nothing
-            unread = hang.unjudged(paces, still, self._clock, policy, world=world)
+            unread = hang.unjudged(paces, present_pairs, self._clock, policy, world=world)
             await self._report_unread({(role, rank, before[rank]) for rank in unread})
 
     async def _report_unread(self, processes: Iterable[tuple[str, int, int]]) -> None:
@@ -266,10 +274,10 @@ class HangWatch:
         new = sorted(set(processes) - self._unread)
         self._unread.update(new)
         if new:
-            who = ", ".join(f"{role}/{rank}" for role, rank, _ in new)
-            said = "no step within any bound of faultTolerance.hang, and whether it is a hang is not known"
-            said = f"{said}: the stack cannot be read (`dljob stack` says why) of {who}"
-            await self._offer(ev.JournalReported(reasons.STACKS_UNREADABLE, said))
+            names = ", ".join(f"{role}/{rank}" for role, rank, _ in new)
+            words = "no step within any bound of faultTolerance.hang, and whether it is a hang is not known"
+            words = f"{words}: the stack cannot be read (`dljob stack` says why) of {names}"
+            await self._offer(ev.JournalReported(reasons.STACKS_UNREADABLE, words))
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
         ranks = state.job.roles[role].ranks
@@ -281,7 +289,9 @@ class HangWatch:
         pairs, _ = await self._sampler.sample_twice(keys, LONG_PAUSE_S if stacks else PAUSE_S, stacks=stacks)
         return {rank: pair for (_, rank), pair in pairs.items()}
 
-    async def _convict(self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, SamplePair]) -> None:
+    async def _report_hang(
+        self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, SamplePair]
+    ) -> None:
         rank = verdict.rank if verdict.rank is not None else min(looks)
         incarnation = state.ranks[role, rank].incarnation
         pace = self._paces.get(role, {}).get(rank)
@@ -289,24 +299,30 @@ class HangWatch:
         mark = (incarnation, pace.at if pace is not None else 0.0)
         if self._first_seen.get((role, rank)) == mark:
             return
-        # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is convicted.
+        # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is blamed.
         dumps = () if self._witnesses is None else self._witnesses.dump(role, f"{role}-{rank}-{incarnation}")
-        path, seen = await self._write_down(role, rank, incarnation, verdict.why)
+        path, culprit_look = await self._write_down(role, rank, incarnation, verdict.why)
         if self._witnesses is not None:
             await self._witnesses.wait_for_dumps()
-        woke = rank in looks and bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
+        woke = (
+            rank in looks and bool(looks[rank].stopped) and culprit_look is not None and not culprit_look.sample.stopped
+        )
         if woke or self._paces.get(role, {}).get(rank) is not pace:
             return  # it runs again: a debugger, or the migration of a virtual machine, has resumed it meanwhile
         self._first_seen[role, rank] = mark
-        whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
+        is_role_wide, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
         # A late dump is written when it comes; each file says so itself where none came.
-        why = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
+        words = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
         look = looks.get(rank, UNSEEN)
-        line = "" if whole or look.stopped else look.second.at_line
-        await self._offer(ev.HangFound(role, rank, incarnation, kind, why, path, whole, round(silent, 3), line=line))
+        line = "" if is_role_wide or look.stopped else look.second.at_line
+        await self._offer(
+            ev.HangFound(role, rank, incarnation, kind, words, path, is_role_wide, round(silent, 3), line=line)
+        )
 
-    async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> tuple[str, ProcessStack | None]:
+    async def _write_down(
+        self, role: str, rank: int, incarnation: int, sentence: str
+    ) -> tuple[str, ProcessStack | None]:
         """Write the stacks of a role's ranks to a file in the job's folder.
 
         Returns:
@@ -314,10 +330,10 @@ class HangWatch:
             not answer.
         """
         # The culprit first: the file is cut at SHOWN ranks.
-        others = (other for other in self._ready(self._state(), role) if other != rank)
+        others = (number for number in self._ready(self._state(), role) if number != rank)
         keys = [(role, number) for number in (rank, *others)]
         path, samples = await self._sampler.write_stacks(
-            self._folder, incarnation, f"{role}/{rank}: {why}", keys, SHOWN
+            self._folder, incarnation, f"{role}/{rank}: {sentence}", keys, SHOWN
         )
         return path, samples.get((role, rank))
 
@@ -326,15 +342,15 @@ class HangWatch:
     async def _seek_stragglers(self, state: JobState) -> None:
         for role in self._paces:
             paces = self._of(state, role)
-            told = self._slow.get(role, {})
-            before = frozenset(rank for rank, pace in paces.items() if told.get(rank) == pace.incarnation)
+            known_stragglers = self._slow.get(role, {})
+            before = frozenset(rank for rank, pace in paces.items() if known_stragglers.get(rank) == pace.incarnation)
             # Where a peer has restarted, and has too few steps, nothing is known, and what was told stands.
             slow = hang.stragglers(paces, before) if hang.comparable(paces) else dict.fromkeys(before, 0.0)
             self._slow[role] = {rank: paces[rank].incarnation for rank in slow}
             # Only those that have become slow: a straggler is reported once until it is fast again.
             for rank in slow.keys() - before:
-                why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
-                await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))
+                words = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
+                await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, words))
             for problem in state.problems:
                 name, _, rank = problem.target.partition("/")
                 if problem.reason == reasons.STRAGGLER and name == role and int(rank) not in slow:
