@@ -55,18 +55,6 @@ def test_a_master_that_dies_before_its_first_write_is_started_again(job: Job) ->
     job.nothing_left()
 
 
-def test_a_master_that_dies_as_its_first_segment_appears_is_started_again(job: Job) -> None:
-    starting = started(job, workers(job))
-    killed_at(job, lambda: epochs(job) == 1)
-    starting.join(60)
-    job.running("worker/0", "worker/1")
-    job.go()
-    status = job.connection.wait(60)
-    assert status["phase"] == "Succeeded"
-    assert status["epoch"] >= 2
-    job.nothing_left()
-
-
 def test_a_master_that_dies_waiting_for_admission_is_replaced_and_admits(job: Job) -> None:
     """Another job holds the lock; the master dies waiting, and its successor asks for the same unit again."""
     from ray.experimental import internal_kv as kv
@@ -82,24 +70,6 @@ def test_a_master_that_dies_waiting_for_admission_is_replaced_and_admits(job: Jo
     ends_well(job, masters=1)
 
 
-def test_a_master_that_dies_while_hosts_start_leaves_no_host_behind(job: Job) -> None:
-    starting = started(job, workers(job, 3))
-    killed_at(job, lambda: epochs(job) == 1 and job.segments()[0].read_text().count('"UnitReserved"') == 3)
-    starting.join(60)
-    job.running("worker/0", "worker/1", "worker/2")
-    ends_well(job, masters=1)
-
-
-def test_a_master_that_dies_while_it_restarts_a_worker_restarts_it_once(job: Job) -> None:
-    job.start(workers(job))
-    before = job.running("worker/0", "worker/1")
-    os.kill(before["worker/1"], signal.SIGKILL)
-    killed_at(job, lambda: '"HostLost"' in job.segments()[0].read_text())
-    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
-    assert after["worker/0"] == before["worker/0"]
-    ends_well(job, masters=1, processes=1)
-
-
 def test_a_worker_that_dies_with_the_master_is_restarted_by_the_next(job: Job) -> None:
     job.start(workers(job))
     before = job.running("worker/0", "worker/1")
@@ -108,36 +78,6 @@ def test_a_worker_that_dies_with_the_master_is_restarted_by_the_next(job: Job) -
     after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
     assert after["worker/0"] == before["worker/0"]
     ends_well(job, masters=1, processes=1)
-
-
-def test_a_master_that_dies_twice_in_a_row_restarts_no_worker(job: Job) -> None:
-    job.start(workers(job))
-    before = job.running("worker/0", "worker/1")
-    job.kill_master(before["master"])
-    eventually(lambda: epochs(job) == 2, 30, job.seen)
-    job.kill_master(eventually(lambda: job.master_pid() != before["master"] and job.master_pid(), 30, job.seen))
-    eventually(lambda: epochs(job) == 3, 30, job.seen)
-    after = job.connection.pids()
-    assert {**after, "master": 0} == {**before, "master": 0}
-    job.go()
-    status = job.connection.wait(60)
-    assert status["phase"] == "Succeeded"
-    assert status["restarts"]["master"] in (1, 2)
-    assert status["restarts"]["process"] == 0
-    job.nothing_left()
-
-
-def test_a_rank_that_ends_while_the_master_is_dead_is_known_to_the_next(job: Job) -> None:
-    """One rank's end is in the journal, the other rank ends while no master is there: the successor knows both."""
-    job.start(job.role("worker", "prime_user.until_told_alone", replicas=2))
-    job.running("worker/0", "worker/1")
-    (job.folder / "go-0").touch()
-    killed_at(job, lambda: '"RankEnded"' in job.segments()[-1].read_text())
-    (job.folder / "go-1").touch()
-    status = job.connection.wait(60)
-    assert (status["phase"], status["restarts"]["process"]) == ("Succeeded", 0)
-    assert status["epoch"] == 2
-    job.nothing_left()
 
 
 def test_a_master_that_dies_too_often_fails_the_job_and_leaves_nothing(job: Job) -> None:

@@ -13,13 +13,6 @@ from dljob.errors import DeadlineError
 pytestmark = pytest.mark.ray
 
 
-def test_a_job_of_one_role_runs_and_leaves_nothing(job: Job) -> None:
-    job.start(job.role("worker", "prime_user.quick"))
-    status = job.connection.wait(60)
-    assert (status["phase"], status["restarts"]["process"]) == ("Succeeded", 0)
-    job.nothing_left()
-
-
 def test_a_killed_worker_comes_back_alone_and_the_job_ends_well(job: Job) -> None:
     job.start(job.role("worker", "prime_user.until_told", replicas=2))
     before = job.running("worker/0", "worker/1")

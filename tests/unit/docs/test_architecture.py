@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import sources
 
 ROOT = Path(__file__).parents[3]
@@ -124,18 +123,3 @@ def test_each_actor_has_a_row() -> None:
         module, _, cls = name.rpartition(".")
         text = SOURCES[f"{module.replace('.', '/')}.py"].read_text(encoding="utf-8")
         assert re.search(rf"^class {cls}\b", text, re.MULTILINE), name
-
-
-@pytest.mark.parametrize(
-    ("code", "starts"),
-    [
-        ("from subprocess import Popen\ndef f():\n    Popen(['x'])\n", True),
-        ("import os as o\no.fork()\n", True),
-        ("def f():\n    import ray\n    made = ray.remote\n", True),
-        ("import subprocess\nx: subprocess.Popen[bytes]\n", False),
-        ("def f(where):\n    return where.remote\n", False),
-    ],
-)
-def test_the_search_for_started_processes_finds_each_form(code: str, starts: bool, tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text(code)
-    assert starts_something(tmp_path / "m.py") is starts

@@ -7,7 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
 import sources
 
 ROOT = Path(__file__).parents[3]
@@ -75,9 +74,3 @@ def test_features_that_are_missing_are_listed_in_the_readme_too() -> None:
     assert "an openYuanrong cluster" in absent
     readme = (ROOT / "README.md").read_text()
     assert [name for name in absent if name not in readme] == []
-
-
-@pytest.mark.parametrize("page", ["upstream-faults.md", "features.md"])
-def test_nothing_but_a_test_stands_where_a_test_is_named(page: str) -> None:
-    named = re.findall(r"`(tests/[^`]+)`", (ROOT / "docs" / page).read_text())
-    assert [name for name in named if "::" in name and not TEST.fullmatch(f"`{name}`")] == []

@@ -94,25 +94,6 @@ async def place() -> AsyncIterator[Place]:
     await made.server.close()
 
 
-async def test_one_of_two_replicas_acts_and_the_other_takes_over_a_released_lease(place: Place) -> None:
-    a = place.replica("a")
-    await a.until(acts=True)
-    b = place.replica("b")
-    await asyncio.sleep(0.2)
-    assert (a.acts, b.acts, place.holder) == (True, False, "a")
-    a.election.fence("POST")
-    b.election.fence("GET")
-    with pytest.raises(NotLeadingError):
-        b.election.fence("PATCH")
-    await a.end()
-    assert not a.acts
-    await a.election.release()
-    await b.until(acts=True)
-    assert place.holder == "b"
-    await a.election.release()  # once more: it is another's now
-    assert place.holder == "b"
-
-
 async def test_a_lease_that_is_given_up_is_not_waited_for(place: Place) -> None:
     lasts = LeaseTiming(duration=60, retry=0.2)
     a = place.replica("a", lasts)
@@ -162,15 +143,6 @@ async def test_a_lease_that_cannot_be_released_is_told_and_left_to_expire(
     assert place.holder == "a"
 
 
-async def test_a_holder_that_is_gone_is_waited_for_as_long_as_its_lease_lasts(place: Place) -> None:
-    a = place.replica("a")
-    await a.until(acts=True)
-    b = place.replica("b")
-    await a.end()  # and does not give it up
-    await b.until(acts=True)
-    assert place.fake.one("leases", "dljob")["spec"]["leaseTransitions"] == 1
-
-
 async def test_a_holder_that_cannot_renew_stops_in_time_and_leads_again_when_it_can(place: Place) -> None:
     a = place.replica("a")
     await a.until(acts=True)
@@ -210,16 +182,6 @@ async def test_one_lost_answer_costs_no_leadership(place: Place) -> None:
     assert (a.acts, a.terms) == (True, 1)
 
 
-async def test_a_lease_that_is_stolen_is_not_fought_for(place: Place) -> None:
-    a = place.replica("a")
-    await a.until(acts=True)
-    place.hold("thief")
-    await a.until(acts=False)
-    assert place.holder == "thief"
-    await a.until(acts=True)  # the thief renews nothing
-    assert place.fake.one("leases", "dljob")["spec"]["leaseTransitions"] == 1
-
-
 async def test_a_lease_that_is_deleted_is_made_again(place: Place) -> None:
     a = place.replica("a")
     await a.until(acts=True)
@@ -238,15 +200,6 @@ async def test_refused_renewals_do_not_become_a_storm(place: Place) -> None:
     place.fake.calls.clear()
     await asyncio.sleep(0.3)
     assert len(place.fake.calls) < 30
-
-
-async def test_a_replica_stopped_for_longer_than_the_lease_writes_nothing_when_it_wakes(place: Place) -> None:
-    """As after SIGSTOP: every clock has gone on, and nothing of the loop has run."""
-    a = place.replica("a")
-    await a.until(acts=True)
-    a.election._clock = lambda: lease_module.clock() + 100.0
-    with pytest.raises(NotLeadingError):
-        a.election.fence("PATCH")
 
 
 async def test_work_that_ends_or_fails_by_itself_is_told(place: Place) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from master_shell_kit import FIRST as RANK
-from master_shell_kit import HANG_S, UID, World, end_all, until
+from master_shell_kit import HANG_S, UID, World, until
 from memory_backend import MemoryHost
 from paired_masters import PairedMaster, commanding, following
 
@@ -20,8 +20,8 @@ from dljob.master.state import events as ev
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.state.views import NodeView, Outcome
 from dljob.plan.model import GRAIN
-from dljob.runtime.backend.interface import ON_HEAD, ActorCallError, ActorLostError, ActorRef, ActorSpec
-from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
+from dljob.runtime.backend.interface import ON_HEAD, ActorLostError, ActorRef, ActorSpec
+from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import started
@@ -35,27 +35,6 @@ from dljob.telemetry import reasons
 
 LAST = f"{UID[:8]}/worker/1/1"
 """The host of the last rank."""
-
-
-@pytest.mark.parametrize("kv", [False, True])
-async def test_the_standby_of_a_killed_master_goes_on_where_it_was(tmp_path: Path, kv: bool) -> None:
-    world = World(tmp_path)
-    first = await commanding(world, kv=kv)
-    second = await following(world, kv=kv)
-    before = first.shell.state.ranks
-    first.die()
-    await until(lambda: second.shell.recovered)
-    assert second.shell.journal.epoch == 2
-    assert second.shell.state.ranks == before
-    await until(lambda: second.shell.state.restarts["Master"] == 1)
-    found = await find_commander(world.backend, UID)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.name == second.name
-    del world.backend.hosts[first.name], world.backend.hosts[second.name]  # what is left are hosts of ranks
-    end_all(world)
-    await until(lambda: second.shell.final)
-    assert second.shell.final["phase"] == "Succeeded"  # type: ignore[index]
-    second.close()
 
 
 async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(
@@ -119,19 +98,6 @@ async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(
     assert second.shell.state.restarts.get("Process") == 1
     lives = [{key: own.incarnation for key, own in one.shell.state.ranks.items()} for one in (first, second)]
     assert lives[0] == lives[1]
-    second.close()
-
-
-async def test_a_silent_master_is_fenced_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path)
-    monkeypatch.setattr(standby, "SILENT_S", 0.5)
-    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
-    first = await commanding(world)
-    second = await following(world)
-    first.stopped = True
-    await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
-    assert await first.shell.journal.store.superseded(1)
-    first.close()
     second.close()
 
 
@@ -261,38 +227,6 @@ async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(
     assert lost == [2]
     assert second.shell.journal.epoch == 0
     first.close()
-    second.close()
-
-
-async def test_a_master_that_is_started_again_asks_before_it_claims(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    first = await commanding(world)
-    second = await following(world)
-    again = PairedMaster(world, FIRST)  # while the other one has not noticed that the first one is gone
-    await until(lambda: again.shell.journal.epoch or second.shell.journal.epoch)
-    both = (again.shell.journal.epoch, second.shell.journal.epoch)
-    assert sorted(both) == [0, 2], both
-    for member in (first, second, again):
-        member.close()
-
-
-async def test_a_full_volume_lets_the_takeover_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path)
-    first = await commanding(world)
-    second = await following(world)
-    tries: list[int] = []
-    claim = second.shell.journal.store.claim
-
-    async def full(epoch: int) -> bool:
-        tries.append(epoch)
-        if len(tries) < 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return await claim(epoch)
-
-    monkeypatch.setattr(second.shell.journal.store, "claim", full)
-    first.die()
-    await until(lambda: second.shell.recovered)
-    assert tries == [2, 2, 2]
     second.close()
 
 
@@ -511,23 +445,6 @@ async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(
     with pytest.raises(JobOverError, match="is over"):
         await second.task
     assert not second.shell.recovered
-    second.close()
-
-
-async def test_a_master_without_the_method_counts_as_commanding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path)
-    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
-    first = await commanding(world)
-
-    async def older(segment: int) -> dict[str, Any]:
-        raise ActorCallError("no such method", error_type="AttributeError", remote_traceback="")
-
-    monkeypatch.setattr(first, "follow", older)
-    second = await following(world)
-    assert second.shell.journal.epoch == 0
-    first.close()
     second.close()
 
 

@@ -181,13 +181,6 @@ def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served:
     assert gone(int(str(told["pid"])))
 
 
-def test_signal_that_ended_a_worker_is_told(served: Served) -> None:
-    served.start()
-    line, told = served.ask("wait")
-    os.kill(int(str(told["pid"])), signal.SIGKILL)
-    assert line.recv(1) == bytes([128 + 9])
-
-
 def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.path = f"{served.folder}/{served.raylet.pid}-0.sock"
     monkeypatch.setenv(server.FOLDER, f"{served.raylet.pid}:{served.folder}")
@@ -228,52 +221,10 @@ def test_notes_of_ends_take_little_room(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(lines) < 15
 
 
-def test_worker_whose_starter_is_gone_is_ended(served: Served) -> None:
-    served.start()
-    line, told = served.ask("work")
-    other, second = served.ask("wait")
-    worker = Path(f"/proc/{told['pid']}/cmdline")
-    assert eventually(lambda: worker.read_bytes().startswith(b"ray::Own"))
-    line.close()
-    assert gone(int(str(told["pid"])))
-    assert lives(int(str(second["pid"])))
-    os.kill(int(str(second["pid"])), signal.SIGKILL)
-    assert other.recv(1) == bytes([137])
-
-
-def test_worker_whose_starter_is_gone_before_it_is_registered_lives_on(served: Served) -> None:
-    """Its raylet would miss it after 60 s only, and its actor wait so long."""
-    served.start()
-    line, told = served.ask("wait")
-    line.close()
-    other, second = served.ask("work")
-    pid = int(str(second["pid"]))
-    assert eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Own"))
-    other.close()
-    # The server hears of one after the other.
-    assert gone(pid)
-    assert lives(int(str(told["pid"])))
-    served.left.pop(1).close()
-    assert gone(int(str(told["pid"])))
-
-
 def test_worker_that_is_not_registered_in_time_ends_with_its_starter(served: Served) -> None:
     served.start(register_s=0.0)
     line, told = served.ask("wait")
     line.close()
-    assert gone(int(str(told["pid"])))
-
-
-def test_workers_outlive_a_server_that_is_killed(served: Served) -> None:
-    served.start()
-    line, told = served.ask("wait")
-    assert served.process is not None
-    served.process.kill()
-    served.process.wait(WAIT_S)
-    os.kill(int(str(told["pid"])), 0)
-    served.left.pop().close()
-    # The worker holds the connection until it ends.
-    assert line.recv(1) == b""
     assert gone(int(str(told["pid"])))
 
 
@@ -363,17 +314,6 @@ def test_template_forks_servers_that_import_more_and_fork_workers(served: Served
     assert gone(int(str(told["above"])))
     assert gone(int(str(second["above"])))
     assert not Path(one).exists()
-
-
-def test_template_outlives_a_server_that_is_killed_and_forks_the_next(served: Served) -> None:
-    served.start()
-    path = served.serve("one")
-    _, told = served.ask("wait", path=path)
-    os.kill(int(str(told["above"])), signal.SIGKILL)
-    assert gone(int(str(told["above"])))
-    os.unlink(path)  # noqa: PTH108 - as a starter does it
-    _, after = served.ask(path=served.serve("one"))
-    assert after["above"] != told["above"]
 
 
 def test_template_ends_behind_its_last_server(served: Served) -> None:

@@ -156,38 +156,6 @@ async def test_each_question_gets_the_answer_of_its_source(path: str, asked: Any
     assert source.asked == [asked]
 
 
-async def test_the_end_of_one_log_is_text() -> None:
-    source = Source()
-    async with client(source) as http:
-        for query, text in (("role=a&rank=2", "grün\n"), ("master=1", "why\n")):
-            got = await http.get(f"{JOB}/logs?{query}", headers=BEARER)
-            assert (got.content_type, await got.text()) == ("text/plain", text)
-    assert source.asked == [("log", UID, ("a", 2), None, 64 << 10), ("master", UID, None, 64 << 10, None, False)]
-
-
-async def test_health_and_metrics_are_open_to_all_and_version_is_not() -> None:
-    async with client(Source()) as http:
-        assert await (await http.get("/healthz")).text() == "ok"
-        metrics = await http.get("/metrics")
-        assert await metrics.text() == "dljob_step 1\n"
-        assert "version=0.0.4" in metrics.headers["Content-Type"]
-        assert (await http.get("/v1/version")).status == 401
-        assert await (await http.get("/v1/version", headers=BEARER)).json() == {"dljob": "0.1.0"}
-
-
-async def test_a_command_is_handed_on_and_accepted() -> None:
-    source = Source()
-    async with client(source) as http:
-        body = {"id": "1", "kind": "restart", "target": "a/0", "by": "me"}
-        got = await http.post(f"{JOB}/commands", json=body, headers=BEARER)
-        assert (got.status, await got.json()) == (202, {})
-        assert (await http.post(f"{JOB}/commands", json={"id": "2", "kind": "stop"}, headers=BEARER)).status == 202
-    assert [what[2] for what in source.asked] == [
-        CommandRequest("1", "restart", "a/0", "me"),
-        CommandRequest("2", "stop", "job", ""),
-    ]
-
-
 # -- token
 
 

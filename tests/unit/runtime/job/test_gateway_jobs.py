@@ -14,7 +14,6 @@ from memory_backend import MemoryKeyValue
 from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
-from dljob.logs import marks
 from dljob.master.state.views import Clue
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.backend.masters import FIRST, SECOND, actor_name, announce
@@ -141,33 +140,6 @@ def jobs(cluster: Cluster) -> RayJobs:
     return RayJobs(cluster, str(cluster.home))  # type: ignore[arg-type]
 
 
-async def test_a_living_master_is_asked_and_found_once(cluster: Cluster, jobs: RayJobs) -> None:
-    assert (await jobs.brief(UID, 4, 2.0))["version"] == 5
-    assert (await jobs.status(UID, 4, 2.0))["ranks"]
-    assert cluster.master
-    (first, after, left), *_ = cluster.master.calls
-    assert (first, after) == ("brief", 4)
-    assert 1.9 < left <= 2.0
-    assert cluster.lookups == 1
-
-
-async def test_a_master_that_dies_and_comes_back_is_asked_again_for_the_time_that_is_left(
-    cluster: Cluster, jobs: RayJobs
-) -> None:
-    first = cluster.master
-    assert first
-    first.hangs = True
-    question = asyncio.create_task(jobs.brief(UID, 4, 5.0))
-    while not first.calls:  # noqa: ASYNC110 - a few turns of the loop
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.1)
-    cluster.die()
-    await asyncio.sleep(0.1)
-    cluster.master = Master()
-    assert (await question)["version"] == 5
-    assert cluster.master.calls[0][2] < 4.9
-
-
 async def test_the_master_of_the_latest_epoch_is_asked_though_the_first_one_is_there(
     cluster: Cluster, jobs: RayJobs
 ) -> None:
@@ -230,26 +202,6 @@ async def test_a_frozen_master_does_not_hold_the_caller(cluster: Cluster, jobs: 
     with pytest.raises(UnreachableError, match="does not answer now"):
         await jobs.brief(UID, 0, 0.2)
     assert time.monotonic() - began < 2.0
-
-
-async def test_an_unknown_job_is_not_there_at_once(jobs: RayJobs) -> None:
-    began = time.monotonic()
-    for question in (jobs.brief("f" * 32, 0, 30.0), jobs.tails("f" * 32, 100), jobs.placement("f" * 32)):
-        with pytest.raises(NotFoundError, match="no job"):
-            await question
-    assert time.monotonic() - began < 10.0  # and not after the 30 s for which a master may be away
-
-
-async def test_after_the_end_everything_comes_from_the_folder(cluster: Cluster, jobs: RayJobs) -> None:
-    await jobs.brief(UID, 0, 0.0)
-    cluster.end("Failed")
-    assert (await jobs.status(UID, 0, 30.0))["phase"] == "Failed"
-    short = await jobs.brief(UID, 0, 30.0)
-    assert (short["phase"], short["placement"]["units"], "ranks" in short) == ("Failed", 1, False)
-    assert [note["seq"] for note in await jobs.events(UID, 1, 30.0)] == [2, 3]
-    assert await jobs.placement(UID) == {"version": 9, "nodes": []}
-    assert await jobs.endpoints(UID) == {}
-    await jobs.command(UID, CommandRequest("1", "stop", "job", ""))
 
 
 async def test_a_folder_of_another_job_with_the_same_eight_digits_is_not_it(cluster: Cluster, jobs: RayJobs) -> None:
@@ -338,31 +290,6 @@ async def test_stacks_come_from_the_master_of_a_job_that_lives_and_has_such_a_ta
     cluster.end()
     with pytest.raises(NotFoundError, match="is over: it has no processes"):
         await jobs.stacks(UID, "job")
-
-
-async def test_logs_come_from_the_jobs_folder_on_each_node_also_after_the_end(
-    cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = nodes_that_answer(monkeypatch)
-    (cluster.dir / "logs").mkdir()
-    (cluster.dir / "logs" / "a-0.log").write_text("hello\n")
-    assert await jobs.tails(UID, 1000) == {"logs": {"a/0": "hello\n"}, "cut": [], "master": ""}
-    assert set(asked) == {"n", "m"}
-    asked.clear()
-    piece = await jobs.log(UID, ("a", 0), 2, 100)
-    assert (piece.text, piece.offset, piece.size, piece.end) == ("llo\n", 6, 6, False)
-    untimed = await jobs.log(UID, ("a", 0), 0, 100, time.time())
-    assert (untimed.text, untimed.timed) == ("hello\n", False)
-    marks.add(cluster.dir / "logs" / "a-0.log", 6)
-    since = await jobs.log(UID, ("a", 0), 0, 100, time.time())
-    assert (since.text, since.offset, since.timed) == ("", 6, True)
-    with pytest.raises(NotFoundError, match="no rank b/0"):
-        await jobs.log(UID, ("b", 0), None, 100)
-    assert set(asked) == {"n"}
-    cluster.end()
-    assert (await jobs.tails(UID, 1000))["logs"] == {"a/0": "hello\n"}
-    assert (await jobs.log(UID, ("a", 0), 2, 100)).end
-    assert not (await jobs.log(UID, ("a", 0), 2, 1)).end
 
 
 def nodes_that_answer(monkeypatch: pytest.MonkeyPatch) -> list[str]:

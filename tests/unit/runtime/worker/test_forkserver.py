@@ -58,11 +58,6 @@ def test_module_runs_as_python_dash_m_does(server):
     assert server.log().startswith("__main__ True ")
 
 
-@pytest.mark.parametrize(("args", "expected"), [(["exit", "0"], 0), (["exit", "3"], 3), (["hard"], 9), (["say"], 1)])
-def test_the_exit_code_of_a_script_is_reported(server, args, expected):
-    assert code(server.run("module", "behave.py", args=args)) == expected
-
-
 def test_a_script_that_ends_itself_tells_where_and_what_failed_before(server):
     words = server.run("module", "behave.py", args=["exit", "3"])["words"]
     assert (words["error_type"], words["message"]) == ("SystemExit", "sys.exit(3) (in run)")
@@ -212,14 +207,6 @@ def test_command_that_cannot_run_is_fatal(server, argv, expected):
     assert "cannot run" in ended["words"]["message"]
 
 
-def test_sigterm_reaches_the_script_and_its_handler_decides(server):
-    server.fork("module", "behave.py", args=["handler"])
-    armed(server)
-    server.helper.order("term", 0, 1)
-    assert code(server.next("ended")) == 5
-    assert "caught" in server.log()
-
-
 def test_sigterm_reaches_the_whole_group_of_a_command(server):
     child = "trap 'echo child heard; exit 4' TERM; echo armed; while :; do sleep 0.05; done"
     server.fork("command", "bash", "-c", 'trap : TERM; bash -c "$0"; exit $?', child)
@@ -269,29 +256,6 @@ def test_sibling_keeps_its_daemons(server, tmp_path):
     assert alive(int((tmp_path / "daemon.fork").read_text()))
 
 
-def test_all_ends_when_the_host_goes(server, tmp_path):
-    note = tmp_path / "daemon"
-    server.fork("module", "behave.py", args=["daemon", str(note), "stay"])
-    pid = server.next("started")["pid"]
-    armed(server)
-    server.close()
-    left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
-    assert [p for p in left if alive(p)] == []
-
-
-def test_all_ends_when_the_fork_server_is_killed(server, tmp_path):
-    note = tmp_path / "daemon"
-    server.fork("module", "behave.py", args=["daemon", str(note), "stay"])
-    pid = server.next("started")["pid"]
-    armed(server)
-    os.kill(server.helper.pid, signal.SIGKILL)
-    ended = server.next("ended")
-    assert (code(ended), ended["words"]["message"]) == (-signal.SIGKILL, "its fork server was killed")
-    server.next("gone")
-    left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
-    wait_for(lambda: not any(alive(p) for p in left), "something outlived the fork server")
-
-
 def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monkeypatch):
     sockets = Path(tempfile.mkdtemp(dir="/tmp"))  # a short path, as a socket needs one
     (tmp_path / "own").mkdir()
@@ -330,12 +294,6 @@ def test_killed_supervisor_takes_its_rank_along_and_is_reported(server):
     os.kill(supervisor, signal.SIGKILL)
     assert code(server.next("ended")) == -signal.SIGKILL
     wait_for(lambda: not alive(pid), "the rank outlived its supervisor")
-
-
-def test_same_rank_runs_again(server):
-    assert code(server.run("module", "behave.py", args=["exit", "3"])) == 3
-    again = server.run("module", "behave.py", args=["exit", "0"], incarnation=2)
-    assert (again["incarnation"], code(again)) == (2, 0)
 
 
 def files_of(pid: int) -> list[int]:
