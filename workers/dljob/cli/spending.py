@@ -57,9 +57,9 @@ def columns(status: Json, spec: Json) -> list[Column]:
         )._replace(busy=_object(role.get("busy")))
         for role in _rows(ledger.get("roles"))
     ]
-    whole = _column("all", _object(ledger.get("accounts")), 0.0)
+    job_column = _column("all", _object(ledger.get("accounts")), 0.0)
     devices, productive = sum(role.devices for role in roles), sum(role.productive for role in roles)
-    return [whole._replace(devices=devices, productive=productive), *roles]
+    return [job_column._replace(devices=devices, productive=productive), *roles]
 
 
 # A folder may be of another version, or damaged: what is not of the expected kind counts as missing.
@@ -91,10 +91,10 @@ def _column(name: str, accounts: Json, devices: float) -> Column:
     known = [account.value for account in Account]
     # Accounts of a later dljob come last, so that the column is whole.
     order = [*(one for one in known if one in accounts), *(one for one in accounts if one not in known)]
-    held = {one: _number(accounts[one]) or 0.0 for one in order if one != Account.SPARE}
-    total = sum(held.values())
+    spent = {one: _number(accounts[one]) or 0.0 for one in order if one != Account.SPARE}
+    total = sum(spent.values())
     spare = _number(accounts.get(Account.SPARE)) or 0.0
-    return Column(name, held, spare, devices * total, devices * held.get(Account.PRODUCTIVE, 0.0))
+    return Column(name, spent, spare, devices * total, devices * spent.get(Account.PRODUCTIVE, 0.0))
 
 
 def shares(accounts: Mapping[str, float]) -> dict[str, int]:
@@ -103,11 +103,11 @@ def shares(accounts: Mapping[str, float]) -> dict[str, int]:
     if total <= 0:
         return {}
     exact = {name: amount / total * WHOLE for name, amount in accounts.items()}
-    found = {name: int(share) for name, share in exact.items()}
+    rounded = {name: int(share) for name, share in exact.items()}
     # The remainders go to the accounts that rounding down cost most: a column that is summed up by hand is whole.
-    for name in sorted(exact, key=lambda name: found[name] - exact[name])[: WHOLE - sum(found.values())]:
-        found[name] += 1
-    return found
+    for name in sorted(exact, key=lambda name: rounded[name] - exact[name])[: WHOLE - sum(rounded.values())]:
+        rounded[name] += 1
+    return rounded
 
 
 def lines(job: JobAccounts, width: int) -> list[str]:
@@ -116,32 +116,32 @@ def lines(job: JobAccounts, width: int) -> list[str]:
     shown = columns(status, job.spec)
     head = f"{job.overview.title}: {job.overview.phase}"
     if _number(ledger.get("goodput")) is None or not shown[0].total:
-        kept = isinstance(status.get("ledger"), Mapping | None)
-        why = "no rank has begun" if kept else "the ledger is damaged, or of another version"
-        return [_plain(head), f"no time to account for: {why}"]
+        is_readable = isinstance(status.get("ledger"), Mapping | None)
+        reason = "no rank has begun" if is_readable else "the ledger is damaged, or of another version"
+        return [_plain(head), f"no time to account for: {reason}"]
     ranks = counted(int(_number(ledger.get("processes")) or 0), "rank")
     head += f", {seconds(_number(ledger.get('seconds')) or 0.0)}, {ranks}"
-    made = [_plain(head), _goodput(ledger, shown[0])]
+    text = [_plain(head), _goodput(ledger, shown[0])]
     for table in _tables(shown, width):
-        made += ["", *table]
-    return [*made, *_waits(shown), *_incidents(status, shown[0])]
+        text += ["", *table]
+    return [*text, *_waits(shown), *_incidents(status, shown[0])]
 
 
 def _waits(shown: Sequence[Column]) -> list[str]:
     """Return, of each role whose busy time is known, what it waited for in the rest of its time."""
-    found: list[str] = []
+    rows: list[str] = []
     for column in shown:
-        waited = {what: _number(share) or 0.0 for what, share in _object(column.busy.get("waited")).items()}
-        words = ", ".join(f"{what} {share:.1%}" for what, share in waited.items() if share >= _LEAST)
-        found += [_plain(f"  {column.name}: {words}")] if words else []
-    return ["", "waited, while productive, for:", *found] if found else []
+        waited = {cause: _number(share) or 0.0 for cause, share in _object(column.busy.get("waited")).items()}
+        words = ", ".join(f"{cause} {share:.1%}" for cause, share in waited.items() if share >= _LEAST)
+        rows += [_plain(f"  {column.name}: {words}")] if words else []
+    return ["", "waited, while productive, for:", *rows] if rows else []
 
 
-def _goodput(ledger: Json, whole: Column) -> str:
+def _goodput(ledger: Json, job_column: Column) -> str:
     recent = _number(ledger.get("recentGoodput"))
     late = "" if recent is None else f", last 10 min {recent:.1%}"
-    held = f"; {_hours(whole.devices)} device-hours, {_hours(whole.productive)} of them productive"
-    return f"goodput {ledger['goodput']:.1%}{late}{held if whole.devices else ''}"
+    devices_text = f"; {_hours(job_column.devices)} device-hours, {_hours(job_column.productive)} of them productive"
+    return f"goodput {ledger['goodput']:.1%}{late}{devices_text if job_column.devices else ''}"
 
 
 def _hours(device_seconds: float) -> str:
@@ -155,15 +155,15 @@ def _tables(shown: Sequence[Column], width: int) -> list[list[str]]:
     labels += ["busy"] if any(column.busy for column in shown) else []
     labels += ["spares"] if shown[0].spare else []
     labels += ["device-hours"] if shown[0].devices else []
-    first, tables, left = max(map(len, labels)), list[list[Sequence[str]]](), 0
+    first, tables, room = max(map(len, labels)), list[list[Sequence[str]]](), 0
     for column in shown:
         cells = _cells(column, labels)
         needs = len(cells[0]) + _GAP
-        if not tables or needs > left:
+        if not tables or needs > room:
             tables.append([labels])
-            left = width - first
+            room = width - first
         tables[-1].append(cells)
-        left -= needs
+        room -= needs
     return [aligned(list(zip(*table, strict=True))) for table in tables]
 
 
@@ -187,15 +187,15 @@ _LOST = (Account.DETECT, Account.DECIDE, Account.REPLACE, Account.RENDEZVOUS, Ac
 """Accounts that time goes to between a failure and the next new step, beside `init`."""
 
 
-def _incidents(status: Json, whole: Column) -> list[str]:
+def _incidents(status: Json, job_column: Column) -> list[str]:
     """Return what the failures cost: together by the accounts, and each by its time to recover and its steps."""
     faults = _rows(status.get("recentFaults"))
     if not faults:
         return []
     total = int(sum(_number(count) or 0 for count in _object(status.get("restarts")).values()))
-    lost = {account: whole.accounts[account] for account in _LOST if whole.accounts.get(account)}
+    lost = {account: job_column.accounts[account] for account in _LOST if job_column.accounts.get(account)}
     cost = sum(lost.values())
-    spent = f"; {' + '.join(lost)}: {cost / whole.total:.1%}, {seconds(cost)} of the ranks" if lost else ""
+    spent = f"; {' + '.join(lost)}: {cost / job_column.total:.1%}, {seconds(cost)} of the ranks" if lost else ""
     return ["", f"restarts: {total}{spent}", *(_incident(fault) for fault in faults)]
 
 
@@ -203,8 +203,8 @@ def _incident(fault: Json) -> str:
     spent = _number(fault.get("seconds"))
     took = "not yet recovered" if spent is None else f"recovered in {seconds(spent)}"
     target = str(fault.get("target"))
-    said = str(fault.get("firstCause") or "").removeprefix(f"{target}: ")
-    cause = one_line(f"{target} [{fault.get('level')}] {said}", _CAUSE)
+    cause_text = str(fault.get("firstCause") or "").removeprefix(f"{target}: ")
+    cause = one_line(f"{target} [{fault.get('level')}] {cause_text}", _CAUSE)
     lost = "" if _number(fault.get("lostSteps")) is None else lost_steps(fault)
     return _plain(f"  {one_line(str(fault.get('detectedAt') or '-'), _CAUSE)} {took}{lost}: {cause}")
 
@@ -217,14 +217,14 @@ def _plain(text: str) -> str:
 def data(job: JobAccounts) -> dict[str, Any]:
     """Return the same for programs; times in process-seconds and device-seconds."""
     status, ledger = job.overview.status, _object(job.overview.status.get("ledger"))
-    whole, *roles = columns(status, job.spec)
+    job_column, *roles = columns(status, job.spec)
     known = {key: status.get(key) for key in ("name", "uid") if key in status}
     brief = {key: ledger.get(key) for key in ("seconds", "processes", "goodput", "recentGoodput")}
     return {
         **known,
         "phase": job.overview.phase,
         **brief,
-        **_data(whole),
+        **_data(job_column),
         "roles": [{"name": role.name, **_data(role), **({"busy": role.busy} if role.busy else {})} for role in roles],
         "incidents": _rows(status.get("recentFaults")),
     }

@@ -37,8 +37,8 @@ _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> Failure:
     """Classify a failure, with the evidence that was announced for its rank or node before."""
     node, name = _node(d, role, rank), f"{role}/{rank}"
-    for told in (node, name):
-        outcome = causes.add_clues(outcome, _announced(d, told))
+    for target in (node, name):
+        outcome = causes.add_clues(outcome, _announced(d, target))
     # A notice about a rank concerns one process; one about a node holds for all that dies there.
     if name in d.notices:
         d.notices = d.notices.delete(name)
@@ -54,17 +54,17 @@ def is_unexplained_echo(d: StateTransaction, key: RankKey, outcome: Outcome) -> 
     A failure of before the process began explains nothing of its end.
     """
     role, rank = key
-    own, node, name = d.ranks[key], _node(d, role, rank), f"{role}/{rank}"
+    rank_state, node, name = d.ranks[key], _node(d, role, rank), f"{role}/{rank}"
     for target in (node, name):
         outcome = causes.add_clues(outcome, _announced(d, target))
-    failure = _classify(d, key, own.incarnation, outcome, node)
+    failure = _classify(d, key, rank_state.incarnation, outcome, node)
     if not failure.secondary or failure.ordered:
         return False
     cause = _describe(failure, name)
     if any(named.rpartition("/")[0] != role for named in _NAME.findall(cause)[1:]):
         return False  # it reports the loss of a rank that it had called
     known = _follows(d, FaultRecord(0, "", _value(outcome), name, cause, d.now, rank=name, node=node, secondary=True))
-    return known is None or known.detected <= own.since
+    return known is None or known.detected <= rank_state.since
 
 
 def _describe(failure: Failure, name: str) -> str:
@@ -81,8 +81,8 @@ def record_fault(d: StateTransaction, number: int, failure: Failure | None, root
             _put(d, evolve(_fault(d, number), root=root))
         return ""
     fault = _fault(d, number)
-    kept = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
-    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=kept)
+    shortened = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
+    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=shortened)
     fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary, rule=failure.rule)
     _put(d, fault)
     first = _follows(d, fault)
@@ -123,13 +123,13 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
         return
     # A coupled role may have been taken down for the echo of a failure that was its own.
     roles = {role, *(name for name, facts in d.job.roles.items() if role in facts.coupled)}
-    mine = [f for f in d.faults if f.rank.rpartition("/")[0] in roles and d.now - f.detected <= limits.JOIN_S]
-    if not mine:
+    own_faults = [f for f in d.faults if f.rank.rpartition("/")[0] in roles and d.now - f.detected <= limits.JOIN_S]
+    if not own_faults:
         return
     failure = _classify(d, (role, rank), incarnation, outcome, _node(d, role, rank))
     if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause = _root(d, mine[-1]), _describe(failure, name)
+    fault, cause = _root(d, own_faults[-1]), _describe(failure, name)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if failure.secondary or not fault.secondary:
         _list(d, fault, (Consequence(name, incarnation, cause),))
@@ -153,10 +153,10 @@ def record_late_loss(d: StateTransaction, role: str, ranks: Iterable[int], outco
     Without Ray's words or other evidence the death cannot be told from PrimeMaster's own kill, so it is ignored.
     """
     for rank in ranks:
-        own = d.ranks[role, rank]
-        down = own.phase in (RankPhase.WAITING, RankPhase.STOPPING)
+        rank_state = d.ranks[role, rank]
+        down = rank_state.phase in (RankPhase.WAITING, RankPhase.STOPPING)
         if outcome.detail or outcome.clues:
-            late(d, role, rank, own.incarnation if down else own.incarnation - 1, outcome)
+            late(d, role, rank, rank_state.incarnation if down else rank_state.incarnation - 1, outcome)
 
 
 def learned(d: StateTransaction, event: CauseLearned) -> None:
@@ -164,14 +164,16 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
     kind, _, name = event.target.partition("/")
     if kind == "node":
         _notice(d, name, event.clues)
-        told = [f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S]
+        faults = [
+            f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S
+        ]
     elif event.host is not None:
-        told = _faults_of(d, event.host)[-1:]
+        faults = _faults_of(d, event.host)[-1:]
     else:
-        told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
-        if not told and _is_live(d, event):
+        faults = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
+        if not faults and _is_live(d, event):
             _notice(d, event.target, event.clues)
-    for fault in told:
+    for fault in faults:
         # Without an outcome somebody ordered the restart: how the process ended is no cause then.
         known = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
         _reconsider(d, fault, causes.add_clues(known, event.clues))
@@ -191,28 +193,28 @@ def _named(fault: FaultRecord) -> str:
     return fault.cause.partition(": ")[0]
 
 
-def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:
+def _announced(d: StateTransaction, target: str) -> tuple[Clue, ...]:
     """Return the evidence announced for a node or a rank, if it is recent enough to explain an end now.
 
     For a node that is announced to go, its deadline counts instead of the time of the announcement.
     """
-    notice, going = d.notices.get(whom), d.departures.get(whom)
+    notice, going = d.notices.get(target), d.departures.get(target)
     counts = notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S
     return notice.clues if notice is not None and counts else ()
 
 
-def _notice(d: StateTransaction, whom: str, clues: tuple[Clue, ...]) -> None:
+def _notice(d: StateTransaction, target: str, clues: tuple[Clue, ...]) -> None:
     """Add evidence to the notice of a node or a rank: the pod and Kubernetes both report, in any order."""
-    known = _announced(d, whom)
+    known = _announced(d, target)
     new = tuple(clue for clue in clues if clue not in known)
-    d.notices = d.notices.set(whom, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
+    d.notices = d.notices.set(target, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
 
 
 def _is_live(d: StateTransaction, event: CauseLearned) -> bool:
     """Whether the evidence is about a rank's live process, whose end is still to be reported."""
     role, _, rank = event.target.partition("/")
-    own = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
-    return own is not None and own.phase.live and own.incarnation == event.incarnation
+    rank_state = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
+    return rank_state is not None and rank_state.phase.live and rank_state.incarnation == event.incarnation
 
 
 def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
@@ -232,11 +234,13 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
         return
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
     new = causes.judged(outcome, cause)
-    said = policy.describe(_named(fault), new, lost_peer=cause.secondary)
-    again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, rule=cause.rule, cause=said)
+    cause_words = policy.describe(_named(fault), new, lost_peer=cause.secondary)
+    again = evolve(
+        fault, outcome=new, reason=_value(new), secondary=cause.secondary, rule=cause.rule, cause=cause_words
+    )
     _put(d, again)
     if new.reason is not outcome.reason:
-        _corrected(d, fault, said)
+        _corrected(d, fault, cause_words)
     if not fault.root:
         _gather(d, _fault(d, fault.id))
 
@@ -250,9 +254,9 @@ def _corrected(d: StateTransaction, before: FaultRecord, cause: str) -> None:
 
 def _follows(d: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
     """Return the recent fault that a new one follows from; None: it is a cause of its own."""
-    for other in reversed(_recent(d, fault)):
-        root = _root(d, other)
-        if root.id != fault.id and _is_under(fault, other) and (not root.secondary or fault.secondary):
+    for earlier in reversed(_recent(d, fault)):
+        root = _root(d, earlier)
+        if root.id != fault.id and _is_under(fault, earlier) and (not root.secondary or fault.secondary):
             return root
     return None
 
@@ -261,36 +265,36 @@ def _gather(d: StateTransaction, fault: FaultRecord) -> None:
     """List under a newly known cause the recent faults that were taken for causes before."""
     if fault.secondary:
         return
-    for other in _recent(d, fault):
-        vague = other.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _same_node(fault, other)
-        if other.root or not (vague or (other.secondary and _is_under(other, fault))):
+    for echo in _recent(d, fault):
+        vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _same_node(fault, echo)
+        if echo.root or not (vague or (echo.secondary and _is_under(echo, fault))):
             continue
-        _put(d, evolve(other, root=fault.id, followed=()))
-        own = () if other.rank == fault.rank else (Consequence(other.rank, other.incarnation, other.cause),)
-        _list(d, _fault(d, fault.id), (*own, *other.followed))
-        _corrected(d, other, fault.cause)
+        _put(d, evolve(echo, root=fault.id, followed=()))
+        first = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
+        _list(d, _fault(d, fault.id), (*first, *echo.followed))
+        _corrected(d, echo, fault.cause)
 
 
-def _is_under(fault: FaultRecord, other: FaultRecord) -> bool:
+def _is_under(fault: FaultRecord, earlier: FaultRecord) -> bool:
     """Whether a fault can follow from another one.
 
     A primary fault can if both lost the same node for the same reason. A secondary one can if it names the other rank,
     or if it names none and both are of one role.
     """
     if not fault.secondary:
-        return fault.reason == other.reason and _same_node(fault, other)
+        return fault.reason == earlier.reason and _same_node(fault, earlier)
     origin = fault.outcome.origin if fault.outcome else None
     rank = fault.rank if origin is None else origin.rank
     # The first name in a cause is that of its own rank; a callee's error has its caller behind it, which is no cause.
     named = _NAME.findall(fault.cause)[1:] if origin is None else _NAME.findall(origin.message)
-    same_role = rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
-    return other.rank in named or (same_role and not named)
+    same_role = rank.rpartition("/")[0] == earlier.rank.rpartition("/")[0]
+    return earlier.rank in named or (same_role and not named)
 
 
-def _same_node(fault: FaultRecord, other: FaultRecord) -> bool:
+def _same_node(fault: FaultRecord, earlier: FaultRecord) -> bool:
     """Whether both faults are of one node, and at least one of them says that the node is lost."""
     lost = Reason.NODE_LOST.value
-    return bool(fault.node) and fault.node == other.node and lost in (fault.reason, other.reason)
+    return bool(fault.node) and fault.node == earlier.node and lost in (fault.reason, earlier.reason)
 
 
 def _recent(d: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:

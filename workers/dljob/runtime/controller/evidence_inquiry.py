@@ -57,13 +57,13 @@ class Inquiry:
         `late`: nobody waits for it.
         """
         try:
-            found: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid)
-            if found is None and node not in self._actors:
-                found = await self._noted(node, pid, late=late)
+            noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid)
+            if noted is None and node not in self._actors:
+                noted = await self._noted(node, pid, late=late)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
-        return vanished if found is None else process_end.with_status(vanished, *found)
+        return vanished if noted is None else process_end.with_status(vanished, *noted)
 
     async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
         """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
@@ -87,8 +87,10 @@ class Inquiry:
                 while await self._ask_agent(node, "exists", pid):  # noqa: ASYNC110 - the agent is another process
                     await asyncio.sleep(GONE_EVERY_S)
         except Exception as error:  # noqa: BLE001 - the next process may find the memory free all the same
-            said = "process %d on node %s was not seen to end, so its rank's next one may find device memory taken: %r"
-            log.warning(said, pid, node[:8], error)
+            message = (
+                "process %d on node %s was not seen to end, so its rank's next one may find device memory taken: %r"
+            )
+            log.warning(message, pid, node[:8], error)
 
     async def _ask_agent(self, node: str, method: str, pid: int) -> Any:
         """Return what a node's agent answers within END_S; None where there is no agent."""
@@ -104,13 +106,13 @@ class Inquiry:
             self._actors.pop(node, None)
             raise
 
-    def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
+    def begin(self, host: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
         """Start an inquiry: `_clues_from` asks another host on the node, else its agent, else a task there."""
-        self._start(lambda: self._ask(who, node, pid, beside))
+        self._start(lambda: self._ask(host, node, pid, beside))
 
-    def begin_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
+    def begin_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
         """Start an inquiry for the exit status of a host whose loss was reported without it."""
-        self._start(lambda: self._ask_end(who, node, pid, vanished))
+        self._start(lambda: self._ask_end(host, node, pid, vanished))
 
     def _start(self, inquiry: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._owner.repeat("evidence inquiry", inquiry, nobody_waits)
@@ -122,22 +124,22 @@ class Inquiry:
         for task in self._tasks:
             task.cancel()
 
-    async def _ask(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
+    async def _ask(self, host: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
         await asyncio.sleep(AFTER_S)
         clues: tuple[Clue, ...] = ()
         try:
             async with asyncio.timeout(WITHIN_S):
                 clues = await self._clues_from(node, pid, beside)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
-            log.warning("no evidence about the end of %s (pid %d, node %s): %r", who, pid, node[:8], error)
+            log.warning("no evidence about the end of %s (pid %d, node %s): %r", host, pid, node[:8], error)
         if clues:
-            await self._offer(ev.CauseLearned(str(who), clues, host=who))
+            await self._offer(ev.CauseLearned(str(host), clues, host=host))
 
-    async def _ask_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
+    async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
             if (end := await self.ended(node, pid, vanished, late=True)) != vanished:
-                await self._offer(ev.CauseLearned(str(who), (), end=end, host=who))
+                await self._offer(ev.CauseLearned(str(host), (), end=end, host=host))
                 return
 
     async def _clues_from(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:

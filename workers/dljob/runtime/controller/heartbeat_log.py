@@ -108,13 +108,18 @@ class HeartbeatLog:
             if heartbeat.role == state.job.drivers[0]:
                 self.rate.add_step(step, self.progress[key][0] if key in self.progress else None, now)
             self._step(key, step, metrics, now)
-            own = state.ranks.get(key)
-            self._note_work(key, own, incarnation, now)
+            rank_state = state.ranks.get(key)
+            self._note_work(key, rank_state, incarnation, now)
             # Steps of an earlier incarnation, or of a rank that ends, are shown but decide nothing.
-            if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
+            if (
+                rank_state is None
+                or rank_state.goal is None
+                or rank_state.phase is not RankPhase.READY
+                or rank_state.incarnation != incarnation
+            ):
                 continue
-            queued = (*key, incarnation, step >= own.goal)
-            if (step >= own.goal or not own.stepped) and queued not in self._queued:
+            queued = (*key, incarnation, step >= rank_state.goal)
+            if (step >= rank_state.goal or not rank_state.stepped) and queued not in self._queued:
                 self._queued.add(queued)
                 yield ev.Stepped(heartbeat.role, rank, incarnation, step)
         if heartbeat.usage:
@@ -134,21 +139,26 @@ class HeartbeatLog:
         """Note the ranks of a host that ran a call of others, or that called others or used a queue themselves."""
         for rank, served_ms in heartbeat.usage.get("served", ()):
             key = heartbeat.role, rank
-            own = state.ranks.get(key)
+            rank_state = state.ranks.get(key)
             # The calls of an earlier process of the rank, in the same host, may be reported late.
-            if own is not None and served_ms / 1000 <= now - own.ready_at + 1:
-                self._note_work(key, own, own.incarnation, now - served_ms / 1000)
+            if rank_state is not None and served_ms / 1000 <= now - rank_state.ready_at + 1:
+                self._note_work(key, rank_state, rank_state.incarnation, now - served_ms / 1000)
         ranks = heartbeat.usage.get("memory", ())
         # Of a host with several ranks it is not known which of them called.
         if len(ranks) == 1 and (heartbeat.usage.get("calls") or heartbeat.usage.get("stores")):
             key = heartbeat.role, ranks[0][0]
-            own = state.ranks.get(key)
-            if own is not None:
-                self._note_work(key, own, own.incarnation, now)
+            rank_state = state.ranks.get(key)
+            if rank_state is not None:
+                self._note_work(key, rank_state, rank_state.incarnation, now)
 
-    def _note_work(self, key: tuple[str, int], own: RankState | None, incarnation: int, at: float) -> None:
+    def _note_work(self, key: tuple[str, int], rank_state: RankState | None, incarnation: int, at: float) -> None:
         """Note the first work of a rank's present process."""
-        if own is None or own.has_worked or own.phase is not RankPhase.READY or own.incarnation != incarnation:
+        if (
+            rank_state is None
+            or rank_state.has_worked
+            or rank_state.phase is not RankPhase.READY
+            or rank_state.incarnation != incarnation
+        ):
             return
         if (*key, incarnation) not in self._queued_work and self._begun.get(key, (0, at))[0] != incarnation:
             self._begun[key] = incarnation, at
@@ -166,15 +176,15 @@ class HeartbeatLog:
 
         The limit then doubles with the number of hosts, so that this walk over all of them stays rare.
         """
-        hosts = {own.actor for own in state.hosts.values()}
+        hosts = {host_state.actor for host_state in state.hosts.values()}
         self._last_heartbeats = {actor: at for actor, at in self._last_heartbeats.items() if actor in hosts}
-        self.usage = {actor: told for actor, told in self.usage.items() if actor in hosts}
+        self.usage = {actor: usage for actor, usage in self.usage.items() if actor in hosts}
         self._room = 2 * len(self._last_heartbeats) + ROOM
 
     def recall(self, earlier: HeartbeatLog) -> None:
         """Merge the steps found in the journal; heartbeats that arrived during the replay are newer and win."""
-        for key, told in earlier.progress.items():
-            self.progress.setdefault(key, told)
+        for key, report in earlier.progress.items():
+            self.progress.setdefault(key, report)
             self._highest[key] = max(earlier._highest[key], self._highest.get(key, 0))
         for role, step in earlier._furthest.items():
             self._furthest[role] = max(step, self._furthest.get(role, step))
@@ -193,14 +203,14 @@ class HeartbeatLog:
         ]
 
     def _rank_fields(self, rank: Mapping[str, Any], now: float) -> dict[str, float]:
-        found: dict[str, float] = {}
-        heard, pace = self._last_heartbeats.get(rank["actor"]), self._paces.get((rank["role"], rank["rank"]))
+        fields: dict[str, float] = {}
+        heard_at, pace = self._last_heartbeats.get(rank["actor"]), self._paces.get((rank["role"], rank["rank"]))
         # Of a rank that has ended nothing is heard, and nothing is expected.
-        if heard is not None and rank["phase"] in _HEARD:
-            found["heartbeatAge"] = round(max(0.0, now - heard), 1)
+        if heard_at is not None and rank["phase"] in _HEARD:
+            fields["heartbeatAge"] = round(max(0.0, now - heard_at), 1)
         if pace is not None and pace[2] is not None:
-            found["secondsPerStep"] = round(pace[2], 3)
-        return found
+            fields["secondsPerStep"] = round(pace[2], 3)
+        return fields
 
     def heard(self, actor: str) -> float | None:
         """Return when a host was last heard (unix seconds); None: never."""
@@ -208,14 +218,14 @@ class HeartbeatLog:
 
     def _used(self) -> dict[tuple[str, int], dict[str, int]]:
         """Return rank -> its memory, and that of its device, as last told."""
-        found: dict[tuple[str, int], dict[str, int]] = {}
-        for role, told in self.usage.values():
-            for rank, mib in told.get("memory", ()):
-                found.setdefault((role, rank), {})["memoryMib"] = mib
-            for rank, name, value in told.get("noted", ()):
+        memory: dict[tuple[str, int], dict[str, int]] = {}
+        for role, usage in self.usage.values():
+            for rank, mib in usage.get("memory", ()):
+                memory.setdefault((role, rank), {})["memoryMib"] = mib
+            for rank, name, value in usage.get("noted", ()):
                 if name == DEVICE:
-                    found.setdefault((role, rank), {})["deviceMib"] = value
-        return found
+                    memory.setdefault((role, rank), {})["deviceMib"] = value
+        return memory
 
     def _keep_pace(self, key: tuple[str, int], step: int, now: float) -> None:
         last, since, usual = self._paces.get(key, (step, now, None))
@@ -286,10 +296,10 @@ class HeartbeatLog:
         if all(node.id in nodes for node in state.nodes):
             return ()
         last: dict[str, float] = {}
-        for own in state.hosts.values():
-            at = self._last_heartbeats.get(own.actor)
-            if at is not None and own.node and own.node not in nodes:
-                last[own.node] = max(at, last.get(own.node, at))
+        for host_state in state.hosts.values():
+            at = self._last_heartbeats.get(host_state.actor)
+            if at is not None and host_state.node and host_state.node not in nodes:
+                last[host_state.node] = max(at, last.get(host_state.node, at))
         return tuple(sorted(last.items()))
 
 
@@ -311,6 +321,6 @@ def work_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Ma
 
 
 def _told(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]], key: str) -> dict[int, int]:
-    present = {own.actor for host, own in state.hosts.items() if host.role == role}
-    told = (mine.get(key, ()) for actor, (_, mine) in usage.items() if actor in present)
-    return {rank: count for rows in told for rank, count in rows}
+    present = {host_state.actor for host, host_state in state.hosts.items() if host.role == role}
+    counts = (role_counts.get(key, ()) for actor, (_, role_counts) in usage.items() if actor in present)
+    return {rank: count for rows in counts for rank, count in rows}

@@ -236,10 +236,10 @@ def moved_here() -> None:
 
 
 @contextmanager
-def paused(what: str) -> Generator[None]:
+def paused(awaited: str) -> Generator[None]:
     """Note that the present activity rests while a block runs, as it is ahead of who uses what it makes."""
     activity = present()
-    activity.queued_for = what
+    activity.queued_for = awaited
     try:
         yield
     finally:
@@ -256,9 +256,9 @@ class CallActivity:
         self._has_run = False
         self.activity = _calls[call] = Activity(call, "call", method, get_ident(), caller)
 
-    def queue(self, what: str) -> None:
+    def queue(self, awaited: str) -> None:
         """Note that the call waits for `setup`, or for a free place of a method; empty: it waits no longer."""
-        self.activity.queued_for = what
+        self.activity.queued_for = awaited
         self.activity.touched = monotonic()
 
     def __enter__(self) -> CallActivity:
@@ -311,16 +311,16 @@ def report(offset: float) -> dict[str, Any]:
     if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
         rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", [], [*NONE, 0.0]])
     # The main thread and those that wait first: where there are too many, young running calls say least.
-    ranked = sorted(old.items(), key=lambda one: (one[1].kind != "main", one[0] not in waits, one[1].began))
+    ranked = sorted(old.items(), key=lambda pair: (pair[1].kind != "main", pair[0] not in waits, pair[1].began))
     for key, activity in ranked[:MOST]:
         row = _row(activity, waits.get(key, []), frames, offset, at)
         if row is not None:
             rows.append(row)
-    made: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
-    made |= _idle_row(offset, before)
+    data: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
+    data |= _idle_row(offset, before)
     if _uses:
-        made["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
-    return made
+        data["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
+    return data
 
 
 def line_of_call(call: str) -> str:
@@ -377,7 +377,14 @@ def _wait_row(wait: Waiting, offset: float) -> list[Any]:
     targets: list[Target] = []
     with suppress(Exception):  # the call may end while it is looked at
         targets = list(wait.targets())[:MOST]
-    return [wait.kind, wait.name, wait.method, round(wait.begun + offset, 1), usual, [list(one) for one in targets]]
+    return [
+        wait.kind,
+        wait.name,
+        wait.method,
+        round(wait.begun + offset, 1),
+        usual,
+        [list(target) for target in targets],
+    ]
 
 
 def _group_row(wait: GroupWait, offset: float) -> list[Any]:
@@ -405,13 +412,13 @@ def _chain(frame: FrameType | None) -> list[FrameType]:
 
 def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> list[FrameType]:
     """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
-    found: list[FrameType] = []
-    while coroutine is not None and len(found) < MOST:
+    frames: list[FrameType] = []
+    while coroutine is not None and len(frames) < MOST:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:
-            found.append(frame)
+            frames.append(frame)
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-    return found[::-1]
+    return frames[::-1]
 
 
 def _is_users(frame: FrameType) -> bool:
@@ -453,19 +460,19 @@ class Reporter:
     def look(self) -> None:
         """Write the report if it has changed."""
         at = monotonic()
-        made = report(now() - at)
-        if made == self._written:
+        data = report(now() - at)
+        if data == self._written:
             return
-        if at - self._written_at < LINES_S and _without_lines(made) == _without_lines(self._written):
+        if at - self._written_at < LINES_S and _without_lines(data) == _without_lines(self._written):
             return
-        self._written, self._written_at = made, at
-        while not self._slot.put_activities(*self._life, made):
+        self._written, self._written_at = data, at
+        while not self._slot.put_activities(*self._life, data):
             # Too long: the youngest activities are left out.
-            made = {**made, "rows": made["rows"][: len(made["rows"]) // 2]}
+            data = {**data, "rows": data["rows"][: len(data["rows"]) // 2]}
 
 
-def _without_lines(made: dict[str, Any]) -> list[Any]:
-    return [made.get("uses"), [[row[:5], [wait[:4] for wait in row[7]]] for row in made.get("rows", [])]]
+def _without_lines(data: dict[str, Any]) -> list[Any]:
+    return [data.get("uses"), [[row[:5], [wait[:4] for wait in row[7]]] for row in data.get("rows", [])]]
 
 
 _reporter: Reporter | None = None

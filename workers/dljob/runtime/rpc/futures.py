@@ -151,12 +151,12 @@ class Invocation:
         if not reply.error_type:
             return
         rank = self.sent.sends[number].rank
-        what = f"{self.role}/{rank}.{self.method} raised {reply.error_type}: "
+        raised = f"{self.role}/{rank}.{self.method} raised {reply.error_type}: "
         # These messages name the rank and method already.
-        whole = reply.refused or reply.error_type == wire.WireError.__name__
-        said = reply.message if whole else what + reply.message
+        is_complete = reply.refused or reply.error_type == wire.WireError.__name__
+        message = reply.message if is_complete else raised + reply.message
         origin = ErrorOrigin(*reply.origin) if reply.origin else None
-        raise RemoteError(said, role=self.role, rank=rank, remote_traceback=reply.traceback, origin=origin)
+        raise RemoteError(message, role=self.role, rank=rank, remote_traceback=reply.traceback, origin=origin)
 
 
 class AsCompleted:
@@ -231,11 +231,11 @@ class CallFuture(Generic[T]):
 
     def answered(self, timeout: float | None = None) -> Invocation:
         """Wait as `result` does, and return the call with its answers unread."""
-        left = _Countdown(timeout)
+        remaining = _Countdown(timeout)
         try:
-            started = begun(self._started, self._what, left())
+            started = begun(self._started, self._what, remaining())
             if not started.comes_at_once:
-                fetch(started, left)
+                fetch(started, remaining)
         except FutureTimeout:
             if self.done():
                 raise
@@ -368,13 +368,13 @@ class _Countdown:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
-def fetch(started: Invocation, left: _Countdown) -> None:
+def fetch(started: Invocation, remaining: _Countdown) -> None:
     """Wait for all answers; raises the first error as soon as it arrives, FutureTimeout when the time is over."""
     with started.standing_still(), started.waiting():
-        _fetch(started, left)
+        _fetch(started, remaining)
 
 
-def begun(started: Future[Invocation], what: str, timeout: float | None = None) -> Invocation:
+def begun(started: Future[Invocation], call_name: str, timeout: float | None = None) -> Invocation:
     """Wait until a call's requests are sent: its callee is asked for its methods first, once it is up.
 
     Raises:
@@ -382,37 +382,37 @@ def begun(started: Future[Invocation], what: str, timeout: float | None = None) 
     """
     if started.done():
         return started.result()
-    with Waiting("call", *_callee(what), lambda: ()):
+    with Waiting("call", *_callee(call_name), lambda: ()):
         return started.result(timeout)
 
 
-async def _begun(started: Future[Invocation], what: str) -> Invocation:
+async def _begun(started: Future[Invocation], call_name: str) -> Invocation:
     if started.done():
         return started.result()
-    with AwaitedTask("call", *_callee(what), lambda: ()):
+    with AwaitedTask("call", *_callee(call_name), lambda: ()):
         return await asyncio.wrap_future(started)
 
 
-def _callee(what: str) -> tuple[str, str]:
+def _callee(call_name: str) -> tuple[str, str]:
     """Return (role or rank, method) of a call's name."""
-    name, _, method = what.rpartition(".")
+    name, _, method = call_name.rpartition(".")
     return name, method
 
 
-def _fetch(started: Invocation, left: _Countdown) -> None:
+def _fetch(started: Invocation, remaining: _Countdown) -> None:
     futures = started.futures
     # Answers of direct calls are asked of Ray together: one question for each would dominate a call of many ranks.
     together = getattr(futures[0], "fetch_together", None)
     if len(futures) == 1:
-        futures[0].result(left())
+        futures[0].result(remaining())
     elif together is not None and len({type(future) for future in futures}) == 1:
-        together(futures, left, started.check)
+        together(futures, remaining, started.check)
     under_way = [future for future in futures if not future.done()]
     started.check()
     # In the order of arrival, so that the first error is raised at once and not after slower ranks.
     coming = Arrivals(under_way)
     for _ in under_way:
-        coming.take().result(left())
+        coming.take().result(remaining())
         started.check()
 
 
@@ -425,18 +425,18 @@ async def _all(started: Invocation) -> None:
 
 def ready(value: Any) -> Future[Any]:
     """Return a future that is completed with a value."""
-    made: Future[Any] = Future()
-    made.set_result(value)
-    return made
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
 
 
 def then(first: Future[Any], make: Any) -> Future[Any]:
     """Return the future of `make(value of first)`; it raises what `first` or `make` raises."""
-    made: Future[Any] = Future()
+    result: Future[Any] = Future()
     # Running from the start: a future that asyncio wraps would else be cancelled with its awaiting task.
-    made.set_running_or_notify_cancel()
-    first.add_done_callback(lambda done: _finish(made, make, done))
-    return made
+    result.set_running_or_notify_cancel()
+    first.add_done_callback(lambda done: _finish(result, make, done))
+    return result
 
 
 def then_in_thread(first: Future[Any], make: Any) -> Future[Any]:
@@ -444,18 +444,18 @@ def then_in_thread(first: Future[Any], make: Any) -> Future[Any]:
 
     One thread does such work, in the order in which it comes.
     """
-    made: Future[Any] = Future()
-    made.set_running_or_notify_cancel()
+    result: Future[Any] = Future()
+    result.set_running_or_notify_cancel()
     work = _long_work(os.getpid())
-    first.add_done_callback(lambda done: work.put(lambda: _finish(made, make, done)))
-    return made
+    first.add_done_callback(lambda done: work.put(lambda: _finish(result, make, done)))
+    return result
 
 
-def _finish(made: Future[Any], make: Any, done: Future[Any]) -> None:
+def _finish(result: Future[Any], make: Any, done: Future[Any]) -> None:
     try:
-        made.set_result(make(done.result()))
+        result.set_result(make(done.result()))
     except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
-        made.set_exception(error)
+        result.set_exception(error)
 
 
 @functools.cache

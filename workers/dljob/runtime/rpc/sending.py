@@ -50,9 +50,9 @@ class CallTarget:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the role's ranks; empty where they are 0 to n-1."""
-        found = self.context.calls.numbers.get(self.role, ())
+        known_numbers = self.context.calls.numbers.get(self.role, ())
         # Both are set one after the other: where they differ, the next answer tells.
-        return found if len(found) == self.ranks else ()
+        return known_numbers if len(known_numbers) == self.ranks else ()
 
     @property
     def present(self) -> Sequence[int]:
@@ -144,17 +144,17 @@ def begin(
         sent = plan(target, descriptor, mark, args, kwargs, expected=rows)
         requests = _rank_calls(target, method, mark, with_prefix(mark, sent, prefix))
         futures = tuple(target.context.calls.send_all(requests))
-        left = _count(target, method, mark, futures, sent)
+        released = _count(target, method, mark, futures, sent)
         note = target.context.note
         sent, resumed = replace(sent, arguments=()), tuple(requests) if mark.resume else ()
         ids = tuple(call.id for call in requests)
-        made = Invocation(target.role, method, mark, sent, futures, left, resumed, prefix.packed, note, ids)
-        begun.set_result(made)
+        invocation = Invocation(target.role, method, mark, sent, futures, released, resumed, prefix.packed, note, ids)
+        begun.set_result(invocation)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
-        what = f"{target.name}.{method}: "
+        prefix_words = f"{target.name}.{method}: "
         # What pickling says names the call already.
-        begun.set_exception(UsageError(what + error.message.removeprefix(what), hint=error.hint))
+        begun.set_exception(UsageError(prefix_words + error.message.removeprefix(prefix_words), hint=error.hint))
     return begun
 
 
@@ -174,28 +174,28 @@ def mapped(
     except UsageError as error:
         raise UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint) from None
     sent, note = Dispatched((Send(rank, 0),), (((), {}),), single=True), target.context.note
-    what, left, made = f"{target.name}.{method}", iter(arguments), list[MappedFuture[Any]]()
-    while some := list(itertools.islice(left, batch_size)):
-        payloads = [_pickled(what, args, {}) for args in some]
-        whole = packed_calls(method, payloads)
-        call = RankCall(target.role, rank, BATCH, whole, mark.timeout_s, mark.idempotent, label=method)
+    full_name, remaining, mapped_futures = f"{target.name}.{method}", iter(arguments), list[MappedFuture[Any]]()
+    while some := list(itertools.islice(remaining, batch_size)):
+        payloads = [_pickled(full_name, args, {}) for args in some]
+        packed = packed_calls(method, payloads)
+        call = RankCall(target.role, rank, BATCH, packed, mark.timeout_s, mark.idempotent, label=method)
         futures = (target.context.calls.send(call),)
         started = Invocation(target.role, method, mark, sent, futures, note=note, ids=(call.id,))
-        batch = CallBatch(started, len(payloads), what)
-        made += [MappedFuture(batch, number) for number in range(len(payloads))]
-    return made
+        batch = CallBatch(started, len(payloads), full_name)
+        mapped_futures += [MappedFuture(batch, number) for number in range(len(payloads))]
+    return mapped_futures
 
 
 def _after_descriptor(
     target: CallTarget, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any
 ) -> Future[Invocation]:
     """Ask the role for its descriptor, then begin the call. Arguments are copied now: the caller may change them."""
-    kept = [_pickled(f"{target.name}.{method}", args, kwargs)]
+    payloads = [_pickled(f"{target.name}.{method}", args, kwargs)]
     asked = time.monotonic()
 
     def later(descriptor: ServiceDescriptor) -> Invocation:
         # Taken out: the future of the answer may keep this function as long as the garbage collector does not run.
-        args, kwargs = wire.load(kept.pop())
+        args, kwargs = wire.load(payloads.pop())
         return begin(
             target, method, args, kwargs, descriptor=descriptor, spent_s=time.monotonic() - asked, **how
         ).result()
@@ -224,8 +224,8 @@ def plan(
     # One rank: there is nothing to split, so `whole(...)` is only unwrapped.
     if target.rank is not None:
         return Dispatched((Send(target.rank, 0),), (rows.bare(args, kwargs),), single=True)
-    if expected is not None and (found := batch.count_rows(args, kwargs, mark.parameters)) != expected:
-        raise UsageError(f"call_batch says size={expected}, but the arguments have {found} rows")
+    if expected is not None and (row_count := batch.count_rows(args, kwargs, mark.parameters)) != expected:
+        raise UsageError(f"call_batch says size={expected}, but the arguments have {row_count} rows")
     context, role = target.context, target.role
     view = RoleSnapshot(
         role,
@@ -247,19 +247,19 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
     return [
         RankCall(
             target.role,
-            one.rank,
+            send.rank,
             method,
-            payloads[one.arguments],
+            payloads[send.arguments],
             mark.timeout_s,
             mark.idempotent and not mark.resume,
             common,
-            quiet=one.quiet,
+            quiet=send.quiet,
             window=AHEAD if mark.stream is True else int(mark.stream),
             # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,
             once=bool(mark.resume),
         )
-        for one in sent.sends
+        for send in sent.sends
     ]
 
 
@@ -270,52 +270,52 @@ def _count(
 
     Returns a future to complete when a stream ends, where its rank counts as loaded until then.
     """
-    left: Future[None] | None = None
+    released: Future[None] | None = None
     if mark.dispatch == "least_loaded":
         rank = sent.sends[0].rank
         # A stream counts until its end, an answer until it arrives.
         if mark.stream:
-            left = load(target, rank)
+            released = load(target, rank)
         else:
             target.context.descriptors.count(target.role, rank, futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
             future.add_done_callback(lambda done: _forgotten(target, f"{target.name}.{method}", done))
-    return left
+    return released
 
 
 def load(target: CallTarget, rank: int) -> Future[None]:
     """Count a stream as loading a rank until the returned future is completed."""
-    left: Future[None] = Future()
-    target.context.descriptors.count(target.role, rank, left)
-    return left
+    released: Future[None] = Future()
+    target.context.descriptors.count(target.role, rank, released)
+    return released
 
 
-def _forgotten(target: CallTarget, what: str, done: Future[Reply]) -> None:
+def _forgotten(target: CallTarget, call_name: str, done: Future[Reply]) -> None:
     """Log the error of a call whose answer is discarded."""
     # Two kinds of failure: the call was lost, or the callee's method raised.
     error = done.exception()
-    said = str(error) if error else done.result().message if done.result().error_type else ""
-    if said:
-        target.context.log.warning("%s, whose answer nobody waits for, failed: %s", what, said)
+    message = str(error) if error else done.result().message if done.result().error_type else ""
+    if message:
+        target.context.log.warning("%s, whose answer nobody waits for, failed: %s", call_name, message)
 
 
-def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, list[bytes]]:
+def pickled(call_name: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, list[bytes]]:
     """Pickle the arguments of each request; returns (large arguments that all share, payload of each request).
 
     Shared arguments are told by identity: comparing tensors by value would cost more than sending them twice.
     """
     if len(arguments) == 1:
-        return b"", [_pickled(what, *arguments[0])]
+        return b"", [_pickled(call_name, *arguments[0])]
     first, rest = arguments[0], arguments[1:]
     same = {n: v for n, v in enumerate(first[0]) if all(len(o[0]) > n and o[0][n] is v for o in rest)}
     named = {k: v for k, v in first[1].items() if all(k in o[1] and o[1][k] is v for o in rest)}
     if not same and not named:
-        return b"", [_pickled(what, args, kwargs) for args, kwargs in arguments]
-    common = _pickled(what, tuple(same.items()), named)
+        return b"", [_pickled(call_name, args, kwargs) for args, kwargs in arguments]
+    common = _pickled(call_name, tuple(same.items()), named)
     # Small shared arguments stay inside of each request: an entry in the object store would cost more.
     if len(common) < wire.LARGE:
-        return b"", [_pickled(what, args, kwargs) for args, kwargs in arguments]
+        return b"", [_pickled(call_name, args, kwargs) for args, kwargs in arguments]
     hole = wire.Apart()
     holed = [
         (
@@ -324,13 +324,13 @@ def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, lis
         )
         for args, kw in arguments
     ]
-    return common, [_pickled(what, args, kwargs) for args, kwargs in holed]
+    return common, [_pickled(call_name, args, kwargs) for args, kwargs in holed]
 
 
-def _pickled(what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+def _pickled(call_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     try:
-        return wire.dump((args, dict(kwargs)), what)
+        return wire.dump((args, dict(kwargs)), call_name)
     except wire.WireError:
         # Named one by one, so that the error says which argument cannot be pickled.
         parts = itertools.chain(((f"argument {i}", a) for i, a in enumerate(args, 1)), kwargs.items())
-        return wire.dump((args, dict(kwargs)), what, tuple(parts))
+        return wire.dump((args, dict(kwargs)), call_name, tuple(parts))

@@ -169,15 +169,15 @@ class RpcServer:
                 return _cancelled(name)
         running: CallActivity | None = None
         try:
-            what: bytes | list[bytes] = payload
+            body: bytes | list[bytes] = payload
             if call.method == BATCH:
-                method, what = unpacked_calls(payload)
+                method, body = unpacked_calls(payload)
                 call = replace(call, method=method)
             running = CallActivity(call.id, call.method, call.caller)
             running.queue("" if self._open else "setup")
             refused = self._not_up(call, name)
-            found = refused or self._find(call.method, name)
-            return found if isinstance(found, Reply) else self._run(running, found, call, what, common, end=end)
+            target = refused or self._find(call.method, name)
+            return target if isinstance(target, Reply) else self._run(running, target, call, body, common, end=end)
         finally:
             if running is not None and call.id not in self._streams:
                 running.end()
@@ -226,7 +226,7 @@ class RpcServer:
 
     def _next(self, stream: StreamProducer, key: str, call: Call, name: str) -> Reply:
         try:
-            taken = stream.take(LOOK_S if call.timeout_s is None else min(LOOK_S, call.timeout_s))
+            delivery = stream.take(LOOK_S if call.timeout_s is None else min(LOOK_S, call.timeout_s))
         except HandedOverError as handed:
             self._drop(key)
             return Reply(payload=wire.dump(((), False, handed.state), name))
@@ -235,24 +235,24 @@ class RpcServer:
         except BaseException as error:  # noqa: BLE001 - the caller receives it
             self._drop(key)
             return self._failed(error, stream.call or call, idempotent=False)
-        if taken is None and call.timeout_s is not None and call.timeout_s <= LOOK_S:
+        if delivery is None and call.timeout_s is not None and call.timeout_s <= LOOK_S:
             return _refuse(NotRun.LATE, f"for an item of {name}")
         # Nothing yet: its caller asks again, after those who wait for a thread.
-        taken = taken or ([], False)
-        if taken[1]:
+        delivery = delivery or ([], False)
+        if delivery[1]:
             self._drop(key)
-        return Reply(payload=wire.dump(taken, name))
+        return Reply(payload=wire.dump(delivery, name))
 
     def _drop(self, key: str) -> None:
         with self._changed:
             self._streams.pop(key, None)
             self._changed.notify_all()
 
-    def _lapse(self, key: str, said: Reply) -> None:
+    def _lapse(self, key: str, reply: Reply) -> None:
         """Keep the error of a dropped stream for its caller, which may have died or may still come."""
         with self._changed:
             self._streams.pop(key, None)
-            self._lapsed[key] = said
+            self._lapsed[key] = reply
             if len(self._lapsed) > LAPSED:
                 # The oldest one: a dict keeps the order of insertion.
                 del self._lapsed[next(iter(self._lapsed))]
@@ -296,11 +296,11 @@ class RpcServer:
         # The caller could not know, as no answer of the method ever reached it: the callee decides.
         if call.again and not mark.idempotent:
             return _refuse(NotRun.NOT_AGAIN, f"{name}.{call.method} is not declared idempotent")
-        what = f"{name}.{call.method}"
-        each = payload if isinstance(payload, list) else [payload]
-        given = [_arguments(one, common, what) for one in each]
-        if isinstance(payload, bytes) and isinstance(given[0], Reply):
-            return given[0]
+        full_name = f"{name}.{call.method}"
+        payloads = payload if isinstance(payload, list) else [payload]
+        batch = [_arguments(part, common, full_name) for part in payloads]
+        if isinstance(payload, bytes) and isinstance(batch[0], Reply):
+            return batch[0]
         if mark.resume and self._draining:
             return _refuse(NotRun.ENDED, f"{name} is about to end")
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
@@ -314,38 +314,38 @@ class RpcServer:
             return refused
         running.queue("")
         with running:
-            if mark.stream and isinstance(payload, bytes) and not isinstance(given[0], Reply):
-                return self._open_stream(mark, call, given[0], functools.partial(self._stream_ended, slot, running))
+            if mark.stream and isinstance(payload, bytes) and not isinstance(batch[0], Reply):
+                return self._open_stream(mark, call, batch[0], functools.partial(self._stream_ended, slot, running))
             try:
                 if isinstance(payload, bytes):
-                    return self._value(mark, call, given[0], what)
-                return self._values(mark, call, given, what, end=end)
+                    return self._value(mark, call, batch[0], full_name)
+                return self._values(mark, call, batch, full_name, end=end)
             finally:
                 self._ended(slot)
 
     def _values(
-        self, mark: RpcMark, call: Call, given: Sequence[Arguments | Reply], what: str, *, end: float | None
+        self, mark: RpcMark, call: Call, batch: Sequence[Arguments | Reply], name: str, *, end: float | None
     ) -> Reply:
         replies: list[Reply] = []
-        for arguments in given:
+        for arguments in batch:
             # Its caller has given up the batch, and would read no answer.
             if (end is not None and time.monotonic() >= end) or call.id in self._pending.cancelled:
-                ran = f"{self._role}/{call.rank} has run {len(replies)} of the request's {counted(len(given), 'call')}"
+                ran = f"{self._role}/{call.rank} has run {len(replies)} of the request's {counted(len(batch), 'call')}"
                 return _refuse(NotRun.LATE, f"{FOR_ANSWER}; {ran}, and runs no more")
-            replies.append(one := self._value(mark, call, arguments, what))
-            if one.refused is NotRun.CUT_OFF:
-                return one
+            replies.append(reply := self._value(mark, call, arguments, name))
+            if reply.refused is NotRun.CUT_OFF:
+                return reply
         return Reply(payload=packed(replies), idempotent=mark.idempotent)
 
-    def _value(self, mark: RpcMark, call: Call, given: Arguments | Reply, what: str) -> Reply:
+    def _value(self, mark: RpcMark, call: Call, arguments: Arguments | Reply, name: str) -> Reply:
         """Run the method once; returns a Reply whatever it does."""
-        if isinstance(given, Reply):
-            return given
-        args, kwargs = given
+        if isinstance(arguments, Reply):
+            return arguments
+        args, kwargs = arguments
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             # The caller discards it, and a result that cannot be pickled is no error then.
-            payload = b"" if call.quiet else wire.dump(value, f"the result of {what}")
+            payload = b"" if call.quiet else wire.dump(value, f"the result of {name}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             return self._failed(error, call, idempotent=mark.idempotent)
@@ -378,12 +378,12 @@ class RpcServer:
     def _open_stream(self, mark: RpcMark, call: Call, arguments: Arguments, ended: Callable[[], None]) -> Reply:
         """Start a stream; the answer is the key by which its items are pulled."""
         name = f"{self._role}/{call.rank}"
-        what = f"an item of {name}.{call.method}"
+        description = f"an item of {name}.{call.method}"
         args, kwargs = arguments
         resumed = ResumedCall(self._object, mark, call.method, dict(kwargs)) if mark.resume else None
-        if resumed is not None and (other := resumed.other_version(name)):
+        if resumed is not None and (mismatch := resumed.other_version(name)):
             ended()
-            return _refuse(NotRun.OTHER_VERSION, other)
+            return _refuse(NotRun.OTHER_VERSION, mismatch)
         try:
             items = getattr(self._object, call.method)(*args, **kwargs) if resumed is None else resumed.begin(args)
             if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
@@ -397,7 +397,7 @@ class RpcServer:
             self._lapse(call.id, self._failed(error, call, idempotent=False))
 
         def pack(item: Any) -> bytes:
-            return wire.dump(item, what)
+            return wire.dump(item, description)
 
         stamped = pack if resumed is None else Stamp(resumed, pack)
         state = None if resumed is None else resumed.state
@@ -420,7 +420,7 @@ class RpcServer:
         if closed or unwanted:
             stream.close(cut=closed)
         key = (call.id, call.incarnation, code_of(type(self._object))) if mark.resume else call.id
-        return Reply(payload=wire.dump(key, what))
+        return Reply(payload=wire.dump(key, description))
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
         if mark.concurrency is None:
@@ -458,17 +458,17 @@ class CallErrorLog:
             print(f"[dljob] {call.method}, {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
 
-def _refuse(why: NotRun, message: str, traceback: str = "") -> Reply:
-    return Reply(error_type="CallError", message=message, traceback=traceback, refused=why)
+def _refuse(reason: NotRun, message: str, traceback: str = "") -> Reply:
+    return Reply(error_type="CallError", message=message, traceback=traceback, refused=reason)
 
 
-def _arguments(payload: bytes, common: bytes, what: str) -> Arguments | Reply:
+def _arguments(payload: bytes, common: bytes, name: str) -> Arguments | Reply:
     """Unpickle the arguments of a call, or return the refusal of one whose arguments cannot be read here."""
     try:
         return wire.arguments(payload, common)
     except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
-        said = f"{what}: the arguments cannot be read here: {type(error).__name__}: {error}"
-        return _refuse(NotRun.BAD_ARGUMENTS, said, user_traceback(error))
+        message = f"{name}: the arguments cannot be read here: {type(error).__name__}: {error}"
+        return _refuse(NotRun.BAD_ARGUMENTS, message, user_traceback(error))
 
 
 def _cancelled(name: str) -> Reply:
