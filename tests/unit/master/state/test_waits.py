@@ -245,7 +245,7 @@ def test_ranks_that_make_no_step_are_told_by_where_they_are() -> None:
     reports = {f"w/{rank}": [stepping("train.py:8 in step", 900.0 + rank)] for rank in (0, 2, 3)}
     stall = one({**reports, "w/1": [stepping("eval.py:3 in f", 900.5)]})
     where = "w/1 at eval.py:3 in f; w/0, 2, 3 at train.py:8 in step"
-    assert stall.sentence == f"w has made no step for {{}} (usually 0.1 s): {where}"
+    assert stall.sentence == f"role w has made no step for {{}} (usually 0.1 s): {where}"
     assert (stall.since, stall.root, stall.can_hang) == (900.0, None, False)
     assert len(stall.ranks) == 4
 
@@ -306,14 +306,43 @@ def test_room_comes_from_consumers_and_versions_from_their_publisher() -> None:
 
 def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     stall = one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, {"e/0": {"queue:done": ["get"]}})
-    assert "nobody has put anything into it" in stall.sentence
+    assert "no rank that runs has put anything into it" in stall.sentence
     assert (stall.root, stall.can_hang) == (None, False)
     two = {name: [main("", wait("done", "get", at, kind="queue"))] for name, at in (("e/0", 900.0), ("e/1", 901.0))}
     assert set(one(two).ranks) == {("e", 0), ("e", 1)}
     own = {"e/0": {"queue:done": ["get", "put"]}}
-    assert "nobody has put" in one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, own).sentence
+    assert (
+        "no rank that runs has put" in one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, own).sentence
+    )
+    line = one({"e/0": [main("e.py:3 in run", wait("done", "get", 900.0, kind="queue"))]}).sentence
+    assert "an item of queue done at e.py:3 in run: no rank" in line
     other = one({"e/0": [main("", wait("PrimeMaster", "muster", 900.0, kind="master"))]})
     assert not other.can_hang
+
+
+def test_producers_that_have_ended_are_named_where_none_is_left() -> None:
+    rows = {"e/0": [main("e.py:3 in run", wait("done", "get", 900.0, kind="queue"))], "p/0": []}
+    uses = {"p/0": {"queue:done": ["put"]}}
+    facts = {"p/0": RankFacts(1, "Succeeded", ready=False, since=880.0)}
+    stall = one(rows, uses, facts=facts)
+    assert stall.sentence == "e/0 has waited {} for an item of queue done at e.py:3 in run; p/0 ended with code 0"
+    assert (stall.root, stall.can_hang) == (("p", 0), False)
+    rows["q/0"], uses["q/0"] = [main("q.py:1 in run")], uses["p/0"]
+    assert one(rows, uses, facts=facts).root == ("q", 0)
+
+
+def test_a_process_that_does_not_look_at_what_it_does_is_the_root() -> None:
+    silent = parse(1, json.dumps({"rows": [], "silent": 905.0}), 0.0)
+    waiting = parse(1, json.dumps({"rows": [main("", wait("r/0", "f", 900.0))]}), 0.0)
+    facts = {key: RankFacts(1, "Ready", ready=True) for key in (("t", 0), ("r", 0))}
+    graph = WaitGraph({("t", 0): waiting, ("r", 0): silent}, facts, NOW)
+    stalls = graph.findings(POLICY, {identity: NOW - 60 for identity, _ in graph.waits()})
+    assert [(stall.root, stall.can_hang) for stall in stalls] == [(("r", 0), True)]
+    assert "r/0 does not answer: it is stopped, or C code of it holds the GIL" in stalls[0].sentence
+    # Of an earlier process, and of a rank that is not there, it says nothing.
+    later = {("t", 0): facts["t", 0], ("r", 0): RankFacts(2, "Ready", ready=True)}
+    assert not list(WaitGraph({("r", 0): silent, ("x", 0): silent}, later, NOW).waits())
+    assert not WaitGraph({("t", 0): waiting, ("r", 0): silent}, later, NOW).findings(POLICY, {})
 
 
 def test_a_producer_that_has_just_started_again_gets_its_time() -> None:
@@ -578,7 +607,7 @@ def test_a_rank_that_stands_still_before_it_is_ready_is_told(works: bool, since:
     texts = {("w", 0): parse(1, json.dumps({"rows": reports["w/0"]} | idle), 0.0)}
     findings = WaitGraph(texts, {("w", 0): facts["w/0"]}, NOW).findings(POLICY, {})
     assert [stall.sentence for stall in findings] == (
-        ["w is not ready, and stands still for {}: w/0 at work.py:5 in __init__"] if told else []
+        ["role w is not ready, and stands still for {}: w/0 at work.py:5 in __init__"] if told else []
     )
     assert [(stall.root, stall.since, stall.can_hang) for stall in findings] == (
         [(("w", 0), since, False)] if told else []
@@ -591,5 +620,5 @@ def test_starts_of_a_role_are_told_as_one_and_without_ranks_that_are_not_heard()
     facts = {key: RankFacts(1, "Starting", ready=False, since=400.0 + key[1]) for key in lines}
     facts["w", 3] = RankFacts(1, "Starting", ready=False, since=403.0, silent_s=60.0)
     (stall,) = WaitGraph(texts, facts, NOW).findings(POLICY, {})
-    assert stall.sentence == "w is not ready, and stands still for {}: w/2 at b.py:2; w/0, 1 at a.py:1"
+    assert stall.sentence == "role w is not ready, and stands still for {}: w/2 at b.py:2; w/0, 1 at a.py:1"
     assert (stall.root, stall.since, len(stall.ranks)) == (None, 500.0, 3)

@@ -10,14 +10,15 @@ import pdb
 import sys
 import threading
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from dljob.master.state.waits import parse
-from dljob.runtime.process import activities
+from dljob.runtime.process import activities, step_counters
 from dljob.runtime.process.activities import AwaitedTask, CallActivity, Waiting
+from dljob.runtime.process.loop import settle
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.torch_groups import GroupWait
 
@@ -226,6 +227,46 @@ def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed()
     assert slot.activities_number() > number
     assert counters.slots[0].activities() is None
     counters.close()
+
+
+def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = StepCounters.made(1)
+    slot = counters.slots[0]
+    for name, value in {"_pid": os.getpid(), "_reporter": None}.items():  # no thread is started that looks
+        monkeypatch.setattr(activities, name, value)
+    activities.report_to(slot, 3, 2)
+    number, first = slot.activities_number(), slot.activities()
+    assert first is not None
+    assert (first.number, parse(2, first.text, 0.0).silent_since) == (number, None)
+    looked = step_counters.now()
+    monkeypatch.setattr(step_counters, "now", lambda: looked + 60.0)
+    assert slot.activities_number() != number
+    silent = slot.activities()
+    assert silent is not None
+    assert parse(2, silent.text, 0.0).silent_since == pytest.approx(looked, abs=1.0)
+    slot.count_look()
+    monkeypatch.undo()
+    assert slot.activities_number() == number
+    counters.close()
+
+
+def test_an_asynchronous_call_is_told_by_what_its_task_awaits() -> None:
+    begun = threading.Event()
+
+    async def generate() -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    def run() -> None:
+        with CallActivity("t/0:p:1", "generate", "t/0"):
+            settle(generate())
+
+    threading.Thread(target=run, daemon=True).start()
+    assert begun.wait(10)
+    deadline = monotonic() + 10
+    while "in generate" not in (line := activities.line_of_call("t/0:p:1")) and monotonic() < deadline:
+        sleep(0.01)
+    assert line.endswith("in generate")
 
 
 def test_a_report_that_is_too_long_loses_its_youngest_activities() -> None:

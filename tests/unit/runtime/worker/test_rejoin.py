@@ -20,6 +20,7 @@ from dljob.errors import PeerLostError, UsageError
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
 from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder, StopOrder
+from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
 from dljob.runtime.rpc.call_lines import LargeAnswers
@@ -169,7 +170,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
         ended=lambda _: None,
     )
     made.evidence = SimpleNamespace(clues=lambda *_, **__: ())
-    made.counters = SimpleNamespace(slots=(None,))
+    made.counters = StepCounters.made(1)
     made._lock, made._done, made._recall = threading.Lock(), threading.Event(), ThreadInterrupt()
     made._start = made._order = made._life = None
     made._left = made._report = 0

@@ -46,12 +46,13 @@ def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
     names, known = {stall.name for stall in present}, {stall.name for stall in before}
     _set_stalls(tx, present)
     new_stalls = [stall for stall in present if stall.name not in known]
-    # A stall whose root turns out to wait for another rank is reported under a new name: it did not end.
+    # A stall whose root turns out to be another one is reported under a new name: it did not end. A new one has stood
+    # for longer than since the last report, and so was there while the old one still stood.
     renamed = stalled_ranks(new_stalls)
     for stall in before:
         if stall.name not in names:
             tx.touched.resumed.update(stall.ranks)
-            if not any(renamed.get(key, tx.now) <= stall.since for key in stall.ranks):
+            if not any(key in renamed for key in stall.ranks):
                 _note_end(tx, stall)
     for stall in new_stalls:
         tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)

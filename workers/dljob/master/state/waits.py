@@ -50,7 +50,7 @@ WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 NOBODY = ""
 PAUSED, DEBUGGED = "its caller", "a debugger"
 """What an activity rests for that has begun: whoever uses what it makes, or somebody at a debugger's prompt."""
-STARTING = RankPhase.STARTING.value
+STARTING, ENDED = RankPhase.STARTING.value, RankPhase.SUCCEEDED.value
 MOST_ABSENT = 32
 """Most ranks of a torch group that a waiting rank's edges lead to."""
 
@@ -121,6 +121,8 @@ class RankWaits:
     """Number of old activities that the report has no room for."""
     idle_since: float | None = None
     """Since when the process has used next to no CPU; None: it works."""
+    silent_since: float | None = None
+    """Since when the process has not even looked at what it does; None: it does look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ def parse(incarnation: int, text: str, offset: float) -> RankWaits:
         uses = {str(name): tuple(map(str, ways)) for name, ways in data.get("uses", {}).items()}
         counts = int(data.get("finished", 0)), int(data.get("more", 0))
         idle_since = float(data["idle"]) + offset if "idle" in data else None
-        return RankWaits(incarnation, activities, uses, *counts, idle_since)
+        silent_since = float(data["silent"]) + offset if "silent" in data else None
+        return RankWaits(incarnation, activities, uses, *counts, idle_since, silent_since)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"no report of activities: {error}") from None
 
@@ -277,7 +280,7 @@ class WaitGraph:
     """
 
     def __init__(self, reports: Mapping[RankKey, RankWaits], facts: Mapping[RankKey, RankFacts], now: float) -> None:
-        self._facts = facts
+        self._facts = {**facts, **_silences(reports, facts, now)}
         self._now = now
         self._reports = {
             key: report
@@ -292,9 +295,10 @@ class WaitGraph:
         self._newest_process = max((rank.since for rank in facts.values()), default=0.0)
         """When the last process was ordered: what an earlier one of its rank used to bring, it has yet to bring."""
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
-        for key, report in self._reports.items():
-            for name, ways in report.uses.items():
-                self._users.setdefault(name, []).append((key, ways))
+        for key, report in reports.items():
+            if key in self._reports or (key in facts and facts[key].phase == ENDED):
+                for name, ways in report.uses.items():
+                    self._users.setdefault(name, []).append((key, ways))
         self._absent_of: dict[tuple[str, str, tuple[range, ...]], list[_Vertex]] = {}
         """Role, name and ranks of a torch group -> who is not in it."""
         self._vertices: dict[Node, _Vertex] = {}
@@ -379,16 +383,21 @@ class WaitGraph:
         """Return who may bring an item, room or a version: any activity of those who have done so before."""
         way = "get" if (wait.kind, wait.method) == ("queue", "put") else "put"
         bringers: list[_Vertex] = []
+        ended: list[_Vertex] = []
         for key, ways in self._users.get(f"{wait.kind}:{wait.name}", ()):
             if way not in ways:
+                continue
+            facts = self._facts[key]
+            if key not in self._reports:
+                ended.append(self._end((*key, "gone"), facts.since, "ended with code 0", can_hang=False))
                 continue
             rows = self._by_rank[key]
             others = [vertex for activity_there, vertex in rows if key != waiter or activity_there.id != activity.id]
             bringers += others or ([] if key == waiter else [self._going_on(key)])
-        if bringers:
-            return bringers
+        if bringers or ended:
+            return bringers or ended
         deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
-        words = f"nobody has {deeds.get(wait.method, 'published one')}"
+        words = f"no rank that runs has {deeds.get(wait.method, 'published one')}"
         since = max(wait.since, self._newest_process)
         return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), since, words, can_hang=False)]
 
@@ -420,7 +429,7 @@ class WaitGraph:
     def _member(self, key: RankKey) -> _Vertex:
         """Return what a rank does that is not in a torch group where others wait."""
         facts = self._facts[key]
-        if facts.phase == "Succeeded":
+        if facts.phase == ENDED:
             return self._end((*key, "ended"), facts.since, "ended with code 0: uneven data?", can_hang=False)
         if not facts.ready or facts.silent_s > SILENT_S:
             return self._not_heard(key, facts)
@@ -545,7 +554,7 @@ class WaitGraph:
         ranks = tuple((role, rank) for rank, _ in lines)
         return WaitFinding(
             name=f"{kind} of {role}",
-            sentence=f"{role} {words}: {_by_place(role, [(rank, f'at {line}') for rank, line in lines])}",
+            sentence=f"role {role} {words}: {_by_place(role, [(rank, f'at {line}') for rank, line in lines])}",
             since=since,
             ranks=ranks,
             root=ranks[0] if len(ranks) == 1 else None,
@@ -630,12 +639,27 @@ class WaitGraph:
         for member in chain[1:-1][:LONGEST_CHAIN]:
             further = next((edge.wait for edge in member.edges if edge.wait is not None), None)
             words += f"; {_rank_name(member)} waits for {_awaited(further)}" if further is not None else ""
+        if not root.line and not any(edge.wait is not None and edge.wait.kind == "group" for edge in chain[-2].edges):
+            # The root is nowhere in the user's code: the line of who waits for it has to do.
+            words += f" at {chain[-2].line}" if chain[-2].line else ""
         if root.key[0] == NOBODY:
             return f"{words}: {root.words}"
         runs = f"runs {wait.method}"
         if root is chain[1] and len(wait.targets) == 1 and root.words.startswith(runs):
             return f"{words}, which runs{root.words.removeprefix(runs)}"
         return f"{words}; {_rank_name(root)} {root.words}"
+
+
+def _silences(
+    reports: Mapping[RankKey, RankWaits], facts: Mapping[RankKey, RankFacts], now: float
+) -> Mapping[RankKey, RankFacts]:
+    """Return the facts of ranks that are silent though their hosts are heard: a script is a process of its own."""
+    silent = {key: report for key, report in reports.items() if report.silent_since is not None and key in facts}
+    return {
+        key: replace(facts[key], silent_s=max(facts[key].silent_s, now - (report.silent_since or now)))
+        for key, report in silent.items()
+        if facts[key].incarnation == report.incarnation
+    }
 
 
 def _can_end(edge: _Edge, going: set[Node]) -> bool:

@@ -110,6 +110,8 @@ _waits: dict[Waiting, None] = {}
 _durations: dict[tuple[str, str, str], Durations] = {}
 _groups = TorchGroups()
 _idle = IdleTime()
+tasks_awaited: dict[int, list[Any]] = {}
+"""Thread -> the task for which it stands still (`loop.settle`); an empty list until that has begun."""
 _uses: dict[str, set[str]] = {}
 """`queue:samples` -> whether this process puts into it or gets from it, or both."""
 
@@ -398,6 +400,9 @@ def _line_of(activity: Activity, waits: Sequence[Waiting], frames: dict[int, Fra
         if task is not None and (line := _line(_awaited(task.get_coro()))):
             return line
     thread = waits[0].thread if waits else activity.thread
+    for task in tuple(tasks_awaited.get(thread, ())):
+        if line := _line(_awaited(task.get_coro())):
+            return line
     return _line(_chain(frames.get(thread)))
 
 
@@ -460,6 +465,7 @@ class Reporter:
     def look(self) -> None:
         """Write the report if it has changed."""
         at = monotonic()
+        self._slot.count_look()
         data = report(now() - at)
         if data == self._written:
             return
@@ -485,6 +491,9 @@ def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
     _forget()
     _Totals.touched = monotonic()
     _reporter = Reporter(slot, rank, incarnation)
+    # At once, not at the first look: this process may hold the GIL by then, and is to be known as the silent one.
+    slot.put_activities(rank, incarnation, {"rows": []})
+    slot.count_look()
     if _pid != os.getpid():
         _pid = os.getpid()
         with suppress(RuntimeError):  # no thread is left: waits are not told, and all else works

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from dljob.runtime.process.activities import tasks_awaited
 from dljob.runtime.process.thread_interrupt import ThreadInterrupted
 
 LOOK_S = 0.1
@@ -37,6 +38,9 @@ def settle(value: Any) -> Any:
         return value
     tasks: list[asyncio.Task[Any]] = []
     future: Future[Any] | None = None
+    thread = threading.get_ident()
+    outer_tasks = tasks_awaited.get(thread)
+    tasks_awaited[thread] = tasks
     try:
         future = asyncio.run_coroutine_threadsafe(_await(value, tasks), user_loop())
         return _result(future)
@@ -50,6 +54,11 @@ def settle(value: Any) -> Any:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(_cancel(tasks), user_loop()).result(CLEAN_S)
         raise
+    finally:
+        if outer_tasks is None:
+            tasks_awaited.pop(thread, None)
+        else:
+            tasks_awaited[thread] = outer_tasks
 
 
 def _result(future: Future[Any]) -> Any:

@@ -44,8 +44,12 @@ _USAGE_AT, ROOM = 4096, 8192
 """Where the host's usage stands, and the length of one copy of it or of a rank's counter, in bytes."""
 _RANKS_AT = _USAGE_AT + 2 * ROOM
 """Where the rank counters begin."""
-_RANK_ROOM = 4 * ROOM
-"""Bytes of a rank: its counter, and what it does and waits for, two copies of each."""
+_RANK_ROOM = 4 * ROOM + 2 * _SMALL
+"""Bytes of a rank: its counter, what it does and waits for, and when it last looked at that, two copies of each."""
+_PLACES = (0, ROOM), (2 * ROOM, ROOM), (4 * ROOM, _SMALL)
+"""Of these, where each begins, and the length of one copy."""
+SILENT_S = 6.0
+"""Seconds without a look after which a process is told to be silent: it looks every 2 s, and may be short of a CPU."""
 TRIES = 4
 """Number of attempts at a read while both copies are being overwritten."""
 
@@ -126,15 +130,16 @@ class ActivityReport:
     incarnation: int
     text: str
     number: int
-    """Grows with every report."""
+    """Another one for each report, and where the process falls silent or is heard again."""
 
 
 class StepCounter:
     """The counter of one rank; the rank's next process uses the same one."""
 
-    def __init__(self, cell: SharedValue, activities: SharedValue) -> None:
+    def __init__(self, cell: SharedValue, activities: SharedValue, looked: SharedValue) -> None:
         self._cell = cell
         self._activities = activities
+        self._looked = looked
         self._lock = threading.Lock()
         self._said = False
         self._beside: dict[str, int] = {}
@@ -171,16 +176,30 @@ class StepCounter:
         return True
 
     def activities(self) -> ActivityReport | None:
-        """Return the last report; None before the first."""
+        """Return the last report, with the time since which the process is silent; None before the first."""
+        silent_since = self._silent_since()
         last = self._activities.read()
         if last is None:
             return None
         rank, incarnation, _ = _RANK_RECORD.unpack_from(last[1])
-        return ActivityReport(rank, incarnation, last[1][_RANK_RECORD.size :].decode(), last[0])
+        text = last[1][_RANK_RECORD.size :].decode()
+        if silent_since is not None:
+            text = json.dumps({**json.loads(text), "silent": round(silent_since, 1)}, separators=(",", ":"))
+        return ActivityReport(rank, incarnation, text, 2 * last[0] + (silent_since is not None))
 
     def activities_number(self) -> int:
-        """Return a number that grows with every report."""
-        return self._activities.number()
+        """Return the number of the present report; cheap but unchecked, 0 before the first."""
+        number = self._activities.number()
+        return number and 2 * number + (self._silent_since() is not None)
+
+    def count_look(self) -> None:
+        """Record that the process looks at what it does: one that is stopped, or holds the GIL in C code, does not."""
+        self._looked.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+
+    def _silent_since(self) -> float | None:
+        last = self._looked.read()
+        looked = _HEART.unpack(last[1])[0] / 1e9 if last is not None else None
+        return looked if looked is not None and now() - looked > SILENT_S else None
 
     def number(self) -> int:
         """Return a number that grows with every write."""
@@ -247,7 +266,7 @@ class StepCounters:
         self._lease = SharedValue(self._memory, _LEASE_AT, _SMALL)
         self._usage = SharedValue(self._memory, _USAGE_AT, ROOM)
         self.slots = [
-            StepCounter(SharedValue(self._memory, at, ROOM), SharedValue(self._memory, at + 2 * ROOM, ROOM))
+            StepCounter(*(SharedValue(self._memory, at + place, room) for place, room in _PLACES))
             for at in range(_RANKS_AT, size - ROOM, _RANK_ROOM)
         ]
         """The counters of the host's ranks, one for each that it may hold."""
