@@ -334,3 +334,12 @@ def test_an_error_out_of_a_handler_of_sigterm_is_an_end_from_outside():
     assert (found.reason, found.code) == (Reason.KILLED, 1)
     assert found.message == "training was interrupted (in run); raised in its handler of SIGTERM"
     assert later.reason is Reason.USER_ERROR
+
+
+def test_an_error_of_a_loaders_worker_is_told_by_itself() -> None:
+    text = (
+        "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "/lib/worker.py", line 375, in _worker_loop\n    data = fetcher.fetch(index)\nKeyError: 33\n'
+    )
+    told = outcome.from_exception(type("KeyError", (Exception,), {})(text), code_dir="", phase="run")
+    assert told.message.startswith("33 (Caught KeyError in DataLoader worker process 0)")

@@ -52,6 +52,8 @@ _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.Cance
 
 _TEXT_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
 """A frame of a traceback that was written as text."""
+_COPIED = "Original Traceback (most recent call last):"
+"""What stands in a message of torch before the traceback of a DataLoader's worker."""
 _MOST_TEXT = 100_000
 """Most characters of an error's text in which frames are looked for."""
 _OWN = str(Path(__file__).resolve().parents[2])
@@ -325,7 +327,7 @@ def _frame_in_text(error: BaseException, code_dir: str) -> str:
     message = ""
     with contextlib.suppress(Exception):  # a user's __str__ may raise
         message = str(cause if chained else error)[:_MOST_TEXT]
-    if not chained and "Original Traceback (most recent call last):" not in message:
+    if not chained and _COPIED not in message:
         return ""
     frames = [match for match in _TEXT_FRAME.finditer(message) if is_users(match["file"], code_dir)]
     return f"{_short(frames[-1]['file'], code_dir)}:{frames[-1]['line']} in {frames[-1]['name']}" if frames else ""
@@ -416,7 +418,11 @@ def _say(error: BaseException) -> str:
         # An event is one line: the hint of dljob's own errors stands behind their message there.
         if isinstance(error, DLJobError):
             return _writable((f"{error.message}; {error.hint}" if error.hint else error.message)[:1000])
-        return _writable(str(error)[:1000])
+        message = str(error)
+        head, copied, trace = message.partition(f"\n{_COPIED}")
+        if copied and (last := trace.strip().rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")):
+            message = f"{last} ({head.strip().rstrip('.')})"  # a DataLoader's; the traceback is in the log
+        return _writable(message[:1000])
     return type(error).__name__
 
 

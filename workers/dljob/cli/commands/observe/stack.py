@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.target import HERE, JobTarget
+from dljob.telemetry.wording import counted
+
+_LIBRARY = re.compile(r"\((?:<|[^:]*/(?:site-packages|dist-packages|lib/python3\.\d+|workers/dljob)/)")
+"""In a frame, the file of a library, of Python or of dljob."""
 
 Form = Literal["text", "json", "yaml"]
 
@@ -18,15 +23,17 @@ def stack(
     /,
     *,
     where: JobTarget = HERE,
+    all_threads: Annotated[bool, Parameter(name="--all", negative="")] = False,
     form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text",
 ) -> None:
-    """Show the stacks of all threads of a running job's ranks, without stopping them.
+    """Show the stacks of a running job's ranks, without stopping them: of each thread that runs the user's code.
 
     Args:
         job: name or uid.
         target: job, a role such as rollout, or a rank such as rollout/2.
         where: this machine, or a cluster.
-        form: text, json or yaml: each rank with its stacks.
+        all_threads: show every thread whole, also those of libraries and of dljob.
+        form: text, json or yaml: each rank with the stacks of all threads.
     """
     with where.job("stack", job) as target_job:
         found = target_job.stacks(target)
@@ -34,4 +41,23 @@ def stack(
         output.structured(found, form)
         return
     for rank, text in found.items():
-        output.data(f"== {rank}\n{text.rstrip()}")
+        output.data(f"== {rank}\n{text.rstrip() if all_threads else users_threads(text)}")
+
+
+def users_threads(text: str) -> str:
+    """Return the stacks of the threads that run the user's code, without what called it, and how many others there are.
+
+    Where no thread does, all are returned: only they can tell where the rank is.
+    """
+    threads = re.split(r"^(?=thread )", text.rstrip(), flags=re.MULTILINE)
+    head, shown = threads[0], list[str]()
+    for thread in threads[1:]:
+        title, *frames = thread.rstrip().splitlines()
+        users_frames = [number for number, frame in enumerate(frames) if "(" in frame and not _LIBRARY.search(frame)]
+        if users_frames:
+            shown.append("\n".join([title, *frames[: users_frames[-1] + 1]]))
+    if not shown:
+        return text.rstrip()
+    others = len(threads) - 1 - len(shown)
+    more = f"{counted(others, 'thread')} of libraries: --all shows them" if others else ""
+    return "\n".join([*([head.rstrip()] if head else []), *shown, *([more] if more else [])])

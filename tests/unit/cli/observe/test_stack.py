@@ -1,0 +1,26 @@
+"""`dljob stack`: whose threads are shown."""
+
+from __future__ import annotations
+
+from dljob.cli.commands.observe.stack import users_threads
+
+USERS = """thread 7 "MainThread" idle
+    barrier (/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:6614)
+    prepare (/home/me/train.py:13)
+    <module> (/home/me/train.py:18)"""
+CALLERS = "    main (/opt/venv/lib/python3.11/site-packages/dljob/runtime/worker/forkserver.py:228)"
+OURS = """thread 9 "dljob-link" idle
+    RankLink._read (/src/workers/dljob/runtime/process/rank_link.py:198)
+    Thread.run (/usr/lib/python3.11/threading.py:982)"""
+
+
+def test_threads_of_the_user_s_are_shown_and_the_others_are_counted() -> None:
+    shown = users_threads(f"{USERS}\n{CALLERS}\n{OURS}\n{OURS}\n")
+    assert shown == f"{USERS}\n2 threads of libraries: --all shows them"
+    assert users_threads(f"{OURS}\n{USERS}") == f"{USERS}\n1 thread of libraries: --all shows them"
+    assert users_threads(USERS) == USERS
+
+
+def test_where_no_thread_runs_the_user_s_code_all_are_shown() -> None:
+    assert users_threads(f"{OURS}\n") == OURS
+    assert users_threads("its node does not answer") == "its node does not answer"
