@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dljob.runtime.journal.busy_times import BusyTimes
+from dljob.runtime.journal.busy_times import BusyTimes, without_stalls
 
 
 def rows(*samples: dict[str, Any], every: float = 10.0) -> dict[str, Any]:
@@ -53,3 +53,11 @@ def test_counters_that_are_told_less_often_than_samples_are_taken_lose_nothing()
     told = [0, 0, 2000, 2000, 4000, 4000, 6000]
     found = rows(*({"accounts/w": "p", "served/w": [value]} for value in told), every=1.0)
     assert found["w"]["share"] == 1.0
+
+
+def test_time_that_was_booked_as_stalled_later_was_neither_work_nor_a_productive_wait() -> None:
+    row = {"share": 0.1, "seconds": 100.0, "waited": {"calls of reward": 0.6, "queue done": 0.3}}
+    assert without_stalls(row, {"productive": 100.0, "spare": 9.0}) == row
+    shown = without_stalls(row, {"productive": 25.0, "stalled": 75.0, "spare": 9.0})
+    assert shown == {"share": 0.1, "seconds": 100.0, "waited": {"calls of reward": 0.1, "queue done": 0.05}}
+    assert without_stalls({**row, "waited": {}}, {"productive": 5.0, "stalled": 95.0})["share"] == 0.05

@@ -47,6 +47,7 @@ from dljob.runtime.controller.stall_watch import StallWatch
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.forked_workers import worker_ends
+from dljob.runtime.journal.busy_times import without_stalls
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.first_start import JobOverError, begin, highest_claim
 from dljob.runtime.journal.job_record import sign_off
@@ -477,7 +478,8 @@ class MasterLoop:
         if not busy:
             return {}
         roles = [
-            {**row, **({"busy": busy[row["name"]]} if row["name"] in busy else {})} for row in made["ledger"]["roles"]
+            {**row, **({"busy": without_stalls(busy[row["name"]], row["accounts"])} if row["name"] in busy else {})}
+            for row in made["ledger"]["roles"]
         ]
         return {"ledger": {**made["ledger"], "roles": roles}}
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dljob.master.state.ledger import Account
 from dljob.runtime.journal.cpu_windows import PRODUCTIVE
 from dljob.runtime.journal.sample_rows import Columns
 from dljob.runtime.journal.samples import ABSENT
@@ -104,6 +105,24 @@ class BusyTimes:
             "seconds": round(time, 3),
             "waited": {what: round(amount / time, 4) for what, amount in rest.items()},
         }
+
+
+def without_stalls(row: Mapping[str, Any], accounts: Mapping[str, float]) -> Mapping[str, Any]:
+    """Return a role's row without the time that was booked as stalled after it had been measured.
+
+    Args:
+        row: Of `BusyTimes.rows`.
+        accounts: Account -> seconds of the role's ranks, by the ledger.
+    """
+    held = {account: amount for account, amount in accounts.items() if account != Account.SPARE}
+    if not held.get(Account.STALLED):
+        return row
+    productive = held.get(Account.PRODUCTIVE, 0.0) / sum(held.values())
+    share = min(row["share"], productive)
+    # What stands still waits, or is waited for: waits go before work.
+    left = min(1.0, (productive - share) / (sum(row["waited"].values()) or 1.0))
+    waited = {what: round(part * left, 4) for what, part in row["waited"].items()}
+    return {**row, "share": round(share, 4), "waited": waited}
 
 
 def _name(what: str) -> str:
