@@ -539,7 +539,7 @@ for step in range(10):
         whom="default/1",
         never="Network",
         ends=False,
-        limit_s=120,
+        limit_s=240,  # idleSeconds is 180
         peers=True,
     ),
     Cause(

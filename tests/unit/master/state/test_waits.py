@@ -622,3 +622,38 @@ def test_starts_of_a_role_are_told_as_one_and_without_ranks_that_are_not_heard()
     (stall,) = WaitGraph(texts, facts, NOW).findings(POLICY, {})
     assert stall.sentence == "role w is not ready, and stands still for {}: w/2 at b.py:2; w/0, 1 at a.py:1"
     assert (stall.root, stall.since, len(stall.ranks)) == (None, 500.0, 3)
+
+
+STILL = {"still": 700.0}
+
+
+def standing_still(ranks: Mapping[str, str], others: Mapping[str, RankFacts] = {}) -> tuple[WaitFinding, ...]:
+    """The findings of scripts without steps: rank -> its line, and ranks without such a report."""
+    lines = {("t", int(name.partition("/")[2])): line for name, line in ranks.items()}
+    texts = {
+        key: parse(1, json.dumps({"rows": [main(line)] if line else []} | STILL), 20.0) for key, line in lines.items()
+    }
+    facts = {key: RankFacts(1, "Ready", ready=True) for key in lines}
+    facts |= {("t", int(name.partition("/")[2])): one for name, one in others.items()}
+    return WaitGraph(texts, facts, NOW).findings(POLICY, {})
+
+
+def test_scripts_without_steps_are_told_with_their_lines_when_none_of_them_does_anything() -> None:
+    (stall,) = standing_still({"t/0": "train.py:7", "t/1": "train.py:9"})
+    words = "t makes no progress for {}, without CPU, output and input"
+    assert stall.sentence == f"{words}: t/0 at train.py:7; t/1 at train.py:9"
+    assert (stall.since, stall.root, stall.can_hang, len(stall.ranks)) == (720.0, None, False, 2)
+    (stall,) = standing_still({"t/1": ""}, {"t/0": RankFacts(1, "Succeeded", ready=False)})
+    assert (stall.sentence, stall.root) == (f"{words}: t/1 at no line that is known", ("t", 1))
+
+
+@pytest.mark.parametrize("other", [RankFacts(1, "Ready", ready=True), RankFacts(1, "Starting", ready=False)])
+def test_a_script_that_may_wait_for_a_rank_that_works_is_not_told(other: RankFacts) -> None:
+    assert not standing_still({"t/1": "train.py:9"}, {"t/0": other})
+
+
+def test_a_standstill_is_told_after_idle_seconds() -> None:
+    texts = {("t", 0): parse(1, json.dumps({"rows": [main("a.py:1")], "still": NOW - POLICY.idle_seconds}), 0.0)}
+    facts = {("t", 0): RankFacts(1, "Ready", ready=True)}
+    assert not WaitGraph(texts, facts, NOW).findings(POLICY, {})
+    assert WaitGraph(texts, facts, NOW + 1).findings(POLICY, {})

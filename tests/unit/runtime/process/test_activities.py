@@ -299,11 +299,44 @@ def test_a_script_that_asks_nothing_is_reported_from_its_first_group_on(monkeypa
 
     monkeypatch.setattr(activities, "EVERY_S", 0.01)
     monkeypatch.setattr(activities.torch_groups, "have_begun", have_begun)
-    activities.report_groups(connected.set)
+    activities.report_script(connected.set)
     assert asked.wait(10)
     assert not connected.is_set()
     begun.set()
     assert connected.wait(10)
+
+
+def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = threading.Event()
+
+    class Still:
+        since: float | None = 5.0
+
+        def look(self) -> None:
+            pass
+
+        def lasts(self, seconds: float) -> bool:
+            return seconds == activities.STILL_S
+
+    monkeypatch.setattr(activities, "EVERY_S", 0.01)
+    monkeypatch.setattr(activities, "Standstill", Still)
+    monkeypatch.setattr(activities, "_standstill", None)
+    monkeypatch.setattr(activities._Totals, "finished", 0)
+    activities.report_script(connected.set)
+    assert connected.wait(10)
+    activities.begin_main()
+    assert activities.report(1.5)["still"] == 6.5
+    activities.progressed()
+    assert "still" not in activities.report(1.5), "who reports steps is judged by them"
+
+
+def test_dead_links_are_looked_for_while_a_thread_waits_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(activities.own_sockets, "look_for_dead_links", lambda: looks.append(None))
+    activities._look_at_links([["main", "", "", "", 0, 0, "", [["call"]]]])
+    assert not looks
+    activities._look_at_links([["main", "", "", "", 0, 0, "", [["call"], ["group"]]]])
+    assert len(looks) == 1
 
 
 def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:

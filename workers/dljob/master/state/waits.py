@@ -123,6 +123,8 @@ class RankWaits:
     """Since when the process has used next to no CPU; None: it works."""
     silent_since: float | None = None
     """Since when the process has not even looked at what it does; None: it does look."""
+    still_since: float | None = None
+    """Since when a script that reports no steps has done nothing at all; None: it does something, or is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ def parse(incarnation: int, text: str, offset: float) -> RankWaits:
         counts = int(data.get("finished", 0)), int(data.get("more", 0))
         idle_since = float(data["idle"]) + offset if "idle" in data else None
         silent_since = float(data["silent"]) + offset if "silent" in data else None
-        return RankWaits(incarnation, activities, uses, *counts, idle_since, silent_since)
+        still_since = float(data["still"]) + offset if "still" in data else None
+        return RankWaits(incarnation, activities, uses, *counts, idle_since, silent_since, still_since)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"no report of activities: {error}") from None
 
@@ -504,7 +507,8 @@ class WaitGraph:
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
-        joined = [*map(_joined, stalls.values()), *self._without_steps(policy, roots), *self._not_starting(policy)]
+        joined = [*map(_joined, stalls.values()), *self._without_steps(policy, roots)]
+        joined += [*self._not_starting(policy), *self._standing_still(policy)]
         return tuple(sorted(joined, key=lambda finding: finding.since))
 
     def _without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
@@ -546,6 +550,25 @@ class WaitGraph:
             lines = [(rank, line) for rank, line, _ in ranks]
             words = "is not ready, and stands still for {}"
             yield self._finding_of_role("start", role, words, lines, min(since for *_, since in ranks))
+
+    def _standing_still(self, policy: HangPolicy) -> Iterator[WaitFinding]:
+        """Yield a finding for each role of scripts without steps, groups and calls, none of whose ranks does anything.
+
+        While one of them works, the others may rightly wait for it: a file that it makes, say.
+        """
+        still: dict[str, list[tuple[int, str, float]]] = {}
+        for (role, rank), report in self._reports.items():
+            since = report.still_since
+            if since is not None and self._now - since > policy.idle_seconds:
+                main = next((row.line for row in report.activities if row.kind == "main"), "")
+                still.setdefault(role, []).append((rank, main or "no line that is known", since))
+        for role, ranks in still.items():
+            ready = [key for key, facts in self._facts.items() if key[0] == role and facts.ready]
+            starts = any(key[0] == role and facts.phase == STARTING for key, facts in self._facts.items())
+            if len(ranks) == len(ready) and not starts:
+                lines = [(rank, line) for rank, line, _ in ranks]
+                words = "makes no progress for {}, without CPU, output and input"
+                yield self._finding_of_role("standstill", role, words, lines, min(since for *_, since in ranks))
 
     def _finding_of_role(
         self, kind: str, role: str, words: str, lines: Sequence[tuple[int, str]], since: float

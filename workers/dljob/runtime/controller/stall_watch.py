@@ -116,7 +116,8 @@ class StallWatch:
             self._first_reports.setdefault(key, now)
         rows = (activity for report in reports.values() for activity in report.activities)
         starting = any(state.ranks[key].phase is RankPhase.STARTING for key in reports if key in state.ranks)
-        if not starting and not any(activity.waits or activity.steps for activity in rows):
+        still = any(report.still_since is not None for report in reports.values())
+        if not (starting or still) and not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)

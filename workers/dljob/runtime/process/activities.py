@@ -28,8 +28,10 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+from dljob.linux import own_sockets
 from dljob.linux.debuggers import is_debuggers
 from dljob.runtime.process import torch_groups, wait_clocks
+from dljob.runtime.process.standstill import Standstill
 from dljob.runtime.process.step_counters import StepCounter, now
 from dljob.runtime.process.torch_groups import GroupWait, IdleTime, TorchGroups
 
@@ -39,6 +41,8 @@ EVERY_S = 2.0
 """Seconds between two looks."""
 LINES_S = 8.0
 """Least seconds between two reports that differ only in the lines at which activities are."""
+STILL_S = 20.0
+"""Seconds without any sign of work after which a script that asks nothing of dljob reports where it stands."""
 MOST = 32
 """Most activities, and most waits of one, in a report."""
 RECENT = 32
@@ -112,6 +116,8 @@ _groups = TorchGroups()
 _idle = IdleTime()
 tasks_awaited: dict[int, list[Any]] = {}
 """Thread -> the task for which it stands still (`loop.settle`); an empty list until that has begun."""
+_standstill: Standstill | None = None
+"""Of a script that has asked nothing of dljob."""
 _uses: dict[str, set[str]] = {}
 """`queue:samples` -> whether this process puts into it or gets from it, or both."""
 
@@ -319,7 +325,8 @@ def report(offset: float) -> dict[str, Any]:
         if row is not None:
             rows.append(row)
     data: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
-    data |= _idle_row(offset, before)
+    data |= _idle_row(offset, before) | _still_row(offset, data["finished"])
+    _look_at_links(rows)
     if _uses:
         data["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
     return data
@@ -344,6 +351,19 @@ def line_of_call(call: str) -> str:
 def _idle_row(offset: float, before: float) -> dict[str, float]:
     since = _idle.with_children
     return {"idle": round(since + offset, 1)} if since is not None and since <= before else {}
+
+
+def _still_row(offset: float, finished: int) -> dict[str, float]:
+    """Return since when a script stands still that reports nothing by which its progress could be told."""
+    since = None if _standstill is None else _standstill.since
+    return {} if since is None or finished or torch_groups.have_begun() else {"still": round(since + offset, 1)}
+
+
+def _look_at_links(rows: Sequence[Sequence[Any]]) -> None:
+    """While a thread waits for a torch group, look whether its connections are dead: its error will not tell."""
+    if any(wait[0] == "group" for row in rows for wait in row[7]):
+        with suppress(OSError):
+            own_sockets.look_for_dead_links()
 
 
 def _row(
@@ -478,7 +498,8 @@ class Reporter:
 
 
 def _without_lines(data: dict[str, Any]) -> list[Any]:
-    return [data.get("uses"), [[row[:5], [wait[:4] for wait in row[7]]] for row in data.get("rows", [])]]
+    waits = [[row[:5], [wait[:4] for wait in row[7]]] for row in data.get("rows", [])]
+    return [data.get("uses"), data.get("still"), waits]
 
 
 _reporter: Reporter | None = None
@@ -500,29 +521,33 @@ def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
             threading.Thread(target=_run, name="dljob-activities", daemon=True).start()
 
 
-def report_groups(connect: Callable[[], object]) -> None:
-    """Report the waits of a script that asks nothing of dljob, from its first process group on.
+def report_script(connect: Callable[[], object]) -> None:
+    """Report the waits of a script that asks nothing of dljob, from its first process group or long standstill on.
 
     Args:
         connect: Connects this process to its host as a rank, which calls `report_to`.
     """
-    pid = os.getpid()
+    global _standstill
+    pid, _standstill = os.getpid(), Standstill()
 
-    def run() -> None:
+    def run(standstill: Standstill) -> None:
         while _reporter is None and os.getpid() == pid:
             sleep(EVERY_S)
-            if torch_groups.have_begun():
+            standstill.look()
+            if torch_groups.have_begun() or standstill.lasts(STILL_S):
                 with suppress(Exception):  # it only explains: the rank must not suffer
                     connect()
                 return
 
-    threading.Thread(target=run, name="dljob-groups", daemon=True).start()
+    threading.Thread(target=run, args=(_standstill,), name="dljob-groups", daemon=True).start()
 
 
 def _run() -> None:
     while True:
         sleep(EVERY_S)
         with suppress(Exception):  # it only explains: the rank must not suffer
+            if _standstill is not None:
+                _standstill.look()
             if _reporter is not None:
                 _reporter.look()
                 wait_clocks.note_present()
@@ -536,9 +561,9 @@ def _forget() -> None:
 
 
 def _forget_after_fork() -> None:
-    global _reporter, _pid
+    global _reporter, _pid, _standstill
     _forget()
-    _reporter, _pid = None, 0
+    _reporter, _pid, _standstill = None, 0, None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

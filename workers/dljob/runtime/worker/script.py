@@ -54,7 +54,7 @@ def run(order: Mapping[str, Any]) -> int | str | None:
     try:
         _register(target)
         if order["store"]:
-            activities.report_groups(context.current_worker)
+            activities.report_script(context.current_worker)
         body()
     except EntrypointError as error:
         return _ended(order, error, "import", fatal=True)
