@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from dljob.linux.broken_connection import describe
 def caught(function: Callable[[], None]) -> BaseException:
     try:
         function()
-    except OSError as error:
+    except (OSError, EOFError) as error:
         return error
     raise AssertionError("nothing was raised")
 
@@ -72,9 +73,9 @@ def refused() -> None:
     ("function", "end"),
     [
         (tool, "within this machine, a pipe of 'cat'"),
-        (reset, "within this machine, 127.0.0.1"),
+        (reset, "within this machine, at 127.0.0.1"),
         (pair, "within this machine, a unix socket"),
-        (refused, "within this machine, 127.0.0.1:"),
+        (refused, "within this machine, at 127.0.0.1:"),
     ],
 )
 def test_an_end_within_the_machine_is_found(function: Callable[[], None], end: str) -> None:
@@ -94,9 +95,9 @@ def to(host: str) -> Callable[[], None]:
     [
         ("10.0.0.7", "to another machine, 10.0.0.7:443"),
         ("trainer-0.job", "to another machine, trainer-0.job:443"),
-        ("::ffff:127.0.0.1", "within this machine, ::ffff:127.0.0.1:443"),
+        ("::ffff:127.0.0.1", "within this machine, at ::ffff:127.0.0.1:443"),
         ("fe80::1%eth0", "to another machine, fe80::1%eth0:443"),
-        ("localhost", "within this machine, localhost:443"),
+        ("localhost", "within this machine, at localhost:443"),
     ],
 )
 def test_the_address_of_a_refused_connection_is_found(host: str, end: str) -> None:
@@ -125,3 +126,24 @@ def test_an_object_that_resists_hides_nothing_else() -> None:
         raise BrokenPipeError(f"with {id(hostile)}")
 
     assert describe(caught(fails)) == "not known"
+
+
+def closed_by_its_peer() -> None:
+    with listening() as listener:
+        mine = socket.create_connection(listener.getsockname())
+        listener.accept()[0].close()
+    if not mine.makefile("rb").read(8):
+        raise EOFError("connection closed")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_end_of_a_stream_is_about_a_connection_that_its_peer_closed() -> None:
+    assert describe(caught(closed_by_its_peer)).startswith("within this machine, at 127.0.0.1")
+
+
+def test_the_end_of_a_file_is_about_no_connection() -> None:
+    def end_of_file() -> None:
+        with Path(__file__).open("rb") as file:
+            raise EOFError(file.name)
+
+    assert describe(caught(end_of_file)) == ""

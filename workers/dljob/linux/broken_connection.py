@@ -33,12 +33,14 @@ UNKNOWN = "not known"
 
 def describe(error: BaseException) -> str:
     """Return the other end of the connection that an error is about; empty if it is about none."""
+    if isinstance(error, EOFError):
+        return _broken_end(error)
     if not isinstance(error, OSError) or not (isinstance(error, ConnectionError) or error.errno in _ERRNOS):
         return ""
     with suppress(Exception):  # user code's objects are looked at: whatever they raise, the error itself is reported
         if named := _ADDRESS_IN_TEXT.search(str(error)):
             return _of_host(named[1], named[2])
-        frames = list(_frames(error.__traceback__))
+        frames = list(frames_of(error.__traceback__))
         # A connection that was refused has no other end yet.
         for local_names in frames if error.errno != errno.ECONNREFUSED else ():
             ends = [end for value in local_names.values() for end in _ends(value)]
@@ -51,7 +53,17 @@ def describe(error: BaseException) -> str:
     return UNKNOWN
 
 
-def _frames(trace: TracebackType | None) -> Iterator[Mapping[str, Any]]:
+def _broken_end(error: EOFError) -> str:
+    """Return the other end of a connection that its peer closed while something was read; empty: there is none."""
+    with suppress(Exception):  # as above: user code's objects are looked at
+        for local_names in frames_of(error.__traceback__):
+            for end, is_broken in (one for value in local_names.values() for one in _ends(value)):
+                if is_broken:
+                    return end
+    return ""
+
+
+def frames_of(trace: TracebackType | None) -> Iterator[Mapping[str, Any]]:
     """Return the local names of the frames of an error, the innermost first."""
     frames: list[Mapping[str, Any]] = []
     while trace is not None:
@@ -96,9 +108,9 @@ def _of_socket(connection: socket.socket) -> str:
         host, port = connection.getpeername()[:2]
     except OSError:  # the other end is gone: its side of the connection tells at least whether it left the machine
         host, port = connection.getsockname()[0], 0
-        return f"{LOCAL}, {host}" if _is_loopback(str(host)) else f"{REMOTE}, from {host}"
+        return f"{LOCAL}, at {host}" if _is_loopback(str(host)) else f"{REMOTE}, from {host}"
     if host == connection.getsockname()[0]:
-        return f"{LOCAL}, {host}:{port}"
+        return f"{LOCAL}, at {host}:{port}"
     return _of_host(str(host), port)
 
 
@@ -118,7 +130,7 @@ def _named_address(local_names: Mapping[str, Any]) -> str:
 
 
 def _of_host(host: str, port: object) -> str:
-    return f"{LOCAL if _is_loopback(host) else REMOTE}, {host}{f':{port}' if port else ''}"
+    return f"{f'{LOCAL}, at' if _is_loopback(host) else f'{REMOTE},'} {host}{f':{port}' if port else ''}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -99,6 +99,9 @@ _UNREACHABLE = (
     "[errno 110] connection timed out",
 )
 """The kernel's words where a route or an interface is gone. A closed connection is none: a process has closed it."""
+LOCAL_CONNECTION = "local-connection"
+"""Rule of a connection to an address of the same machine: its other end may be a rank that has failed and still ends.
+Otherwise the connection is the user's own affair."""
 _HCCL_PEER_GONE = (
     "ei0002:",
     "ei0006:",
@@ -342,6 +345,15 @@ RULES: tuple[CauseRule, ...] = (
         errors=_PARENT_ERRORS,
     ),
     CauseRule(
+        "child-raised",
+        Source.CHILD_ERROR,
+        ("",),
+        "UserError",
+        "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
+        "bootstrapping phase",
+        "docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
+    ),
+    CauseRule(
         "child-lost",
         Source.ERROR,
         CHILD_LOST,
@@ -362,6 +374,15 @@ RULES: tuple[CauseRule, ...] = (
         "OSError: [Errno 28] No space left on device: '/data/model.pt'",
         "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EROFS, EIO, ESTALE)",
         errors=(*_RUNTIME, "CheckpointError", "SafetensorError", "ArrowIOError"),
+    ),
+    CauseRule(
+        "disk-full",
+        Source.ERROR,
+        ("; no room is left on *; its log says: ",),
+        "Disk",
+        "UnpicklingError: pickle data was truncated (in run); no room is left on /data (ext4, 0 of 20 MiB free); its "
+        "log says: OSError: [Errno 28] No space left on device",
+        "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC): what could not be written is missing later",
     ),
     CauseRule(
         "checkpoint-newer",
@@ -469,6 +490,16 @@ RULES: tuple[CauseRule, ...] = (
         errors=(*_RUNTIME, *_CLIENT_ERRORS),
     ),
     CauseRule(
+        "unacknowledged",
+        Source.ERROR,
+        ("; what it sent to * is not acknowledged for ",),
+        "Network",
+        "RuntimeError: Timed out waiting 30000ms for recv operation to complete (in run); what it sent to "
+        "10.0.0.7:40112 is not acknowledged for 28 s",
+        "man7.org/linux/man-pages/man7/tcp.7.html (TCP_INFO): the other machine's kernel does not answer",
+        secondary=True,
+    ),
+    CauseRule(
         "peer-lost",
         Source.ERROR,
         ("peerlosterror:", "collectiveabortederror:", "distnetworkerror:", "diststoreerror:"),
@@ -495,6 +526,14 @@ RULES: tuple[CauseRule, ...] = (
         "to another machine, 10.0.0.7:443",
         "dljob: the other end of a Python connection that broke; one within the machine is the user's",
         secondary=True,
+    ),
+    CauseRule(
+        LOCAL_CONNECTION,
+        Source.CONNECTION,
+        ("within this machine, at ",),
+        "",
+        "within this machine, at 127.0.0.1:29611",
+        "dljob: the same, to an address of this machine",
     ),
     CauseRule(
         "hccl-peer-gone",

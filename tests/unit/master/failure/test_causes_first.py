@@ -64,6 +64,16 @@ def test_a_first_cause_told_late_takes_the_place_of_its_echo():
     assert told["followed"][0].startswith("t/3: cause unknown, it lost its peer")
 
 
+def test_a_rank_taken_down_for_a_connection_within_its_machine_may_be_the_cause_after_all():
+    world = held()
+    clue = Clue("connection", "within this machine, at 127.0.0.1:4")
+    ended(world, 3, replace(error("ConnectionResetError"), clues=(clue,)))
+    world.send(ev.Tick(), after=limits.LOCAL_PEER_WAIT_S)
+    assert (root(world).rank, root(world).reason) == ("t/3", "UserError")
+    ended(world, 1, error("ZeroDivisionError"), after=0.2)
+    assert (root(world).rank, root(world).reason) == ("t/1", "UserError")
+
+
 def test_a_failure_reported_twice_is_listed_once():
     world = held()
     ended(world, 1, GONE)

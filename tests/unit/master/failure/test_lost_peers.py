@@ -409,3 +409,54 @@ def test_a_stall_of_nobody_known_explains_no_lost_peer():
     end(world, 0, PEER)
     world.tick()
     assert first_cause(world).startswith("t/0: cause unknown, it lost its peer")
+
+
+RESET = Outcome(
+    ok=False,
+    reason=Reason.USER_ERROR,
+    code=1,
+    error_type="ConnectionResetError",
+    message="[Errno 104] Connection reset by peer",
+    clues=(Clue("connection", "within this machine, at 127.0.0.1"),),
+)
+
+
+def test_a_rank_that_ends_long_after_it_closed_a_connection_within_its_machine_is_the_cause():
+    world = started()
+    end(world, 0, RESET)
+    assert not world.state.faults
+    end(world, 1, error("ZeroDivisionError"), after=limits.PEER_WAIT_S + 1.0)
+    assert first_cause(world).startswith("t/1: UserError: ZeroDivisionError")
+    assert [one.rank for one in world.state.faults[0].followed] == ["t/0"]
+
+
+def test_a_connection_within_the_machine_is_the_users_own_affair_when_no_rank_fails():
+    world = started()
+    end(world, 0, RESET)
+    look(world, PeerSample(1, 0, BUSY), PeerSample(2, 0, BUSY))
+    world.send(ev.Tick(), after=limits.LOCAL_PEER_WAIT_S)
+    assert first_cause(world).startswith("t/0: UserError: ConnectionResetError: [Errno 104]")
+
+
+def test_a_rank_that_ended_well_is_not_blamed_for_a_connection_of_the_users_own():
+    world = started()
+    end(world, 1, Outcome(ok=True, code=0, step=8))
+    end(world, 2, Outcome(ok=True, code=0, step=8))
+    end(world, 0, RESET)
+    assert first_cause(world).startswith("t/0: UserError: ConnectionResetError")
+
+
+def test_nothing_that_a_killed_rank_closed_is_held_for_it():
+    world = started()
+    world.end("t", 1, Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL"))
+    end(world, 0, RESET)
+    assert first_cause(world).startswith("t/1: Killed")
+
+
+def test_two_ranks_of_one_network_that_does_not_acknowledge_blame_it():
+    world = started()
+    silent = "Timed out waiting 30000ms for recv operation to complete (in run); what it sent to 10.0.0.7:4 is not"
+    timed_out = error("RuntimeError", message=f"{silent} acknowledged for 28 s")
+    for rank in range(3):
+        end(world, rank, timed_out)
+    assert first_cause(world).startswith("t/0: Network: RuntimeError: Timed out")

@@ -226,7 +226,7 @@ def test_errors_of_libraries_have_their_rules(words: str, rule: str) -> None:
     ("end", "reason", "secondary"),
     [
         ("within this machine, a pipe of 'cat'", Reason.USER_ERROR, False),
-        ("within this machine, 127.0.0.1:4242", Reason.USER_ERROR, False),
+        ("within this machine, at 127.0.0.1:4242", Reason.USER_ERROR, False),
         ("not known", Reason.USER_ERROR, False),
         ("to another machine, 10.0.0.7:443", Reason.UNKNOWN, True),
     ],

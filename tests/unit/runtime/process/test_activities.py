@@ -315,6 +315,9 @@ def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypa
         def look(self) -> None:
             pass
 
+        def skip(self) -> None:
+            pass
+
         def lasts(self, seconds: float) -> bool:
             return seconds == activities.STILL_S
 

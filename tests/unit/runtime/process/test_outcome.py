@@ -14,12 +14,15 @@ import sys
 import sysconfig
 import traceback
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
+from dljob.master.state.causes import classify
 from dljob.master.state.views import Reason
 from dljob.runtime.process import outcome
+from dljob.telemetry.evidence import Source
 
 HERE = str(Path(__file__).parent)
 
@@ -343,3 +346,53 @@ def test_an_error_of_a_loaders_worker_is_told_by_itself() -> None:
     )
     told = outcome.from_exception(type("KeyError", (Exception,), {})(text), code_dir="", phase="run")
     assert told.message.startswith("33 (Caught KeyError in DataLoader worker process 0)")
+
+
+SPAWNED = f"""\
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "/w/train.py", line 10, in <module>
+    for tokens in pool.map(tokenize, ["a b c", "d e"]):
+RuntimeError:{" "}
+        An attempt has been made to start a new process before the
+        current process has finished its bootstrapping phase.
+
+        This probably means that you are not using fork
+"""
+BROKEN_POOL = "A process in the process pool was terminated abruptly while the future was running or pending."
+
+
+def test_the_error_of_a_lost_child_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "_end_of_own_log", lambda: f"Traceback (most recent call last):\n{SPAWNED}")
+    said = outcome.from_exception(BrokenProcessPool(BROKEN_POOL), code_dir="/w", phase="run")
+    (clue,) = said.clues
+    assert clue.source == Source.CHILD_ERROR
+    begin = "RuntimeError: An attempt has been made to start a new process before the current process has finished"
+    assert clue.text == f"{begin} its bootstrapping phase at train.py:10 in <module>"
+    assert (classify(said).rule, classify(said).reason) == ("child-raised", Reason.USER_ERROR)
+    assert not outcome.from_exception(RuntimeError("another"), code_dir="/w", phase="run").clues
+
+
+def test_a_lost_child_without_words_stays_a_lost_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "_end_of_own_log", lambda: "Traceback (most recent call last):\n  cut\n")
+    said = outcome.from_exception(BrokenProcessPool(BROKEN_POOL), code_dir="/w", phase="run")
+    assert (said.clues, classify(said).rule) == ((), "child-lost")
+
+
+@pytest.mark.parametrize(("error", "told"), [(EOFError("cut"), True), (SystemExit(3), True), (KeyError("a"), False)])
+def test_a_full_disk_is_the_cause_of_what_is_cut_off(
+    error: BaseException, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = "no room is left on /data (ext4, 0 of 9 MiB free); its log says: [Errno 28] No space left on device"
+    monkeypatch.setattr(outcome.full_disks, "describe", lambda _: full)
+    said = outcome.from_exception(error, code_dir="/w", phase="run")
+    assert said.message.endswith(full) is told
+    assert classify(said).reason is (Reason.DISK if told else Reason.USER_ERROR)
+
+
+def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "what it sent to 10.0.0.7:4 is not acknowledged for 28 s"
+    monkeypatch.setattr(outcome.own_sockets, "describe_dead_links", lambda: words)
+    said = outcome.from_exception(RuntimeError("Timed out"), code_dir="/w", phase="run")
+    assert said.message == f"Timed out (in run); {words}"
+    assert classify(said).reason is Reason.NETWORK

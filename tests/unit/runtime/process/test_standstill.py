@@ -40,6 +40,14 @@ def test_cpu_output_and_input_are_work(work: dict[str, float], monkeypatch: pyte
     assert machine.look() == 104.0
 
 
+def test_work_of_dljobs_own_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.look() == 100.0
+    machine.done = (9.0, 10, 1 << 20)
+    machine.standstill.skip()
+    assert machine.look() == 100.0
+
+
 def test_a_server_waits_for_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.listens = True

@@ -21,6 +21,7 @@ from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
 from dljob.telemetry import reasons
+from dljob.telemetry.causes import LOCAL_CONNECTION
 
 FOLLOWERS = 16
 """Largest number of failures listed under one cause: a world of thousands would fill the state with echoes."""
@@ -48,23 +49,31 @@ def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcom
     return failure
 
 
-def is_unexplained_echo(d: StateTransaction, key: RankKey, outcome: Outcome) -> bool:
-    """Whether an end only reports the loss of a peer of its own role, and follows from no failure that is known.
+def seconds_to_hold(d: StateTransaction, key: RankKey, outcome: Outcome) -> float:
+    """Return for how long an end may be held that only reports the loss of a peer of its own role.
 
-    A failure of before the process began explains nothing of its end.
+    0: it says more than that, or follows from a failure that is known. A failure of before the process began explains
+    nothing of its end.
     """
     role, rank = key
     rank_state, node, name = d.ranks[key], _node(d, role, rank), f"{role}/{rank}"
     for target in (node, name):
         outcome = causes.add_clues(outcome, _announced(d, target))
     failure = _classify(d, key, rank_state.incarnation, outcome, node)
-    if not failure.secondary or failure.ordered:
-        return False
+    is_local = failure.rule == LOCAL_CONNECTION
+    if failure.ordered or not (failure.secondary or is_local):
+        return 0.0
     cause = _describe(failure, name)
     if any(named.rpartition("/")[0] != role for named in _NAME.findall(cause)[1:]):
-        return False  # it reports the loss of a rank that it had called
+        return 0.0  # it reports the loss of a rank that it had called
     known = _follows(d, FaultRecord(0, "", _value(outcome), name, cause, d.now, rank=name, node=node, secondary=True))
-    return known is None or known.detected <= rank_state.since
+    hold_s = limits.LOCAL_PEER_WAIT_S if is_local else limits.PEER_WAIT_S
+    return hold_s if known is None or known.detected <= rank_state.since else 0.0
+
+
+def is_local_connection(d: StateTransaction, outcome: Outcome) -> bool:
+    """Whether an end tells of a broken connection to an address of its own machine."""
+    return causes.classify(outcome, d.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
 
 
 def _describe(failure: Failure, name: str) -> str:
@@ -131,7 +140,7 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
         return
     fault, cause = _root(d, own_faults[-1]), _describe(failure, name)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
-    if failure.secondary or not fault.secondary:
+    if failure.secondary or not (fault.secondary or fault.rule == LOCAL_CONNECTION):
         _list(d, fault, (Consequence(name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.

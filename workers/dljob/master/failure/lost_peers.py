@@ -8,7 +8,8 @@ of the others timed out. So the first such report opens an inquiry, which ends
 - when another failure of the world is handled: that one is the cause;
 - when no rank of the world is left that could show a cause;
 - when the living ranks were looked at, and one of them shows it;
-- after `limits.PEER_WAIT_S`, or `limits.EARLY_END_S` where a rank has ended with code 0.
+- after `limits.PEER_WAIT_S`, or `limits.EARLY_END_S` where a rank has ended with code 0;
+- after `limits.LOCAL_PEER_WAIT_S` where the lost connection was within the machine, and none of torch's.
 
 Then the held ends are handled in the order of their arrival. A rank whose end is held keeps its phase until then.
 """
@@ -58,10 +59,11 @@ def hold(d: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int 
         return False
     inquiry = d.inquiries.get(role)
     has_peer = state.ready + state.starting > 1 or state.succeeded > 0
-    if not (inquiry or has_peer) or not attribution.is_unexplained_echo(d, key, outcome):
+    hold_s = attribution.seconds_to_hold(d, key, outcome) if inquiry or has_peer else 0.0
+    if not hold_s:
         return False
     if inquiry is None:
-        inquiry = PeerInquiry(d.now, d.now + limits.PEER_WAIT_S)
+        inquiry = PeerInquiry(d.now, d.now + hold_s)
         d.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
     kept = outcome if inquiry.count < attribution.FOLLOWERS else evolve(outcome, detail="", clues=())
     end = HeldEnd(d.next_serial(), d.ranks[key].incarnation, kept, host_life)
@@ -259,7 +261,7 @@ def _kept_waiting(d: StateTransaction, role: str) -> tuple[int, Outcome] | None:
 
 def _ended_early(d: StateTransaction, role: str, outcome: Outcome) -> int | None:
     """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
-    if not d.roles[role].succeeded:
+    if not d.roles[role].succeeded or attribution.is_local_connection(d, outcome):
         return None
     ended = [rank for rank in d.facts(role).ranks if d.ranks[role, rank].phase is RankPhase.SUCCEEDED]
     first = min(ended, key=lambda rank: d.ranks[role, rank].ended_at)

@@ -175,9 +175,10 @@ def is_time_out(outcome: Outcome) -> bool:
 
 def child_pids(outcome: Outcome) -> tuple[int, ...] | None:
     """Return the pids, as far as known, of children whose loss ended the process; None: it is no such end."""
-    errors = _lines(outcome).get(Source.ERROR, ())
+    lines = _lines(outcome)
+    errors = (*lines.get(Source.ERROR, ()), *lines.get(Source.CHILD, ()))
     line = _first_match((*CHILD_KILLED, *CHILD_LOST), errors)
-    if not line:
+    if not (line or Source.CHILD in lines):
         return None
     pids = [pid for match in map(_CHILD_PIDS.search, errors) if match for pid in re.findall(r"\d+", match[1])]
     return tuple(dict.fromkeys(map(int, pids)))

@@ -7,6 +7,7 @@ with the signal of a crash, a traceback with exit code 1.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call f
 _FATAL_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_ERROR = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?")
 _TRACEBACK = "Traceback (most recent call last):"
 _LINKED = ("the direct cause of the following exception", "another exception occurred")
 _RANK = re.compile(r"^\[[a-z]*\d+\]: ?")
@@ -87,6 +89,24 @@ def read_traceback(tail: str) -> tuple[LastWords, ...]:
         chain.append(error)
         lines = lines[:start]
     return tuple(chain)
+
+
+def last_error(tail: str, most_lines: int) -> LastWords | None:
+    """Return the last exception that is written with a traceback among the last lines of a log.
+
+    Several processes may have written at once: the stack then has frames of each, in their order.
+    """
+    lines = [_RANK.sub("", line) for line in tail.splitlines()][-most_lines:]
+    start = next((n for n, line in enumerate(lines) if line.startswith(_TRACEBACK)), len(lines))
+    errors = [(n, match) for n in range(start, len(lines)) if (match := _ERROR.fullmatch(lines[n]))]
+    if not errors:
+        return None
+    at, raised = errors[-1]
+    # Some messages begin on the line after the type.
+    further = itertools.takewhile(lambda line: line.startswith(" "), lines[at + 1 :])
+    message = (raised[2] or "").strip() or " ".join(line.strip() for line in further)
+    stack = [Frame(f[1], int(f[2]), f[3]) for line in lines[start:at] if (f := _FRAME.match(line))]
+    return LastWords(raised[1].rpartition(".")[2], message[:MESSAGE], tuple(reversed(stack)))
 
 
 def last_line(tail: str) -> str:

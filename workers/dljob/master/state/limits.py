@@ -33,6 +33,9 @@ PEER_LOOK_S = 0.5
 reported themselves by then."""
 PEER_WAIT_S = 8.0
 """Time after that report for which it is held while such a rank lives, which may end slowly or be busy elsewhere."""
+LOCAL_PEER_WAIT_S = 12.0
+"""The same where a rank has lost a connection of the user's own within its machine: nobody is looked at for it, since
+another rank need not be in a call of torch, so that only the end of the rank that closed it can tell."""
 EARLY_END_S = 1.0
 """The same where a rank of the world has ended with code 0: only a death that is not reported yet is waited for."""
 NOTICE_S = 150.0

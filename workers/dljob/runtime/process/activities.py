@@ -527,19 +527,21 @@ def report_script(connect: Callable[[], object]) -> None:
     Args:
         connect: Connects this process to its host as a rank, which calls `report_to`.
     """
-    global _standstill
-    pid, _standstill = os.getpid(), Standstill()
+    pid = os.getpid()
 
-    def run(standstill: Standstill) -> None:
-        while _reporter is None and os.getpid() == pid:
-            sleep(EVERY_S)
-            standstill.look()
-            if torch_groups.have_begun() or standstill.lasts(STILL_S):
-                with suppress(Exception):  # it only explains: the rank must not suffer
+    def run() -> None:
+        global _standstill  # noqa: PLW0603 - one rank per process
+        with suppress(Exception):  # it only explains: the rank must not suffer
+            _standstill = standstill = Standstill()
+            while _reporter is None and os.getpid() == pid:
+                sleep(EVERY_S)
+                standstill.look()
+                if torch_groups.have_begun() or standstill.lasts(STILL_S):
                     connect()
-                return
+                    standstill.skip()
+                    return
 
-    threading.Thread(target=run, args=(_standstill,), name="dljob-groups", daemon=True).start()
+    threading.Thread(target=run, name="dljob-groups", daemon=True).start()
 
 
 def _run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import inspect
 import json
@@ -23,12 +24,13 @@ from types import TracebackType
 from typing import Any
 
 from dljob.errors import DLJobError, ErrorOrigin
-from dljob.linux import broken_connection
+from dljob.linux import broken_connection, full_disks, killed_children, own_sockets
 from dljob.linux.process_limit import describe_refusal
 from dljob.master.state import last_words
-from dljob.master.state.causes import add_clues
+from dljob.master.state.causes import add_clues, matches
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process.error_origin import error_chain, remote_origin
+from dljob.telemetry.causes import CHILD_LOST
 from dljob.telemetry.evidence import Source
 
 DETAIL_BYTES = 8192
@@ -40,6 +42,8 @@ LOG_BYTES = 65_536
 """Bytes of the end of a log that are read: the stacks of a crash may be long."""
 OUTPUT_LINES, OUTPUT_CHARS = 2, 300
 """Last lines of a failed command that are shown, and characters of each."""
+CHILDREN, CHILD_LINES = 8, 400
+"""Most killed children that are told, and last lines of the log in which the error of a lost child is looked for."""
 CHAIN = 20
 """Exceptions of a chain that are followed."""
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
@@ -49,6 +53,12 @@ EARLIER_MOST = 3
 EARLIER_CHARS = 1000
 """Characters of one report."""
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError)
+
+_OF_LOGIC = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, KeyboardInterrupt, LookupError, NameError),
+    *(NotImplementedError, RecursionError, SyntaxError, TypeError),
+)
+"""Errors of the code itself, which no file that is cut off or missing explains."""
 
 _TEXT_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
 """A frame of a traceback that was written as text."""
@@ -76,6 +86,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     for link in dict.fromkeys((error, first)):
         clues += tuple(Clue(Source.CONNECTION, end) for end in (broken_connection.describe(link),) if end)
         clues += tuple(Clue(Source.OUTPUT, line) for line in _command_output(link))
+    clues += tuple(_of_children(error, code_dir))
     # Only while the entrypoint is imported: a later ImportError is an error of the code that ran.
     importing = isinstance(error, ImportError) and phase == "import"
     frame = _frame_in_text(error, code_dir) or user_frame(error, code_dir)
@@ -91,7 +102,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
         frame=frame,
-        message=f"{_say(error)} (in {phase}){where}{limit}{in_handler}".lstrip(),
+        message=f"{_say(error)} (in {phase}){where}{limit}{in_handler}{_of_machine(error)}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
         origin=remote_origin(error),
@@ -152,13 +163,42 @@ def _command_output(error: BaseException) -> tuple[str, ...]:
         return ()
     captured = next((output for output in (error.stderr, error.output) if output), b"")
     text = captured if isinstance(captured, str) else bytes(captured).decode(errors="replace")
-    if not text:
-        with contextlib.suppress(OSError, ValueError):
-            log = Path("/proc/self/fd/2").readlink()
-            if stat.S_ISREG(log.stat().st_mode):
-                text = read_end(log)
+    text = text or _end_of_own_log()
     lines = [line.strip()[:OUTPUT_CHARS] for line in text.splitlines() if line.strip()]
     return tuple(_writable(line) for line in lines[-OUTPUT_LINES:])
+
+
+def _of_children(error: BaseException, code_dir: str) -> Iterable[Clue]:
+    """Yield what is known of the children of this process that an error may be about."""
+    killed = killed_children.pids(error)[:CHILDREN]
+    for pid in killed:
+        yield Clue(Source.CHILD, f"its child (pid {pid}) was ended by SIGKILL")
+    if killed or not any(matches(words, _say(error)) for words in CHILD_LOST):
+        return
+    child_error = last_words.last_error(_end_of_own_log(), CHILD_LINES)
+    if child_error is not None and child_error.error_type != type(error).__name__:
+        place = _frame_of(child_error.stack, code_dir)
+        message = f": {child_error.message.rstrip('.')}" if child_error.message else ""
+        yield Clue(Source.CHILD_ERROR, f"{child_error.error_type}{message}{f' at {place}' if place else ''}")
+
+
+def _of_machine(error: BaseException) -> str:
+    """Return what this machine shows of why an error came: a dead connection, a full disk; empty: nothing."""
+    if isinstance(error, _OF_LOGIC) or getattr(error, "errno", None) == errno.ENOSPC:
+        return ""
+    found = ""
+    with contextlib.suppress(Exception):  # it is a hint; the error itself is reported in any case
+        found = own_sockets.describe_dead_links() or full_disks.describe(_end_of_own_log())
+    return f"; {_writable(found)}" if found else ""
+
+
+def _end_of_own_log() -> str:
+    """Return the end of the file that this process's stderr is written to; empty where it is none."""
+    with contextlib.suppress(OSError, ValueError):
+        log = Path("/proc/self/fd/2").readlink()
+        if stat.S_ISREG(log.stat().st_mode):
+            return read_end(log)
+    return ""
 
 
 def read_end(log: Path, start: int = 0) -> str:
@@ -184,7 +224,7 @@ def _exited(error: SystemExit, code_dir: str, phase: str) -> Outcome:
         code=number,
         error_type="SystemExit",
         frame=user_frame(error, code_dir),
-        message=f"{said} (in {phase})",
+        message=f"{said} (in {phase}){_of_machine(error)}",
         origin=remote_origin(error),
     )
 

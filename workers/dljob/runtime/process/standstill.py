@@ -43,6 +43,10 @@ class Standstill:
             self.since = self._looked_at
         self._seen, self._looked_at = now, at
 
+    def skip(self) -> None:
+        """Let what was done since the last look not count: it was dljob's own work."""
+        self._seen, self._looked_at = self._look(), monotonic()
+
     def lasts(self, seconds: float) -> bool:
         """Return whether it has stood still for so long."""
         return self.since is not None and monotonic() - self.since >= seconds
