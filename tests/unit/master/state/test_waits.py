@@ -640,7 +640,7 @@ def standing_still(ranks: Mapping[str, str], others: Mapping[str, RankFacts] = {
 
 def test_scripts_without_steps_are_told_with_their_lines_when_none_of_them_does_anything() -> None:
     (stall,) = standing_still({"t/0": "train.py:7", "t/1": "train.py:9"})
-    words = "t makes no progress for {}, without CPU, output and input"
+    words = "role t makes no progress for {}, without CPU, output and input"
     assert stall.sentence == f"{words}: t/0 at train.py:7; t/1 at train.py:9"
     assert (stall.since, stall.root, stall.can_hang, len(stall.ranks)) == (720.0, None, False, 2)
     (stall,) = standing_still({"t/1": ""}, {"t/0": RankFacts(1, "Succeeded", ready=False)})
