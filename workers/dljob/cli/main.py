@@ -46,7 +46,7 @@ COMMANDS = {
     "trace": "Write a job's trace in Chrome's format: nodes, ranks, their accounts over time, and incidents.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
-    "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
+    "stack": "Show where threads of a running job's ranks are in the user's code, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
     "scale": "Change the number of ranks of a running job's role, within minReplicas and maxReplicas.",
     "suspend": "Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.",

@@ -181,6 +181,9 @@ async def test_dumps_are_waited_for_but_not_those_that_are_late(
     _, here = late.desk.dump("w", "w-0-2")
     await late.desk.wait_for_dumps()
     assert not written(here)
+    if len(late.owner.tasks) > 1:  # on a busy machine the node without an agent is still looked for, too
+        await asyncio.wait(set(late.owner.tasks), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)
     assert len(late.owner.tasks) == 1, "it is still asked for"
     late.owner.close()
 

@@ -26,7 +26,7 @@ def stack(
     all_threads: Annotated[bool, Parameter(name="--all", negative="")] = False,
     form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text",
 ) -> None:
-    """Show the stacks of a running job's ranks, without stopping them: of each thread that runs the user's code.
+    """Show where threads of a running job's ranks are in the user's code, without stopping them.
 
     Args:
         job: name or uid.
