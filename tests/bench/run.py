@@ -47,6 +47,7 @@ SCRIPTS = (
     "resize",
     "hang",
     "undisturbed",
+    "soak",
     "memory",
     "torchrun",
     "precheck",
@@ -90,6 +91,9 @@ SCRIPTS = (
     "kube_process",
     "kube_replace",
 )
+
+LONG = "soak"
+"""The script that takes an hour (SOAK_S), and runs only where it is named."""
 
 
 def printed(text: str) -> list[dict[str, Any]]:
@@ -136,7 +140,7 @@ def main() -> int:
     facts = {"when": datetime.now(UTC).date().isoformat(), "where": machine()}
     facts["how"] = arguments.how or f"load {os.getloadavg()[0]:.0f} before it"
     all_met = True
-    for name in arguments.names or SCRIPTS:
+    for name in arguments.names or (each for each in SCRIPTS if each != LONG):
         rows = printed(arguments.rows.read_text()) if arguments.rows else measure(name)
         if arguments.keep:
             figures.keep(figures.merged(figures.known(), name, rows, facts, SCRIPTS))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pdb
+import threading
 import time
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 from dljob import DataQueue, RoleGroup, WeightChannel, Worker, checkpoint, progress, rpc
@@ -14,8 +17,13 @@ from dljob import DataQueue, RoleGroup, WeightChannel, Worker, checkpoint, progr
 EVEN_S = 0.2
 PUBLISH_EVERY, RECEIVE_EVERY = 20, 50
 TAIL, TAILS = 100, 0.005
-"""An item takes so many times as long as usual, and how often."""
-SAVE_EVERY, COMPILE_EVERY, EVAL_EVERY = 40, 150, 110
+"""An item, or a call, takes so many times as long as usual, and how often."""
+STEP_S, COMPILE_S, SAVE_S, PROMPT_S = 0.35, 50.0, 50.0, 450.0
+"""Seconds of a usual step, item or call, of a later compilation, of the slowest save, and at a debugger's prompt, in a
+job with the default bounds: all but the last, which is longer than `idleSeconds`, are below the 60 s after which a
+stall is told, also with the tail of a step. A job whose bounds are those divided by `divisor` has these divided, too;
+the age of reports, up to 5 s, is not."""
+SAVE_EVERY, COMPILE_EVERY, EVAL_EVERY, BARRIER_EVERY = 40, 300, 110, 10
 
 
 def entered(worker: Worker) -> Path:
@@ -25,6 +33,26 @@ def entered(worker: Worker) -> Path:
     with (out / f"{worker.context.role}-{worker.rank}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     return out
+
+
+def usual(worker: Worker) -> float:
+    """Return the seconds of a usual step of an uneven job."""
+    return STEP_S / float(worker.config["divisor"])
+
+
+def takes(chance: Random, seconds: float) -> float:
+    """Return how long something takes: between half and three times the usual, seldom TAIL times."""
+    return seconds * (TAIL if chance.random() < TAILS else chance.choice((0.5, 1, 1, 1, 2, 3)))
+
+
+def compile_first(width: int) -> None:
+    """Compile a function with torch's compiler, as a first step does: most of it runs in processes of its own."""
+    import torch
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).relu().sum()
+
+    torch.compile(layer)(torch.ones(width, 32))
 
 
 def burn(seconds: float) -> None:
@@ -46,6 +74,8 @@ class Trainer(Worker):
         last = out / f"last-{self.rank}"
         state = {"weights": torch.zeros(1 << 20)}
         step = 0
+        if self.config.get("uneven") and self.rank == 1:
+            compile_first(64)
         while not self.context.stopping:
             dist.all_reduce(torch.ones(1))
             if self.config.get("uneven"):
@@ -57,24 +87,30 @@ class Trainer(Worker):
 
     def _pause(self, step: int, out: Path, state: dict[str, Any]) -> None:
         """What one rank does in a step while the others wait; all draw the same."""
-        chance = Random(step)  # noqa: S311 - it keeps no secret
+        import torch.distributed as dist
+
+        chance, divisor = Random(step), float(self.config["divisor"])  # noqa: S311 - it keeps no secret
         chosen = chance.randrange(self.world_size)
-        time.sleep(chance.uniform(0.01, 0.3) if chosen == self.rank else 0.02)
+        time.sleep(usual(self) * chance.choice((0.5, 1, 2)) if chosen == self.rank else usual(self) / 2)
+        if step % SAVE_EVERY == SAVE_EVERY - 2 and self.rank == 0:
+            self.context.job.checkpoint()  # a cut of all roles, with the save of the next step
         if step % SAVE_EVERY == SAVE_EVERY - 1:
             checkpoint.save(step, state)
             if self.rank == 0:  # a slow disk
                 (out / "saved").write_bytes(bytes(1 << 22))
-                time.sleep(chance.uniform(1, 6))
+                time.sleep(chance.uniform(0.2, 1) * SAVE_S / divisor)
+        if step % BARRIER_EVERY == 0:
+            dist.barrier()
         if step % PUBLISH_EVERY == 0 and self.rank == 0:
             WeightChannel("policy").publish(step, {"version": step})
         if step % EVAL_EVERY == EVAL_EVERY - 1 and chosen == self.rank:
-            time.sleep(8)
-        if step % COMPILE_EVERY in (0, COMPILE_EVERY - 1) and chosen == self.rank:
-            burn(15)
+            time.sleep(TAIL * usual(self))
+        if step % COMPILE_EVERY in (COMPILE_EVERY // 2, COMPILE_EVERY - 1) and chosen == self.rank:
+            burn(COMPILE_S / divisor)
 
 
 class Rollout(Worker):
-    """Each rank for itself; every step needs an answer of another role, which takes its time."""
+    """Each rank for itself; some steps need an answer of another role, which takes its time."""
 
     def run(self) -> None:
         """Steps of very different lengths."""
@@ -86,11 +122,11 @@ class Rollout(Worker):
             samples.get()
             if step % RECEIVE_EVERY == RECEIVE_EVERY - 1:
                 weights.receive()
-            time.sleep(chance.choice((0.05, 0.1, 0.1, 0.2, 0.2, 0.4)))
-            if chance.random() < 0.02:
-                judges.call_rank0("judge", chance.uniform(1, 10)).result()
-            if chance.random() < 0.01:
-                burn(5)
+            time.sleep(takes(chance, usual(self)))
+            if chance.random() < 0.2:
+                judges.call_rank0("judge", takes(chance, usual(self))).result()
+            if chance.random() < 0.001:
+                burn(COMPILE_S / 3 / float(self.config["divisor"]))
             progress(step := step + 1)
 
 
@@ -102,21 +138,78 @@ class Feeder(Worker):
         entered(self)
         chance, samples = Random(0), DataQueue("samples", max_items=4)  # noqa: S311
         while not self.context.stopping:
-            time.sleep(0.05 * (TAIL if chance.random() < TAILS else 1))
+            time.sleep(usual(self) / 2 * (TAIL if chance.random() < TAILS else 1))
             samples.put(0)
 
 
 class Judge(Worker):
-    """Answers, and tells one step in its life."""
+    """Answers, and now and then asks somebody who is at a debugger's prompt."""
 
     def run(self) -> None:
         """Wait to be asked."""
         entered(self)
         progress(1)
-        self.context.stopping.wait()
+        seconds = PROMPT_S / float(self.config["divisor"])
+        while not self.context.stopping.wait(seconds / 2):
+            RoleGroup("debugged").call_rank0("inspect", seconds).result()
 
     @rpc
     def judge(self, seconds: float) -> float:
         """Think for so long."""
         time.sleep(seconds)
         return seconds
+
+
+class Debugged(Worker):
+    """Comes to a breakpoint, at which somebody thinks for a while."""
+
+    def run(self) -> None:
+        """Wait to be asked."""
+        entered(self)
+        self.context.stopping.wait()
+
+    @rpc
+    def inspect(self, seconds: float) -> int:
+        """Stop at a breakpoint for so long."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader) as typed, Path(os.devnull).open("w") as screen, os.fdopen(writer, "w") as keyboard:
+            timer = threading.Timer(seconds, lambda: print("continue", file=keyboard, flush=True))
+            timer.start()
+            pdb.Pdb(stdin=typed, stdout=screen, nosigint=True, readrc=False).set_trace()
+            timer.join()
+        return 1
+
+
+class Asker(Worker):
+    """Asks for an answer that always takes the same time, and writes down how long it took."""
+
+    def run(self) -> None:
+        """Ask, until there is no answer any more."""
+        out, took = entered(self), list[float]()
+        while not self.context.stopping:
+            begun = time.monotonic()
+            RoleGroup("answerer").call_rank0("answer").result()
+            took.append(time.monotonic() - begun)
+            usual_row = {"median": median(took[-32:]), "longest": max(took), "count": len(took)}
+            (out / "asked.new").write_text(json.dumps(usual_row))
+            (out / "asked.new").replace(out / "asked")
+            took[:-32] = [max(took)]
+
+
+class Answerer(Worker):
+    """Answers evenly, until a file is there: then no more."""
+
+    def run(self) -> None:
+        """Wait to be asked."""
+        entered(self)
+        self.context.stopping.wait()
+
+    @rpc
+    def answer(self) -> int:
+        """Answer after a while."""
+        out = Path(self.config["out"])
+        time.sleep(usual(self))
+        if (out / "plant").exists():
+            (out / "planted").touch()
+            self.context.stopping.wait()
+        return 1
