@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 
-from dljob.linux import own_sockets
+from dljob.linux import broken_connection, own_sockets
+from dljob.runtime.collectives import group_sockets
 
 
 class Connection:
@@ -79,3 +81,19 @@ def test_a_process_that_listens_is_known(pair: tuple[socket.socket, socket.socke
     assert own_sockets.describe_dead_links() == ""
     listener.close()
     assert mine.fileno() > 0
+
+
+def test_the_users_sockets_stay_as_they_are_under_a_default_timeout(pair: tuple[socket.socket, socket.socket]) -> None:
+    listener, mine = pair
+    mine.setblocking(True)
+    socket.setdefaulttimeout(30.0)
+    try:
+        assert own_sockets.listens(), "it is not looked at, and may well listen"
+        own_sockets.look_for_dead_links()
+        ends = list(broken_connection._of_descriptor(mine.fileno()))
+        with group_sockets._borrowed(mine.fileno(), os.fstat(mine.fileno()).st_ino) as borrowed:
+            assert borrowed is not None
+    finally:
+        socket.setdefaulttimeout(None)
+    assert len(ends) == 1
+    assert [os.get_blocking(one.fileno()) for one in (listener, mine)] == [True, True]

@@ -97,7 +97,10 @@ def _of_descriptor(fd: int) -> Iterator[tuple[str, bool]]:
     if stat.S_ISFIFO(mode):
         yield f"{LOCAL}, a pipe", _is_broken(fd)
     elif stat.S_ISSOCK(mode):
+        is_blocking = os.get_blocking(fd)
         with socket.socket(fileno=os.dup(fd)) as copy:
+            # After socket.setdefaulttimeout() the new object has made the user's own socket non-blocking.
+            os.set_blocking(fd, is_blocking)
             yield _of_socket(copy), _is_broken(fd)
 
 

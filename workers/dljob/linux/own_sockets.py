@@ -31,8 +31,10 @@ class DeadLinks:
 
 
 def listens() -> bool:
-    """Return whether this process listens on a TCP port."""
-    return any(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in _tcp_sockets())
+    """Return whether this process listens on a TCP port, or may do so."""
+    return socket.getdefaulttimeout() is not None or any(
+        one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in _tcp_sockets()
+    )
 
 
 def look_for_dead_links() -> None:
@@ -47,6 +49,8 @@ def describe_dead_links() -> str:
 
 
 def _tcp_sockets() -> Iterator[socket.socket]:
+    if socket.getdefaulttimeout() is not None:
+        return  # each object that is made for a descriptor would make the user's own socket non-blocking
     for entry in FOLDER.iterdir():
         with suppress(OSError):  # it is closed meanwhile
             if not str(entry.readlink()).startswith("socket:"):

@@ -137,7 +137,10 @@ def _borrowed(fd: int, inode: int) -> Generator[socket.socket | None]:
         return
     try:
         same = os.fstat(own).st_ino == inode
+        is_blocking = os.get_blocking(own)
         sock = socket.socket(fileno=own) if same else None
+        # After socket.setdefaulttimeout() the new object has made torch's own socket non-blocking.
+        os.set_blocking(own, is_blocking)
     except OSError:
         same, sock = False, None
     try:

@@ -126,7 +126,7 @@ async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str,
     """
     roots = {stall.root for stall in state.stalls}
     keys = sorted(_ranks_of(state, target), key=lambda key: f"{key[0]}/{key[1]}" not in roots)
-    ready_ranks = [key for key in keys if state.ranks[key].phase is RankPhase.READY]
+    ready_ranks = {key: None for key in keys if state.ranks[key].phase is RankPhase.READY}
     samples = await RankSampler(backend, lambda: state).sample(ready_ranks, stacks=True)
     return {
         f"{key[0]}/{key[1]}": text(samples.get(key)) if key in ready_ranks else _no_stack(state.ranks[key])
