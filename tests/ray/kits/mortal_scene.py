@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -130,7 +131,8 @@ class Scene:
         """Assert that each rank ran as often as it had to, each step counted once, and nothing of the job is left."""
         due = dict.fromkeys(RANKS, 1) | {name.replace("_", "/"): 1 + times for name, times in restarted.items()}
         lives = sorted((line["rank"], line["incarnation"]) for line in self.lines("lives"))
-        assert lives == sorted((rank, n + 1) for rank, times in due.items() for n in range(times))
+        expected = sorted((rank, n + 1) for rank, times in due.items() for n in range(times))
+        assert lives == expected, f"too many: {_minus(lives, expected)}, too few: {_minus(expected, lives)}; {status}"
         assert status["phase"] == "Succeeded", status
         steps = [line["step"] for line in self.lines("steps")]
         assert steps == list(range(1, len(steps) + 1))
@@ -163,3 +165,7 @@ def second_master(scene: Scene) -> int:
     spec = ActorSpec(f"second-{job.uid[:8]}/master", MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS)
     made = asyncio.run(RayBackend().spawn(spec))
     return ray.get(made.native.hello.remote(), timeout=60)
+
+
+def _minus(some: list[tuple[str, int]], others: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    return list((Counter(some) - Counter(others)).elements())

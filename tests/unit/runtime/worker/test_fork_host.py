@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,33 @@ START = RankStart(1, 3, 0, 1, 1, restart_reason="HostLost")
 
 def bare() -> Any:
     host: Any = ForkHost.__new__(ForkHost)
-    host._lock = threading.RLock()
+    host._lock, host._start_lock = threading.RLock(), threading.Lock()
     return host
+
+
+def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once() -> None:
+    host, forked = bare(), list[RankStart]()
+    host._ranks = {}
+    both_wait, both_register = threading.Barrier(2), threading.Barrier(2)
+    host._helper = SimpleNamespace(up=SimpleNamespace(wait=lambda _seconds: both_wait.wait(10) >= 0))
+    host._cores, host._changed = SimpleNamespace(find=lambda *_: None), lambda: False
+    host.spec = SimpleNamespace(role=role_plan("w", ("script", "train.py")))
+
+    def register(_order: StartOrder, start: RankStart) -> tuple[Any, Any, None]:
+        with suppress(threading.BrokenBarrierError):
+            both_register.wait(0.5)  # Breaks where the other order waits for this one, as it should.
+        host._ranks[start.rank] = SimpleNamespace(start=start, ended=threading.Event())
+        return host.spec, host._ranks[start.rank], None
+
+    host._register = register
+    host._fork = lambda _order, _spec, rank, _refused, *, anew: forked.append(rank.start) if not anew else None
+    order = StartOrder(1, 1, (START,), 2, 1, "")
+    orders = [threading.Thread(target=host.start_ranks, args=(order,)) for _ in range(2)]
+    for thread in orders:
+        thread.start()
+    for thread in orders:
+        thread.join(20)
+    assert forked == [START]
 
 
 def test_the_end_of_a_rank_is_reported_once() -> None:

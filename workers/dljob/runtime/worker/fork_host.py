@@ -85,7 +85,7 @@ class _Rank:
     slot: int
     """The index of the rank's step counter in the host's segment."""
     progress: ProgressCounter
-    env: Mapping[str, str]
+    env: dict[str, str]
     pid: int = 0
     why: str = ""
     """Why it was asked to end; empty as long as it was not."""
@@ -117,6 +117,8 @@ class ForkHost(Host):
     def _prepare(self, spec: HostSpec, address: Callable[[], str]) -> None:
         """Make what a host has with any backend; `address()` returns the address on which its ranks listen."""
         self._lock = threading.RLock()
+        self._start_lock = threading.Lock()
+        """Held from the look whether a rank is started already until it is registered."""
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, RpcClient] = {}
         self._traces = CallTraces(spec.job, spec.role)
@@ -152,15 +154,18 @@ class ForkHost(Host):
         self._cores.find(order.ranks, self._kind)
         anew = self._changed()
         for start in order.ranks:
-            with self._lock:
-                old = self._ranks.get(start.rank)
-                if old is not None and old.start.incarnation >= start.incarnation:
-                    continue
-            # One process per rank: the predecessor has to be gone before its successor takes device, port and log.
-            if old is not None and not old.ended.is_set():
-                self._helper.order("kill", start.rank, old.start.incarnation)
-                old.ended.wait(KILLED_S)
-            self._fork(order, start, anew=anew)
+            # A new PrimeMaster repeats an order that the lost one gave: both may have waited for the fork server.
+            with self._start_lock:
+                with self._lock:
+                    old = self._ranks.get(start.rank)
+                    if old is not None and old.start.incarnation >= start.incarnation:
+                        continue
+                # One process per rank: the predecessor has to be gone before its successor takes device, port and log.
+                if old is not None and not old.ended.is_set():
+                    self._helper.order("kill", start.rank, old.start.incarnation)
+                    old.ended.wait(KILLED_S)
+                spec, rank, refused = self._register(order, start)
+            self._fork(order, spec, rank, refused, anew=anew)
 
     def _changed(self) -> bool:
         """Whether the script, edited meanwhile, begins otherwise than with what the fork server has imported."""
@@ -168,7 +173,8 @@ class ForkHost(Host):
         now = preload.of(self.spec.role, self.spec.job.code_dir).imports if done else ()
         return now[:done] != self._early.imports[:done]
 
-    def _fork(self, order: StartOrder, start: RankStart, *, anew: bool) -> None:
+    def _register(self, order: StartOrder, start: RankStart) -> tuple[HostSpec, _Rank, Outcome | None]:
+        """Make a rank known to this host before it is forked; return its spec, and its end where it cannot start."""
         spec = self._serving.resolved(start)
         fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
@@ -195,19 +201,23 @@ class ForkHost(Host):
             facts = self._facts(spec, order, start)
             rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
+        return spec, rank, refused
+
+    def _fork(self, order: StartOrder, spec: HostSpec, rank: _Rank, refused: Outcome | None, *, anew: bool) -> None:
+        start = rank.start
         met = None if refused is not None else self._serving.meet(start, rank.stopped)
         if met is None:
             self._ended(rank, refused or Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.why}"))
             return
-        env |= met
+        rank.env |= met
         self._helper.order(
             "fork",
             start.rank,
             start.incarnation,
             entrypoint=spec.role.entrypoint,
             args=environment.arguments(spec.role, start),
-            env=env,
-            log=log,
+            env=rank.env,
+            log=rank.log,
             code_dir=spec.job.code_dir or "/",
             store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
