@@ -126,7 +126,7 @@ def bytes_of_a_wait() -> float:
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     for wait in begun:
-        wait.__exit__(None)
+        wait.__exit__(None, None, None)
     return used / OPEN
 
 

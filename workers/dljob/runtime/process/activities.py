@@ -181,7 +181,7 @@ class Waiting:
         self.begun = monotonic()
         _waits[self] = None
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, error: object, _value: object, _traceback: object) -> None:
         _waits.pop(self, None)
         ended = self.activity.touched = monotonic()
         if error is not None:
