@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dljob.master.state.hang import ProcessSample
 from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, parse, told_after
 from dljob.spec.policy import HangPolicy
 
@@ -365,8 +366,20 @@ def test_a_callee_that_is_not_ready_is_told_by_its_phase_and_never_hung() -> Non
 def test_a_callee_that_is_not_heard_is_the_root() -> None:
     rows = {"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))]}
     stall = one(rows, facts={"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0)})
-    assert "r/0 does not answer" in stall.sentence
+    assert stall.sentence.endswith("r/0 does not answer: it is stopped, or C code of it holds the GIL")
     assert stall.can_hang
+    for sample, words, line in (
+        (ProcessSample("process 7 is stopped by a signal (state T)"), "process 7 is stopped by a signal (state T)", ""),
+        (
+            ProcessSample(gil_line="r.py:4 in f"),
+            "C code that it called at r.py:4 in f holds the GIL",
+            "r.py:4 in f",
+        ),
+        (ProcessSample(), "it is stopped, or C code of it holds the GIL", ""),
+    ):
+        stall = one(rows, facts={"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0, sample=sample)})
+        assert stall.sentence == f"t/0 has waited {{}} for r/0.f; r/0 does not answer: {words}"
+        assert stall.line == line
 
 
 def test_an_idle_callee_that_does_not_have_the_call_is_told() -> None:

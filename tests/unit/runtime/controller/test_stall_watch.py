@@ -46,6 +46,10 @@ class Scene:
         )
         self.cpu_s = [0.0, 0.0]
         self.root_activity = Where.USER
+        self.silent = False
+        """Whether the reward role is not heard."""
+        self.gil_lines: list[str] = []
+        """What the next looks at silent ranks see; no more of them: their node does not answer."""
         monkeypatch.setattr(stall_watch, "PAUSE_S", 0.001)
         monkeypatch.setattr(stall_watch.RankSampler, "sample", self._sample)
         self.owner = TaskOwner(lambda _: None)
@@ -63,6 +67,8 @@ class Scene:
             self.state.stalls = event.stalls
 
     async def _sample(self, keys: Any, *, stacks: bool) -> Any:
+        if stacks and self.silent:
+            return {key: ProcessStack(ProcessSample(gil_line=self.gil_lines.pop(0))) for key in keys if self.gil_lines}
         used = self.cpu_s.pop(0) if not stacks and self.cpu_s else 0.0
         return {key: ProcessStack(ProcessSample("", used, self.root_activity), "stack of it\n") for key in keys}
 
@@ -84,7 +90,7 @@ class Scene:
 
     async def turn(self, seconds: float = 0.0) -> None:
         self.clock += seconds
-        for name in ("t", "r"):
+        for name in ("t",) if self.silent else ("t", "r"):
             list(self.heartbeats.record(self.state, Heartbeat(name, f"actor {name}", 1), self.clock))
         await self.watch.turn()
 
@@ -199,6 +205,30 @@ async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path: Path, monkeyp
     await scene.turn(6.0)
     await until_idle(scene)
     assert [type(event).__name__ for event in scene.offered] == ["StallsFound"]
+
+
+async def test_the_node_of_a_silent_rank_is_asked_why_until_it_answers_and_again_in_the_next_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, monkeypatch)
+    scene.stand(10.0)
+    await scene.turn()
+    scene.silent = True
+
+    async def sentences(*seconds: float) -> list[str]:
+        for more in seconds:
+            await scene.turn(more)
+            await stall_watch.asyncio.sleep(0.01)
+        return [stall.sentence.rpartition("; ")[2] for stall in scene.state.stalls]
+
+    unknown = "r/0 does not answer: it is stopped, or C code of it holds the GIL"
+    assert await sentences(7.0, 40.0, 20.0) == [unknown], "not asked before 8 s, and no answer at 47 and 67"
+    scene.gil_lines = ["r.py:4 in f"]
+    assert await sentences(20.0, 2.0) == ["r/0 does not answer: C code that it called at r.py:4 in f holds the GIL"]
+    scene.silent = False
+    await sentences(2.0)
+    scene.silent, scene.gil_lines = True, ["r.py:9 in g"]
+    assert await sentences(70.0, 2.0) == ["r/0 does not answer: C code that it called at r.py:9 in g holds the GIL"]
 
 
 async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,3 +251,17 @@ def test_threads_with_the_user_s_code_come_first_in_the_text() -> None:
     threads = [dljobs, thread("loader", "/home/u/load.py"), thread("user", "/home/u/train.py")]
     names = [row.split('"')[1] for row in stacks.text(threads).splitlines() if row.startswith("thread")]
     assert names == ["user", "loader", "dljob-lines"]
+
+
+def test_the_line_of_who_holds_the_gil_is_of_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def thread(name: str, file: str, *, owns_gil: bool) -> dict[str, Any]:
+        frames = [{"name": "findall", "filename": "/usr/lib/python3.11/re.py", "line": 240}]
+        frames += [{"name": "f", "filename": file, "line": 7}]
+        return {"thread_name": name, "os_thread_id": 1, "active": True, "owns_gil": owns_gil, "frames": frames}
+
+    main, call = "/home/u/train.py", "/home/u/reward.py"
+    for owner, line in ((call, "reward.py:7 in f"), (main, "train.py:7 in f"), ("", "")):
+        threads = [thread("MainThread", main, owns_gil=owner == main), thread("rpc_1", call, owns_gil=owner == call)]
+        monkeypatch.setattr(stacks, "dump", lambda _pid, _end, threads=threads: (threads, ""))
+        (seen,) = stacks.sample_processes([stacks.DumpTarget("r/0", os.getpid(), os.getpid())], stacks=True)
+        assert seen.sample.gil_line == line

@@ -170,6 +170,8 @@ class ProcessSample:
     """Function of torch.distributed that user code has called, such as "all_reduce"; empty: it is in none."""
     runs: bool = False
     """Whether one of its threads ran or waited for a CPU; like `where`, some looks do not tell it."""
+    gil_line: str = ""
+    """Innermost line of user code of the thread that holds the GIL; empty: no such thread has any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dljob.master.state.hang import LONGEST_FACTOR, busy_after, idle_after
+from dljob.master.state.hang import LONGEST_FACTOR, ProcessSample, busy_after, idle_after
 from dljob.master.state.state import RankKey, RankPhase
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class RankFacts:
     """When its present process was ordered."""
     silent_s: float = 0.0
     """Seconds since its host was last heard."""
+    sample: ProcessSample | None = None
+    """Its process as its node saw it during this silence; None: the node was not asked, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,8 +446,9 @@ class WaitGraph:
         if not facts.ready:
             words = f"is {facts.phase} (it is not ready)"
             return self._end((*key, "not ready"), facts.since, words, can_hang=False)
-        words = "does not answer: it is stopped, or C code of it holds the GIL"
-        return self._end((*key, "silent"), self._now - facts.silent_s, words, can_hang=True)
+        vertex = self._end((*key, "silent"), self._now - facts.silent_s, _silence(facts.sample), can_hang=True)
+        vertex.line = facts.sample.gil_line if facts.sample is not None else ""
+        return vertex
 
     def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
         vertex = self._vertices.get(key)
@@ -583,6 +586,10 @@ class WaitGraph:
             root=ranks[0] if len(ranks) == 1 else None,
             silence=self._now - since,
         )
+
+    def silent_ranks(self, longer_than: float) -> tuple[RankKey, ...]:
+        """Return the ready ranks that were not heard for more than so many seconds, though they should be."""
+        return tuple(key for key, rank in self._facts.items() if rank.silent_s > longer_than and rank.ready)
 
     def waits(self) -> Iterator[tuple[WaitId, float]]:
         """Yield each wait, and when it began."""
@@ -762,6 +769,15 @@ def _words(activity: Activity) -> str:
             return f"is{at_line or ' in its own code'}"
         case _:
             return f"is{at_line} in thread {activity.label}"
+
+
+def _silence(sample: ProcessSample | None) -> str:
+    """Return in words why a process is silent, as far as its node can see it."""
+    if sample is not None and sample.stopped:
+        return f"does not answer: {sample.stopped}"
+    if sample is not None and sample.gil_line:
+        return f"does not answer: C code that it called at {sample.gil_line} holds the GIL"
+    return "does not answer: it is stopped, or C code of it holds the GIL"
 
 
 def _awaited(wait: Wait) -> str:

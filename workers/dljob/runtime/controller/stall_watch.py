@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dljob.master.failure.stalling import standing_stalls
 from dljob.master.state import events as ev
-from dljob.master.state.hang import Where
+from dljob.master.state.hang import ProcessSample, Where
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
@@ -25,7 +25,7 @@ from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.stack_collector import RankSampler
 from dljob.runtime.journal.setup import Setup
-from dljob.tasks import TaskOwner
+from dljob.tasks import TaskOwner, nobody_waits
 
 log = logging.getLogger(__package__)
 EVERY_S, MOST_S, SHARE = 2.0, 10.0, 0.018
@@ -41,7 +41,9 @@ KNOWN_S = STANDS_S + 2 * EVERY_S
 UNSURE_S = 30.0
 """Seconds for which a new PrimeMaster lets a recorded stall stand whose ranks it has not heard yet."""
 SHOWN = 16
-"""Most ranks of a stall whose stacks are written down, the root's first."""
+"""Most ranks of a stall whose stacks are written down, the root's first, and most silent ranks that one look is at."""
+SILENCE_S, SILENCE_AGAIN_S = 8.0, 30.0
+"""Seconds of silence after which a rank's node is asked why, and again after no answer: before a stall is told."""
 
 Offer = Callable[..., Awaitable[None]]
 
@@ -78,6 +80,8 @@ class StallWatch:
         self._looked_at: dict[str, float] = {}
         """Stall -> the silence at which its root is looked at again."""
         self._looking: set[str] = set()
+        self._silent_samples: dict[RankKey, tuple[int, float, ProcessSample | None]] = {}
+        """Silent rank -> its incarnation, when its node was asked why, and what the node saw."""
         self._sampler = RankSampler(backend, state)
         self.pause_s = EVERY_S
         """Seconds until the next look."""
@@ -126,6 +130,7 @@ class StallWatch:
             before = self._seen.get(wait)
             seen[wait] = before if before is not None and abs(before[0] - began) < SAME_S else (began, now)
         self._seen = seen
+        self._ask_why_silent(state, graph.silent_ranks(SILENCE_S), now)
         return graph.findings(state.job.fault_tolerance.hang, {wait: at for wait, (_, at) in seen.items()})
 
     def _reports(self) -> Mapping[RankKey, RankWaits]:
@@ -145,8 +150,33 @@ class StallWatch:
             heard = self._heartbeats.heard(state.hosts[state.job.roles[key[0]].host_of(key[1])].actor)
             silent_s = 0.0 if heard is None else max(0.0, now - heard)
             ready = rank.phase is RankPhase.READY
-            facts[key] = RankFacts(rank.incarnation, rank.phase.value, ready, rank.since, silent_s)
+            _, _, sample = self._silent_samples.get(key, (0, 0.0, None))
+            facts[key] = RankFacts(rank.incarnation, rank.phase.value, ready, rank.since, silent_s, sample)
         return facts
+
+    # -- ranks that are silent
+
+    def _ask_why_silent(self, state: JobState, ranks: Sequence[RankKey], now: float) -> None:
+        """Have the nodes of silent ranks look at their processes: those cannot tell it themselves."""
+        known = {
+            key: row
+            for key in ranks
+            if (row := self._silent_samples.get(key)) and row[0] == state.ranks[key].incarnation
+        }
+        wanted = [
+            key
+            for key in ranks
+            if key not in known or (known[key][2] is None and now - known[key][1] > SILENCE_AGAIN_S)
+        ]
+        asked = {key: (state.ranks[key].incarnation, now, None) for key in wanted[:SHOWN]}
+        self._silent_samples = {**known, **asked}
+        if asked:
+            self._owner.start("look at silent ranks", self._look_at_silent(asked), nobody_waits)
+
+    async def _look_at_silent(self, asked: Mapping[RankKey, tuple[int, float, None]]) -> None:
+        for key, look in (await self._sampler.sample(asked, stacks=True)).items():
+            if self._silent_samples.get(key) == asked[key]:  # neither heard again, nor restarted
+                self._silent_samples[key] = (*asked[key][:2], look.sample)
 
     # -- roots that stand as still as if they hung
 

@@ -98,7 +98,8 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
         return ProcessStack(replace(seen, activity=Where.DEBUGGER if is_held else Where.UNKNOWN), why_not)
     frames = user_frames(threads, target.pid)
     activity = Where.DEBUGGER if is_held else activity_of(frames)
-    place = replace(seen, activity=activity, at_line=line(frames), call=torch_call(frames))
+    gil_line = next((line(thread["frames"]) for thread in threads if thread.get("owns_gil")), "")
+    place = replace(seen, activity=activity, at_line=line(frames), call=torch_call(frames), gil_line=gil_line)
     return ProcessStack(place, text(threads))
 
 
