@@ -12,6 +12,7 @@ from dljob.api.views import items, nested
 from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
+from dljob.master.state.hang import STOPPED
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, POD, VERDICTS, CauseKind, Remedy, of_fault
@@ -31,6 +32,7 @@ WAITS = (
     "see in its stack and log what it does there; an evaluation or another long step may go on by itself, else it is"
     " restarted after hang.idleSeconds, or hang.busySeconds where it computes"
 )
+STOPPED_ADVICE = "let the process go on, kill -CONT with its pid on its node, or restart it; see who stopped it"
 NOBODY = "see in its stack and log what it waits for, and who was to bring that"
 CIRCLE = (
     "break the circle: have no call wait for one that needs its place, or give the method more places,"
@@ -159,6 +161,8 @@ def _stalls(status: Json) -> Sequence[Json]:
 def _advice_for(stall: Json) -> str:
     if stall.get("circle"):
         return CIRCLE
+    if STOPPED in str(stall["sentence"]):
+        return STOPPED_ADVICE
     if stall.get("hung"):
         return STANDS
     return WAITS if stall.get("root") else NOBODY
@@ -180,7 +184,7 @@ def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> lis
     if os.sep not in name:
         lines.append(f"      dljob stack {name}{flags}")
         # What may still go on by itself must not be killed by somebody who only follows advice.
-        is_hung = any(stall.get("hung") for stall in stalls)
+        is_hung = any(stall.get("hung") or STOPPED in str(stall["sentence"]) for stall in stalls)
         lines += [f"      dljob restart {name} {root}{flags}"] if root and is_hung else []
     return lines
 

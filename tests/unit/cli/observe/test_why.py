@@ -435,10 +435,13 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
     for stall, advice in (
         (circle, diagnosis.CIRCLE),
         ({**STALL, "hung": True}, diagnosis.STANDS),
+        ({**STALL, "sentence": "process 7 is stopped by a signal (state T)"}, diagnosis.STOPPED_ADVICE),
         ({**STALL, "root": None}, diagnosis.NOBODY),
     ):
         _, lines = explained({**said, "stalls": [stall]})
         assert f"next: {advice}" in lines
-        assert ("      dljob restart ppo reward/0 -n team" in lines) is (advice == diagnosis.STANDS)
+        assert ("      dljob restart ppo reward/0 -n team" in lines) is (
+            advice in (diagnosis.STANDS, diagnosis.STOPPED_ADVICE)
+        )
     # A job that has ended stands still no more, whatever is left in its status.
     assert explained({**said, "phase": "Succeeded", "recentFaults": []})[0] is CauseKind.NOTHING

@@ -346,6 +346,17 @@ def test_a_process_that_does_not_look_at_what_it_does_is_the_root() -> None:
     assert not WaitGraph({("t", 0): waiting, ("r", 0): silent}, later, NOW).findings(POLICY, {})
 
 
+def test_a_process_that_is_stopped_is_told_as_soon_as_a_circle() -> None:
+    for began, sample, is_told in (
+        (NOW - 11, ProcessSample("process 7 is stopped by a signal (state T)"), True),
+        (NOW - 9, ProcessSample("process 7 is stopped by a signal (state T)"), False),
+        (NOW - 11, ProcessSample(gil_line="r.py:4 in f"), False),
+    ):
+        rows = {"t/0": [main("", wait("r", "f", began, ("r", 0, "t/0:p:1")))]}
+        facts = {"r/0": RankFacts(1, "Ready", ready=True, silent_s=NOW - began, sample=sample)}
+        assert bool(found(rows, facts=facts)) is is_told
+
+
 def test_a_producer_that_has_just_started_again_gets_its_time() -> None:
     rows = {"e/0": [main("", wait("done", "get", 900.0, kind="queue"))], "p/0": [main("p.py:3 in run")]}
     assert not found(rows, facts={"p/0": RankFacts(2, "Starting", ready=False, since=NOW - 5)})

@@ -34,8 +34,8 @@ FRESH_S = 12.0
 lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
 PrimeMaster by a heartbeat."""
 CIRCLE_S = 10.0
-"""Seconds after which a circle is told: it cannot end by itself, and what is reported of its members is some seconds
-old."""
+"""Seconds after which a circle, or a stopped process, is told: neither ends by itself, and what is reported is some
+seconds old."""
 STANDS_S = 5.0
 """Seconds for which a wait must have been seen before it counts: reports of two ranks are not of the same moment."""
 SILENT_S = 6.0
@@ -249,6 +249,8 @@ class _Vertex:
     """Whether it goes on by itself, and so cannot be to blame."""
     works: bool = False
     """Whether its process uses a CPU, by its own word."""
+    is_stopped: bool = False
+    """Whether its process cannot run, as its node saw."""
     finished: int = 0
     at: float = 0.0
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
@@ -447,7 +449,8 @@ class WaitGraph:
             words = f"is {facts.phase} (it is not ready)"
             return self._end((*key, "not ready"), facts.since, words, can_hang=False)
         vertex = self._end((*key, "silent"), self._now - facts.silent_s, _silence(facts.sample), can_hang=True)
-        vertex.line = facts.sample.gil_line if facts.sample is not None else ""
+        if facts.sample is not None:
+            vertex.line, vertex.is_stopped = facts.sample.gil_line, bool(facts.sample.stopped)
         return vertex
 
     def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
@@ -609,7 +612,7 @@ class WaitGraph:
                 return None
         else:
             silence = min(age, self._now - end.at)
-            if silence <= told_after(wait, policy, works=root.works):
+            if silence <= (CIRCLE_S if root.is_stopped else told_after(wait, policy, works=root.works)):
                 return None
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []
