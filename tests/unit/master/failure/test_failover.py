@@ -45,7 +45,7 @@ def test_a_restart_says_which_rule_it_follows_what_it_costs_and_how_long_it_wait
     world.now += limits.JOIN_S + 1
     world.kill("w", 2)
     why = transition(world.state, world.pending[0], world.now).reason.partition("; Restarting w/2: ")[0]
-    assert why == ("restartPolicy of w restarts w at level Process; 2 of 10 restarts used within 3600 s; backoff 1.0 s")
+    assert why == ("restartPolicy of w restarts w at level Process; 2 of 10 restarts used within 1h00m; backoff 1.0 s")
 
 
 def test_a_killed_rank_restarts_alone_at_once_and_says_how_long_it_took():
@@ -161,7 +161,7 @@ def test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_e
     fail(world, "w", 1)
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
     assert world.state.verdict.message.startswith("w/1: process gone")
-    assert "1 of the job within 3600 s" in world.state.verdict.message
+    assert "1 of the job within 1h00m" in world.state.verdict.message
     assert world.state.phase is Phase.FAILED
 
 

@@ -324,14 +324,14 @@ def test_a_replaced_node_whose_other_role_has_no_restarts_left_names_the_rank_th
     first, last = world.state.faults
     assert (first.rank, last.level, last.target, last.rank, last.root) == ("t/1", "Fail", "t/1", "", first.id)
     assert world.state.verdict.message.startswith("t/1: DeviceError")
-    assert "no restarts are left: 0 of b" in world.state.verdict.message
+    assert "b may not restart: maxRestarts is 0" in world.state.verdict.message
 
 
 def test_a_replaced_node_of_a_role_without_restarts_left_ends_the_job_and_restarts_no_other_role():
     world = shared_node(t={"restartPolicy": {"maxRestarts": 0}})
     (fault,) = world.state.faults
     assert (fault.rank, fault.level, fault.target) == ("t/1", "Fail", "t/1")
-    assert "no restarts are left: 0 of t" in world.state.verdict.message
+    assert "t may not restart: maxRestarts is 0" in world.state.verdict.message
 
 
 def test_a_lost_store_is_named_also_where_a_rule_replaces_the_node_of_its_world():

@@ -28,7 +28,7 @@ from dljob.master.state.state import RankKey, RankPhase, RankState
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
-from dljob.telemetry.wording import counted
+from dljob.telemetry.wording import counted, seconds
 
 # How nodes end without notice: those of one rack may be reported in both ways.
 _UNANNOUNCED = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
@@ -210,7 +210,7 @@ def _begin(d: StateTransaction, order: RestartOrder | None, failure: Failure | N
 def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
     """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
     most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
-    cost = f"{used} of {counted(most, 'restart')} used within {d.job.fault_tolerance.window_seconds} s"
+    cost = f"{used} of {counted(most, 'restart')} used within {seconds(d.job.fault_tolerance.window_seconds)}"
     paid = cost if decision.counts else "it costs no budget"
     return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
@@ -293,14 +293,15 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
             last = at if budget.limit(d, at, role) else level
             whose = "the job" if last is Level.JOB else role
-            most, window = budget.limit(d, last, role), d.job.fault_tolerance.window_seconds
-            message = f"{cause}; no restarts are left: {most} of {whose} within {window} s"
+            most, window = budget.limit(d, last, role), seconds(d.job.fault_tolerance.window_seconds)
+            used = f"no restarts are left: {most} of {whose} within {window}"
+            message = f"{cause}; {used if most else f'{whose} may not restart: maxRestarts is 0'}"
             ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger
     if at is not level:
         allowed = counted(budget.limit(d, level, role), "restart")
-        used = f"the budget of {allowed} of {role} within {d.job.fault_tolerance.window_seconds} s is used up"
+        used = f"the budget of {allowed} of {role} within {seconds(d.job.fault_tolerance.window_seconds)} is used up"
         d.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
     budget.add(d, budget.key(at, role))
     return at
@@ -342,10 +343,10 @@ def settle(d: StateTransaction, key: RankKey) -> None:
         return
     d.incidents = d.incidents.delete(number)
     d.recover_faults(incident.faults)
-    seconds = d.now - incident.detected
+    lasted = d.now - incident.detected
     count = len(incident.members)
-    message = f"{counted(count, 'rank')} ready again {seconds:.2f} s after the failure"
-    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=seconds)
+    message = f"{counted(count, 'rank')} ready again {lasted:.2f} s after the failure"
+    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=lasted)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
     if spares.per_node(d):
         _keep_spares(d, incident.members)
