@@ -640,6 +640,73 @@ STALLS = (
         limit_s=120,
     ),
     Cause(
+        name="filter-that-lets-nothing-through",
+        group="user code",
+        program="""
+    import time
+    from dljob import DataQueue, Worker, progress
+    class Feeder(Worker):
+        def run(self):
+            for number in range(1, 10000):
+                DataQueue("raw").put(number)
+                if number <= 20:
+                    DataQueue("done").get()
+                elif number == 21:
+                    self.wait_for_one()
+                progress(number)
+        def wait_for_one(self):
+            import threading
+            threading.Thread(target=self.feed, daemon=True).start()
+            DataQueue("done").get()
+        def feed(self):
+            for number in range(100000):
+                DataQueue("raw").put(number)
+                time.sleep(0.1)
+    class Engine(Worker):
+        def run(self):
+            for task in range(100000):
+                item = DataQueue("raw").get()
+                if task < 20:
+                    DataQueue("done").put(item)
+                time.sleep(0.1)
+    """,
+        roles=FEEDER_AND_ENGINE,
+        kind=STALL,
+        whom="engine/0",
+        says=("done",),
+        ends=False,
+        limit_s=260,
+    ),
+    Cause(
+        name="stream-that-does-not-go-on",
+        group="user code",
+        program="""
+    import time
+    from dljob import RoleGroup, Worker, progress, rpc
+    class Reward(Worker):
+        calls = 0
+        @rpc(stream=4)
+        def score(self):
+            for item in range(4):
+                yield item
+            self.calls += 1
+            while self.calls == 12:
+                time.sleep(1)  # CAUSE
+            time.sleep(0.1)
+            yield 5
+    class Trainer(Worker):
+        def run(self):
+            for step in range(1, 1000):
+                list(RoleGroup("reward").score())
+                progress(step)
+    """,
+        roles=CALLER_AND_CALLEE,
+        kind=STALL,
+        whom="reward/0",
+        ends=False,
+        limit_s=120,
+    ),
+    Cause(
         name="lock-taken-twice",
         group="user code",
         program="""

@@ -13,6 +13,7 @@ from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
 from dljob.master.state.hang import STOPPED
+from dljob.master.state.waits import ENDED_WELL, GO_ON
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, POD, VERDICTS, CauseKind, Remedy, of_fault
@@ -31,6 +32,11 @@ STANDS = "see what it does there in its stack and log; a restart of it ends the 
 WAITS = (
     "see in its stack and log what it does there; an evaluation or another long step may go on by itself, else it is"
     " restarted after hang.idleSeconds, or hang.busySeconds where it computes"
+)
+GOES_ON_ADVICE = "see in its stack and log what it does instead: a filter that lets nothing through, say; it is no hang"
+ENDED_ADVICE = (
+    "see in its log why it ended; who brings items closes the queue at its end, and all ranks of a torch group have to"
+    " make as many steps"
 )
 STOPPED_ADVICE = "let the process go on, kill -CONT with its pid on its node, or restart it; see who stopped it"
 NOBODY = "see in its stack and log what it waits for, and who was to bring that"
@@ -163,6 +169,10 @@ def _advice_for(stall: Json) -> str:
         return CIRCLE
     if STOPPED in str(stall["sentence"]):
         return STOPPED_ADVICE
+    if ENDED_WELL in str(stall["sentence"]):
+        return ENDED_ADVICE
+    if any(words in str(stall["sentence"]) for words in GO_ON):
+        return GOES_ON_ADVICE
     if stall.get("hung"):
         return STANDS
     return WAITS if stall.get("root") else NOBODY

@@ -436,6 +436,8 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
         (circle, diagnosis.CIRCLE),
         ({**STALL, "hung": True}, diagnosis.STANDS),
         ({**STALL, "sentence": "process 7 is stopped by a signal (state T)"}, diagnosis.STOPPED_ADVICE),
+        ({**STALL, "sentence": "t/0 has waited 61 s; p/0 ended with code 0"}, diagnosis.ENDED_ADVICE),
+        ({**STALL, "sentence": "t/0 has waited 4m00s; p/0 goes on, and puts none"}, diagnosis.GOES_ON_ADVICE),
         ({**STALL, "root": None}, diagnosis.NOBODY),
     ):
         _, lines = explained({**said, "stalls": [stall]})

@@ -305,6 +305,65 @@ def test_room_comes_from_consumers_and_versions_from_their_publisher() -> None:
     assert stale.root == ("t", 0)
 
 
+def goes_on(line: str) -> list[Any]:
+    return main(line, touched=NOW - 1)
+
+
+@pytest.mark.parametrize(
+    ("awaited", "uses", "words"),
+    [
+        (wait("q", "get", 700.0, kind="queue"), {"queue:q": ["put"]}, "for an item of queue q at t.py:1; w/0 {} none"),
+        (wait("q", "put", 700.0, kind="queue"), {"queue:q": ["get"]}, "for room in queue q at t.py:1; w/0 {} none"),
+        (
+            wait("p", "receive", 700.0, kind="weights"),
+            {"weights:p": ["put"]},
+            "for a version of weights p at t.py:1; w/0 {} none",
+        ),
+        (wait("w/0", "f", 700.0, ("w", 0, "t/0:p:1")), {}, "for w/0.f at t.py:1; w/0 {} it"),
+    ],
+)
+def test_who_goes_on_without_ending_a_wait_is_told_after_the_idle_bound(
+    awaited: list[Any], uses: dict[str, list[str]], words: str
+) -> None:
+    act = {"get": "puts", "put": "takes", "receive": "publishes", "f": "does not answer"}[awaited[2]]
+    rows = {"t/0": [main("t.py:1", awaited, touched=700.0)], "w/0": [goes_on("w.py:2")]}
+    if awaited[0] == "call":
+        rows["w/0"] = [call("t/0:p:1", "f", "w.py:2", touched=NOW - 1)]
+    stall = one(rows, {"w/0": uses})
+    assert stall.sentence == "t/0 has waited {} " + words.replace("{}", "goes on, and " + act)
+    assert (stall.ranks, stall.root, stall.can_hang, stall.since) == ((("t", 0),), ("w", 0), False, 700.0)
+    for differs in ({3: NOW - 170.0}, {4: [4, 0.1, 0.5]}, {4: [9, 11.0, 0.5]}, {4: [9, 0.1, 101.0]}):
+        other = [differs.get(place, part) for place, part in enumerate(awaited)]
+        assert not found({**rows, "t/0": [main("t.py:1", other, touched=700.0)]}, {"w/0": uses}), differs
+
+
+def test_nobody_is_named_where_nobody_has_brought_anything_and_a_process_is_new() -> None:
+    rows = {"t/0": [main("", wait("q", "get", 700.0, kind="queue"), touched=700.0)], "w/0": [goes_on("w.py:2")]}
+    assert not found(rows, facts={"w/0": RankFacts(1, "Ready", ready=True, since=NOW - 5)})
+    assert one(rows, facts={"w/0": RankFacts(1, "Ready", ready=True, since=NOW - 70)}).root is None
+
+
+def test_several_who_go_on_without_ending_a_wait_are_named() -> None:
+    rows = {f"w/{rank}": [goes_on("w.py:2")] for rank in range(8)}
+    rows |= {f"t/{rank}": [main("", wait("q", "get", 700.0 + rank, kind="queue"), touched=700.0)] for rank in (0, 1)}
+    stall = one(rows, {f"w/{rank}": {"queue:q": ["put"]} for rank in range(8)})
+    names = "w/0, w/1, w/2, w/3, w/4, w/5, ..."
+    assert stall.sentence == f"t/0 has waited {{}} for an item of queue q; {names} go on, and put none"
+    assert (set(stall.ranks), stall.root) == ({("t", 0), ("t", 1)}, None)
+
+
+def test_of_a_circle_each_wait_that_is_no_call_is_told_from_the_first_member_on() -> None:
+    rows = {
+        "b/0": [main("b.py:2 in run", wait("full", "put", 970.0, kind="queue"), touched=970.0)],
+        "a/0": [main("a.py:1 in run", wait("policy", "receive", 980.0, kind="weights"), touched=970.0)],
+    }
+    uses = {"a/0": {"queue:full": ["get"]}, "b/0": {"queue:full": ["put"], "weights:policy": ["put"]}}
+    assert one(rows, uses).sentence == (
+        "a/0 -> b/0 -> a/0: a circle, for {}, nobody in it can go on (a/0 waits for a version of weights policy at"
+        " a.py:1 in run, b/0 waits for room in queue full at b.py:2 in run)"
+    )
+
+
 def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     stall = one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, {"e/0": {"queue:done": ["get"]}})
     assert "no rank that runs has put anything into it" in stall.sentence
@@ -344,6 +403,11 @@ def test_a_process_that_does_not_look_at_what_it_does_is_the_root() -> None:
     later = {("t", 0): facts["t", 0], ("r", 0): RankFacts(2, "Ready", ready=True)}
     assert not list(WaitGraph({("r", 0): silent, ("x", 0): silent}, later, NOW).waits())
     assert not WaitGraph({("t", 0): waiting, ("r", 0): silent}, later, NOW).findings(POLICY, {})
+
+
+def test_silent_are_only_ranks_that_should_be_heard() -> None:
+    facts = {("r", n): RankFacts(1, "Ready", ready=n < 2, silent_s=9.0 * (n != 1)) for n in range(3)}
+    assert WaitGraph({}, facts, NOW).silent_ranks(8.0) == (("r", 0),)
 
 
 def test_a_process_that_is_stopped_is_told_as_soon_as_a_circle() -> None:
@@ -388,7 +452,8 @@ def test_a_callee_that_is_not_heard_is_the_root() -> None:
         ),
         (ProcessSample(), "it is stopped, or C code of it holds the GIL", ""),
     ):
-        stall = one(rows, facts={"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0, sample=sample)})
+        facts = {"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0, sample=sample)}
+        stall = one(rows, facts=facts)
         assert stall.sentence == f"t/0 has waited {{}} for r/0.f; r/0 does not answer: {words}"
         assert stall.line == line
 
@@ -551,6 +616,16 @@ def test_ranks_in_a_torch_group_wait_for_who_is_not_in_it(last: Rows, facts: dic
     assert stall.root == ("t", 2)
     assert set(stall.ranks) == {("t", 0), ("t", 1), ("t", 2)}
     assert stall.can_hang is not ("ended" in root or "Starting" in root)
+
+
+def test_of_a_mismatch_the_rank_that_is_alone_elsewhere_comes_first() -> None:
+    odd_one = in_group("t.py:9", call="barrier")
+    for rows, first in (
+        ({"t/0": in_group("t.py:5"), "t/1": in_group("t.py:5"), "t/2": odd_one}, ("t", 2)),
+        ({"t/0": in_group("t.py:5", ranks=2), "t/1": in_group("t.py:9", ranks=2)}, ("t", 0)),
+    ):
+        stall = one(rows)
+        assert (stall.ranks[0], set(stall.ranks), stall.root) == (first, {("t", n) for n in range(len(rows))}, None)
 
 
 def test_a_member_that_goes_on_keeps_a_group_from_being_told() -> None:

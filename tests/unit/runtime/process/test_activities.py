@@ -171,12 +171,17 @@ def test_a_call_that_was_refused_is_no_work() -> None:
     assert activities.report(0.0)["finished"] == before + 1
 
 
-def test_a_wait_that_ends_by_an_error_is_no_measure_of_the_next_one() -> None:
+def test_a_wait_that_ends_by_an_error_is_no_progress_and_no_measure_of_the_next_one() -> None:
+    activities.begin_main()
+    touched = activities.present().touched
     before = activities.report(0.0)["finished"]
     with contextlib.suppress(TimeoutError), Waiting("queue", "it", "get", lambda: ()):
         raise TimeoutError
     assert not activities._durations
-    assert activities.report(0.0)["finished"] == before
+    assert (activities.report(0.0)["finished"], activities.present().touched) == (before, touched)
+    with Waiting("queue", "it", "get", lambda: ()):
+        pass
+    assert activities.present().touched > touched
 
 
 def test_a_step_and_an_item_are_progress() -> None:

@@ -33,6 +33,8 @@ FRESH_S = 12.0
 """Least seconds of silence after which anything but a circle is told: a report that differs from the one before only in
 lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
 PrimeMaster by a heartbeat."""
+ENDED_WELL, GO_ON = "ended with code 0", ("goes on, and ", "go on, and ")
+"""What is said of a rank that others wait for, though it has ended; of one, or some, that do something else."""
 CIRCLE_S = 10.0
 """Seconds after which a circle, or a stopped process, is told: neither ends by itself, and what is reported is some
 seconds old."""
@@ -256,6 +258,8 @@ class _Vertex:
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
     stuck: bool = False
     """Whether it is in a circle, or waits for one."""
+    suspects: tuple[RankKey, ...] = ()
+    """Of an end that is no rank: those to look at first."""
 
     @property
     def rank(self) -> RankKey:
@@ -396,7 +400,7 @@ class WaitGraph:
                 continue
             facts = self._facts[key]
             if key not in self._reports:
-                ended.append(self._end((*key, "gone"), facts.since, "ended with code 0", can_hang=False))
+                ended.append(self._end((*key, "gone"), facts.since, ENDED_WELL, can_hang=False))
                 continue
             rows = self._by_rank[key]
             others = [vertex for activity_there, vertex in rows if key != waiter or activity_there.id != activity.id]
@@ -421,8 +425,9 @@ class WaitGraph:
                 absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), wait.since, words, can_hang=False)]
             elif not absent:
                 since = max(own_wait.since for _, own_wait in in_group.values())
-                words = _all_in_group(in_group)
+                words, odd_one = _all_in_group(in_group)
                 absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), since, words, can_hang=False)]
+                absent[0].suspects = tuple((role, rank) for rank in odd_one)
             self._absent_of[group] = sorted(absent, key=lambda vertex: vertex.key[2] != "ended")[:MOST_ABSENT]
         return self._absent_of[group]
 
@@ -437,7 +442,7 @@ class WaitGraph:
         """Return what a rank does that is not in a torch group where others wait."""
         facts = self._facts[key]
         if facts.phase == ENDED:
-            return self._end((*key, "ended"), facts.since, "ended with code 0: uneven data?", can_hang=False)
+            return self._end((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?", can_hang=False)
         if not facts.ready or facts.silent_s > SILENT_S:
             return self._not_heard(key, facts)
         rows = [vertex for activity, vertex in self._by_rank.get(key, ()) if activity.kind in ("main", "call")]
@@ -613,11 +618,12 @@ class WaitGraph:
         else:
             silence = min(age, self._now - end.at)
             if silence <= (CIRCLE_S if root.is_stopped else told_after(wait, policy, works=root.works)):
-                return None
+                return self._starved(vertex, edge, wait, policy)
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []
         sentence = self._sentence(vertex, wait, chain, members)
-        ranks = tuple(dict.fromkeys(member.rank for member in chain if member.key[0] != NOBODY))
+        in_chain = (member.rank for member in chain if member.key[0] != NOBODY)
+        ranks = tuple(dict.fromkeys((*root.suspects, *in_chain)))
         # Of a circle any member may be restarted: the first by name, so that each PrimeMaster chooses the same.
         root = min(members, key=lambda member: member.key) if circle else root
         name = f"{'/'.join(map(str, root.rank))} {root.incarnation} {root.key[2]}"
@@ -636,6 +642,28 @@ class WaitGraph:
             idle_after=idle_after(wait, policy),
             busy_after=busy_after(wait, policy),
             finished=root.finished,
+        )
+
+    def _starved(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
+        """Return that a wait does not end, though those who could end it go on: with something else."""
+        age = self._now - wait.since
+        if wait.count < MEASURED or age <= idle_after(wait, policy):
+            return None
+        others = sorted({other.rank for group in edge.groups for other in group if other.rank[0] != NOBODY})
+        if not others:
+            return None
+        names = ", ".join(f"{role}/{rank}" for role, rank in others[:LONGEST_CHAIN])
+        names += ", ..." if len(others) > LONGEST_CHAIN else ""
+        one, many = _OMITTED.get((wait.kind, wait.method)) or _OMITTED.get((wait.kind, ""), _OMITTED["call", ""])
+        goes_on = f"{GO_ON[0]}{one}" if len(others) == 1 else f"{GO_ON[1]}{many}"
+        line = f" at {vertex.line}" if vertex.line else ""
+        return WaitFinding(
+            name=f"starved {wait.kind}:{wait.name} {wait.method}",
+            sentence=f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}{line}; {names} {goes_on}",
+            since=wait.since,
+            ranks=(vertex.rank,),
+            root=others[0] if len(others) == 1 else None,
+            silence=age,
         )
 
     @staticmethod
@@ -657,11 +685,14 @@ class WaitGraph:
 
     def _sentence(self, vertex: _Vertex, wait: Wait, chain: Sequence[_Vertex], members: Sequence[_Vertex]) -> str:
         if members:
+            # From the first by name on, so that each report, and each PrimeMaster, tells the same circle alike.
+            first = min(range(len(members)), key=lambda index: members[index].key)
+            members = [*members[first:], *members[:first]]
             names = " -> ".join(dict.fromkeys(map(_name, members)))
             report = self._reports.get(members[0].rank)
             many = len(report.activities) + report.more if report is not None else 0
             more = f"; {many} calls of {_rank_name(members[0])} wait" if many > 1 else ""
-            places = dict.fromkeys(f"{_rank_name(member)} at {member.line}" for member in members if member.line)
+            places = dict.fromkeys(filter(None, map(_place_in_circle, members)))
             lines = ", ".join(list(places)[:LONGEST_CHAIN])
             names += f" -> {_name(members[0])}"
             waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}: "
@@ -727,6 +758,16 @@ def _joined(findings: Sequence[WaitFinding]) -> WaitFinding:
 # -- words
 
 
+_OMITTED = {
+    ("queue", "get"): ("puts none", "put none"),
+    ("queue", "put"): ("takes none", "take none"),
+    ("weights", ""): ("publishes none", "publish none"),
+    ("group", ""): ("is not in it", "are not in it"),
+    ("call", ""): ("does not answer it", "do not answer it"),
+}
+"""(kind, method) of a wait -> what who goes on does not do for it, of one rank and of several."""
+
+
 def _ranks(role: str, numbers: Sequence[int]) -> str:
     """Return ranks in words: `trainer/0, 2 and 17 more`."""
     shown = ", ".join(map(str, numbers[:LONGEST_CHAIN]))
@@ -734,16 +775,19 @@ def _ranks(role: str, numbers: Sequence[int]) -> str:
     return f"{role}/{shown}{f' and {more} more' if more > 0 else ''}"
 
 
-def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> str:
-    """Return in words that all ranks of a torch group are in it: where, the fewest first."""
+def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> tuple[str, list[int]]:
+    """Return in words that all ranks of a torch group are in it and where, the fewest first; and who is alone there."""
     places = [
         (rank, f"in {wait.method}{f' at {activity.line}' if activity.line else ''}")
         for (_, rank), (activity, wait) in waits.items()
     ]
-    is_mismatch = len({place for _, place in places}) > 1
+    ranks_at = {place: [rank for rank, other in places if other == place] for _, place in places}
+    is_mismatch = len(ranks_at) > 1
+    single_ranks = [ranks for ranks in ranks_at.values() if len(ranks) == 1]
+    odd_one = single_ranks[0] if len(single_ranks) == 1 and is_mismatch else []
     cause = "a mismatch of collectives?" if is_mismatch else "a lost connection, or tensors of other sizes?"
     shown = _by_place(next(iter(waits))[0], places)
-    return f"all {len(waits)} ranks of it are in it, and it does not end: {shown}: {cause}"
+    return f"all {len(waits)} ranks of it are in it, and it does not end: {shown}: {cause}", odd_one
 
 
 def _by_place(role: str, places: Iterable[tuple[int, str]]) -> str:
@@ -801,6 +845,14 @@ def _awaited(wait: Wait) -> str:
             return f"{wait.name}.{wait.method} ({ranks}{', ...' if len(wait.targets) > LONGEST_CHAIN else ''})"
         case _:
             return f"{wait.name}.{wait.method}".strip(".")
+
+
+def _place_in_circle(member: _Vertex) -> str:
+    """Return in words what a member of a circle waits for, unless its name says so, and where; empty: not known."""
+    waits = [edge.wait for edge in member.edges if edge.wait is not None and edge.wait.kind != "call"]
+    words = f" waits for {_awaited(waits[0])}" if waits else ""
+    words += f" at {member.line}" if member.line else ""
+    return f"{_rank_name(member)}{words}" if words else ""
 
 
 def _rank_name(vertex: _Vertex) -> str:

@@ -183,9 +183,9 @@ class Waiting:
 
     def __exit__(self, error: object, _value: object, _traceback: object) -> None:
         _waits.pop(self, None)
-        ended = self.activity.touched = monotonic()
         if error is not None:
-            return  # a lost call, or a time-out: how long that took says nothing of how long the next one may take
+            return  # a lost call, or a time-out: nothing came, and the next one may take as long as it likes
+        ended = self.activity.touched = monotonic()
         key = (self.kind, self.name, self.method)
         durations = _durations.get(key)
         if durations is None:

@@ -68,11 +68,12 @@ class Stream:
             raise StopIteration
         if self._started is None:
             self._begin(begun(self._opened, f"{self._target.name}.{self._method}"))
-        while not self._ready():
+        if not self._ready():
+            # One wait for the item, however often a callee answers that it has none yet.
             wait = Waiting("call", self._of.role, self._method, self._unanswered)
             with self._opened.result().standing_still(), wait:
-                number = self._arrivals.wait()
-            self._arrived(number)
+                while not self._ready():
+                    self._arrived(self._arrivals.wait())
         return self._item(StopIteration())
 
     def __aiter__(self) -> Stream:
@@ -87,10 +88,10 @@ class Stream:
             raise StopAsyncIteration
         if self._started is None:
             self._begin(await asyncio.wrap_future(self._opened))
-        while not self._ready():
+        if not self._ready():
             with AwaitedTask("call", self._of.role, self._method, self._unanswered):
-                number = await self._arrivals.coming()
-            self._arrived(number)
+                while not self._ready():
+                    self._arrived(await self._arrivals.coming())
         return self._item(StopAsyncIteration())
 
     def _unanswered(self) -> list[Target]:
