@@ -692,7 +692,7 @@ class WaitGraph:
             report = self._reports.get(members[0].rank)
             many = len(report.activities) + report.more if report is not None else 0
             more = f"; {many} calls of {_rank_name(members[0])} wait" if many > 1 else ""
-            places = dict.fromkeys(filter(None, map(_place_in_circle, members)))
+            places = dict.fromkeys(words for member in members if (words := _place_in_circle(member)))
             lines = ", ".join(list(places)[:LONGEST_CHAIN])
             names += f" -> {_name(members[0])}"
             waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}: "
