@@ -25,7 +25,7 @@ FAULTS = (
     ("Node", "NodeLost", "trainer", "node gpu-0007 stopped answering"),
     ("RoleGroup", "Hang", "trainer", "no step for 180 s while 3 ranks waited in all_reduce"),
     ("Process", "OutOfMemory", "reference", "the kernel ended it: memory of its cgroup was used up"),
-    ("Master", "Unknown", "master", "PrimeMaster restarted: PrimeMaster was lost"),
+    ("Master", "MasterRestarted", "master", "PrimeMaster restarted: PrimeMaster was lost"),
 )
 STAGES = (("noticed", "detect"), ("decided", "decide"), ("placed", "schedule"), ("started", "replace"))
 NASTY = (

@@ -62,7 +62,7 @@ def test_a_scenario_kills_ranks_of_each_kind_of_host_and_the_master(tmp_path: Pa
         {("Killed", "t", "RoleGroup")},
         {("OOMKilled", "a/0", "Process")},
         {("OOMKilled", "f/0", "Process")},
-        {("Unknown", "master", "Master")},
+        {("MasterRestarted", "master", "Master")},
         {("Killed", "f/0", "Process"), ("Killed", "f/1", "Process")},
         {("Killed", "a/0", "Process")},
         {("Killed", "t", "RoleGroup")},
@@ -95,7 +95,7 @@ def test_a_rank_that_runs_out_of_memory_comes_back_with_more_of_it(tmp_path: Pat
     found = play(manifest, text, tmp_path)
     assert sets(found) == [
         {("OOMKilled", "a/1", "Process")},
-        {("Unknown", "master", "Master")},
+        {("MasterRestarted", "master", "Master")},
         {("OOMKilled", "a/1", "Process")},
         {("Killed", "a/0", "Process")},
     ]
@@ -110,7 +110,7 @@ def test_faults_in_the_middle_of_a_recovery_are_recovered(tmp_path: Path) -> Non
     found = play(job(THREADS, WORLD), text, tmp_path)
     assert sets(found) == [
         {("Killed", "t", "RoleGroup")},
-        {("Unknown", "master", "Master")},
+        {("MasterRestarted", "master", "Master")},
         {("Killed", "a/0", "Process")},
     ]
     assert found["faults"][1]["at"] < 12

@@ -129,11 +129,13 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     if phase == "Succeeded":
         lines = [*head, "nothing failed in the end; the job went on after each failure", *_restarts(status)]
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
+    faults, restarts = _without_restarts_beside(faults)
     last = faults[-1]
     remedy = _remedy(last)
     if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
         remedy = remedy._replace(advice=remedy.without_kubernetes)
-    lines = [*head, *_first(last), *_done(status, faults), *_next(last, remedy, name, flags)]
+    where = _kubernetes_nodes(status, last)
+    lines = [*head, *_first(last, where, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
 
@@ -210,6 +212,25 @@ def _without_faults(head: Sequence[str], phase: str, name: str, flags: str) -> D
     return Diagnosis(CauseKind.NOTHING, [*head, "nothing failed"])
 
 
+def _without_restarts_beside(faults: Sequence[Json]) -> tuple[Sequence[Json], list[str]]:
+    """Return the failures without PrimeMaster's restarts during the recovery from the last other one, and their causes.
+
+    Such a restart is no cause of that failure, and delays its end by less than a second.
+    """
+    count = len(faults)
+    while count > 1 and _is_master_restart(faults[count - 1]):
+        count -= 1
+    failure, restarts = faults[count - 1], faults[count:]
+    over = str(failure.get("recoveredAt") or "")
+    if not restarts or (over and over < str(restarts[-1].get("detectedAt"))):
+        return faults, []
+    return faults[:count], [str(restart.get("firstCause")) for restart in restarts]
+
+
+def _is_master_restart(fault: Json) -> bool:
+    return fault.get("target") == MASTER and fault.get("level") not in (WAIT, "Fail") and not _open(fault)
+
+
 def _open(fault: Json) -> bool:
     """Whether the job has not recovered from a fault."""
     return not fault.get("recoveredAt")
@@ -241,14 +262,30 @@ def _whose(fault: Json) -> str:
     return str(fault.get("rank") or fault.get("target"))
 
 
-def _first(fault: Json) -> list[str]:
+def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
+    """Return on which Kubernetes nodes the excluded pods of a failure are, as far as the operator tells it."""
+    words = f"{fault.get('firstCause')} {fault.get('target')}"
+    places = [(str(row.get("pod")), row.get("kubernetesNode")) for row in items(nested(status, "nodes"), "excluded")]
+    # A container that started again in its pod is another node of Ray's.
+    return list(
+        dict.fromkeys(f"pod {pod} is on Kubernetes node {node}" for pod, node in places if node and pod in words)
+    )
+
+
+def _first(fault: Json, where: Sequence[str], restarts: Sequence[str]) -> list[str]:
     rank, (_, cause) = _whose(fault), _cause(fault)
     life = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
     at = f", at {fault['detectedAt']}" if fault.get("detectedAt") else ""
     return [
         one_line(f"first cause: {rank}{life}{at}: {cause}", 2 * WIDTH),
-        *(f"  evidence: {one_line(str(line), WIDTH)}" for line in _most(fault.get("evidence"), EVIDENCE)),
-        *(f"  after it: {one_line(str(line), WIDTH)}" for line in _most(fault.get("followed"), FOLLOWED)),
+        *(
+            f"  evidence: {one_line(str(line), WIDTH)}"
+            for line in _most([*_list(fault.get("evidence")), *where], EVIDENCE)
+        ),
+        *(
+            f"  after it: {one_line(str(line), WIDTH)}"
+            for line in _most([*_list(fault.get("followed")), *restarts], FOLLOWED)
+        ),
     ]
 
 

@@ -33,6 +33,11 @@ class ProcessWatch:
             os.close(self._fd)
         self.pid, self._fd, self._ended = 0, -1, asyncio.Event()
 
+    @property
+    def fd(self) -> int:
+        """The pidfd of the process that is watched, which tells how it ended; -1: none is."""
+        return self._fd
+
     async def ended(self) -> None:
         """Return once the process that is watched has ended."""
         await self._ended.wait()

@@ -203,7 +203,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     count = budget.add(d, budget.MASTER)
     d.count_restart(Level.MASTER)
     cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
-    d.recover_faults((d.add_fault(Level.MASTER, "Unknown", "master", cause),))
+    d.recover_faults((d.add_fault(Level.MASTER, reasons.MASTER_RESTARTED, "master", cause),))
     message = f"{cause}; epoch {event.epoch}, {counted(d.live, 'rank')} still alive"
     d.note(reasons.MASTER_RESTARTED, "master", message, level=Level.MASTER.value)
     if event.journal:

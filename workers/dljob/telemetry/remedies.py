@@ -53,7 +53,8 @@ FAULTS: Mapping[str, Remedy] = {
     ),
     "NodeLost": Remedy(
         CauseKind.NODE,
-        "look at the node: kubectl describe node NODE, or its kernel log",
+        "look at the pod and its node: kubectl describe pod POD, kubectl logs --previous POD, kubectl describe node"
+        " NODE",
         "see who ended it: the machine's kernel log (dmesg) or its other users; on the Ray of dljob run no other node"
         " comes: stop the job, then run it again",
     ),
@@ -135,6 +136,11 @@ RULES: Mapping[str, Remedy] = {
         CauseKind.UNKNOWN,
         "a file that is mapped into memory has no room (df -h; /dev/shm: a container's --shm-size) or was cut off; "
         "else its memory is broken: the node's kernel log (dmesg)",
+    ),
+    "pod-removed": Remedy(
+        CauseKind.NODE,
+        "no error of the job, which goes on in another pod: see who deletes its pods by force (audit log of the API "
+        "server)",
     ),
     # The user's line is not at fault.
     "checkpoint-newer": Remedy(

@@ -89,6 +89,50 @@ def test_the_kind_is_that_of_the_first_cause_and_not_of_its_echo() -> None:
     ]
 
 
+MASTER: dict[str, Any] = {
+    "level": "Master", "reason": "MasterRestarted", "target": "master",
+    "firstCause": "PrimeMaster restarted: it (pid 7) was ended by SIGKILL from outside",
+    "detectedAt": "2026-01-01T00:05:00.500Z", "recoveredAt": "2026-01-01T00:05:00.500Z", "seconds": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("over", [None, "2026-01-01T00:05:01.000Z"])
+def test_a_restart_of_prime_master_during_a_recovery_is_not_what_failed(over: str | None) -> None:
+    lost = {**LOST, "detectedAt": "2026-01-01T00:05:00.000Z", "recoveredAt": over}
+    kind, lines = explained(status("Running", faults=(RAISED, lost, MASTER)))
+    assert kind is CauseKind.MEMORY
+    assert lines[1].startswith("first cause: trainer/2")
+    assert lines[5] == f"  after it: {MASTER['firstCause']}"
+    earlier = f"earlier: {RAISED['detectedAt']} actor/0: UserError: ValueError: bad (at a.py:1 in m)"
+    assert [line for line in lines if line.startswith("earlier")] == [earlier]
+
+
+@pytest.mark.parametrize("before", [(), (MASTER,), ({**LOST, "recoveredAt": "2026-01-01T00:05:00.100Z"},)])
+def test_a_restart_of_prime_master_after_a_recovery_is_a_failure_of_its_own(before: tuple[Any, ...]) -> None:
+    again = {**MASTER, "detectedAt": "2026-01-01T00:06:00.000Z", "recoveredAt": "2026-01-01T00:06:00.000Z"}
+    _kind, lines = explained(status("Running", faults=(*before, again)))
+    assert lines[1] == f"first cause: master, at 2026-01-01T00:06:00.000Z: {MASTER['firstCause']}"
+
+
+def test_the_kubernetes_node_of_an_excluded_pod_is_told() -> None:
+    fault = {**LOST, "firstCause": "trainer/2: NodeFrozen: pod ppo-x7k2 has not answered for 30.0 s", "evidence": []}
+    out = [
+        {"name": "c0ffee", "reason": "NodeFrozen", "pod": "ppo-x7k2", "kubernetesNode": "gpu-17"},
+        {"name": "c0ffed", "reason": "NodeFrozen", "pod": "ppo-x7k2", "kubernetesNode": "gpu-17"},
+        {"name": "c0ffef", "reason": "NodeFrozen", "pod": "ppo-other", "kubernetesNode": "gpu-18"},
+        {"name": "gpu-19", "reason": "Requested", "kubernetesNode": "gpu-19"},
+        {"name": "c0fff0", "reason": "NodeFrozen"},
+    ]
+    _kind, lines = explained(status("Running", faults=(fault,), nodes={"excluded": out}))
+    assert [line for line in lines if "evidence" in line] == ["  evidence: pod ppo-x7k2 is on Kubernetes node gpu-17"]
+
+
+def test_a_pod_that_somebody_removed_by_force_is_no_matter_of_its_node() -> None:
+    fault = {**LOST, "reason": "NodeLost", "rule": "pod-removed", "firstCause": "trainer/2: NodeLost: pod a is gone"}
+    kind, lines = explained(status("Running", faults=(fault,)))
+    assert (kind, "see who deletes its pods by force" in "".join(lines)) == (CauseKind.NODE, True)
+
+
 def test_a_verdict_is_not_blamed_on_a_fault_that_the_job_recovered_from() -> None:
     kind, lines = explained(status("Failed", reasons.DEADLINE_EXCEEDED, "after 60 s", (LOST,)))
     assert kind is CauseKind.SPEC

@@ -200,6 +200,8 @@ async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(
     await until(lambda: second.shell.recovered)
     assert second.shell.journal.epoch == 2
     assert second.pair._process.pid == 0
+    # How it ended is told by Linux 6.15 and later.
+    assert f"PrimeMaster restarted: it (pid {own.pid}) " in second.shell.state.faults[-1].cause
     await own.wait()
     first.close()
     second.close()

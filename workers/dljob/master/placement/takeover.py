@@ -62,6 +62,8 @@ class TakeoverVerdict:
     reason: str
     fence: bool = False
     """Whether the other one may still run, and is to be ended once the claim is won."""
+    lost: str = ""
+    """How the other one was lost, for users; empty: it is not known."""
 
 
 def judge(question: PeerQuestion) -> TakeoverVerdict:
@@ -73,7 +75,9 @@ def judge(question: PeerQuestion) -> TakeoverVerdict:
         late = question.took_s - question.limit_s
         return TakeoverVerdict(0, f"this process was stopped itself for {late:.1f} s: the other one may have answered")
     if heard is PeerState.SILENT:
-        return TakeoverVerdict(number, f"the other PrimeMaster gave no answer for {question.took_s:.1f} s", fence=True)
+        silence = f"gave no answer for {question.took_s:.1f} s"
+        lost = f"it {silence}, and its standby took over"
+        return TakeoverVerdict(number, f"the other PrimeMaster {silence}", fence=True, lost=lost)
     reasons = {
         PeerState.FOLLOWS: "the other PrimeMaster does not command",
         PeerState.BROKEN: "the call to the other PrimeMaster broke",

@@ -101,6 +101,8 @@ class MasterLoop:
         self.state: JobState = setup.initial(0.0)
         self.recovered = self.aborted = False
         self.final: dict[str, Any] | None = None
+        self.why_lost = ""
+        """How the PrimeMaster before this one was lost, as its standby knows it."""
         self.changed = asyncio.Condition()
         self.heartbeats = HeartbeatLog()
         self.progress = self.heartbeats.progress
@@ -315,7 +317,9 @@ class MasterLoop:
         """Return how the PrimeMaster before this one ended, as far as this machine knows."""
         before = replace_master_pid(self.setup.info.uid, os.getpid())
         status = worker_ends.wait_status(before) if before and before != os.getpid() else None
-        return "PrimeMaster was lost" if status is None else describe_exit(f"it (pid {before})", status)
+        if status is not None:
+            return describe_exit(f"it (pid {before})", status)
+        return self.why_lost or "PrimeMaster was lost"
 
     async def _reattach(self, state: JobState) -> None:
         for number, (host, seen) in enumerate(live_hosts(state), 1):

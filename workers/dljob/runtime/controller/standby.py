@@ -31,8 +31,10 @@ from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.journal.first_start import highest_claim
 from dljob.runtime.journal.job_record import MasterOrder, master_actor
 from dljob.runtime.journal.journal import JournalBrokenError
+from dljob.runtime.process import process_end
 from dljob.spec.standing import choose_standby, standby_node
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
+from dljob.telemetry.process_ends import describe_exit
 
 log = logging.getLogger(__package__)
 
@@ -69,6 +71,8 @@ class StandbyPair:
         self._ending: asyncio.Task[None] | None = None
         """The end of the other one, which was stopped when this one took over."""
         self._pid = os.getpid()
+        self._end_words = ""
+        """How the other one's process ended, where this node's kernel tells it."""
         self._process = ProcessWatch()
         """The other one, while it commands on this node. Ray may break a call that is just being sent only once the
         process is started again: then that one may claim first, seconds later."""
@@ -104,9 +108,18 @@ class StandbyPair:
             heard = PeerState.SILENT
         except ActorLostError:
             heard = PeerState.BROKEN
-        if heard is not PeerState.COMMANDS:
+        if heard is PeerState.COMMANDS:
+            self._end_words = ""
+        else:
+            self._end_words = self._end_words or self._describe_end()
             self._process.forget()  # whoever answers next may be another process
         return judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
+
+    def _describe_end(self) -> str:
+        """Return how the process of the other one ended; empty where it lives, or where that is not known here."""
+        if self._process.fd < 0 or not process_end.has_ended(self._process.fd):
+            return ""
+        return describe_exit(f"it (pid {self._process.pid})", process_end.wait_status(self._process.fd))
 
     async def _heard_unless_ended(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
         call = asyncio.ensure_future(self._heard(peer, claimed))
@@ -166,6 +179,7 @@ class StandbyPair:
         if not won:
             return False
         self.follows.clear()
+        self._shell.why_lost = self._end_words or verdict.lost
         if verdict.fence:
             # It may only be stopped, and must not keep its callers waiting; the journal fences it in any case.
             self._ending = self._shell.tasks.start("end of the stopped PrimeMaster", self._end_stopped(), nobody_waits)

@@ -31,7 +31,7 @@ FaultKind = Literal["kill", "stop", "oom", "slow", "leave", "cut"]
 FaultCause = Literal[
     "UserError", "ImportError", "OOMKilled", "DeviceError", "NodeLost", "NodeFrozen",
     "Preempted", "Hang", "Straggler", "SilentCorruption", "Unhealthy", "Network", "Disk", "PortTaken",
-    "ProcessLimit", "ImagePull", "Killed", "Unknown",
+    "ProcessLimit", "ImagePull", "Killed", "MasterRestarted", "Unknown",
 ]  # fmt: skip
 FaultLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Node", "Master", "Fail"]
 
