@@ -209,6 +209,15 @@ def test_the_description_of_a_failure_has_target_reason_and_place():
     assert describe("w/1", killed) == "w/1: process gone with exit code 137, cause unknown (no answer)"
 
 
+def test_a_unit_that_waits_for_its_pod_names_it():
+    world = World(job({"name": "w"}), views=tuple(replace(view, pod="train-a") for view in nodes(1)))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.views))
+    whole, short = show(world), brief(world.state, world.now, {})
+    assert [unit["node"] for unit in short["placement"]["notReady"]] == ["train-a"]
+    assert brief_of(whole)["placement"] == short["placement"]
+
+
 def test_a_rank_names_its_node_as_people_call_it():
     views = tuple(replace(view, labels=(*view.labels, (NODE_NAME, "gpu-0"))) for view in nodes(1))
     world = World(job({"name": "w"}), views=views).boot()

@@ -22,13 +22,13 @@ from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
+from dljob.master.state.node_names import node_targets
 from dljob.master.state.problems import PASSED, SLOWNESS, StandingProblem
 from dljob.master.state.staleness import why_out
 from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
-from dljob.plan.labels import NODE_NAME
 from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
@@ -172,7 +172,7 @@ def _why_gone(state: JobState, role: str, rank: int) -> str:
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
-    names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
+    names = _node_names(state)
     servers = _servers(state, SHOWN)
     return {
         **_overview(state, now, progress),
@@ -181,13 +181,22 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         "units": [
             {
                 "name": name,
-                "node": state.units[name].node,
+                **_node_of(state.units[name].node, names),
                 "phase": state.units[name].phase.value,
                 **_memory_overrides(state, name),
             }
             for name in state.job.plan.units
         ],
     }
+
+
+def _node_names(state: JobState) -> dict[str, str]:
+    """Return Ray's id -> the name by which users know the node, where it has another one."""
+    return {node.id: name for node in state.nodes if (name := node.name) != node.id}
+
+
+def _node_of(node: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {"node": node, **({"nodeName": names[node]} if node in names else {})}
 
 
 def _memory_overrides(state: JobState, unit: str) -> dict[str, Any]:
@@ -205,7 +214,9 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     if state.held < count:
         units = ((name, state.units[name]) for name in state.job.plan.units)
         open_units = (pair for pair in units if pair[1].phase is not UnitPhase.HELD)
-        waiting = [(name, unit.node, unit.phase) for name, unit in islice(open_units, SHOWN)]
+        shown = list(islice(open_units, SHOWN))
+        targets = node_targets((unit.node for _, unit in shown), state.nodes, state.exclusions)
+        waiting = [(name, targets[unit.node].partition("/")[2], unit.phase) for name, unit in shown]
     servers = _servers(state, SHOWN_BRIEFLY)
     told = {"endpoints": servers} if servers else {}
     return {**seen, **told, "placement": _counts(seen, count, state.held, waiting)}
@@ -217,7 +228,9 @@ def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     if "endpoints" in short:
         short["endpoints"] = [{**role, "addresses": role["addresses"][:SHOWN_BRIEFLY]} for role in short["endpoints"]]
     units = snapshot["units"]
-    waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
+    waiting = [
+        (u["name"], u.get("nodeName", u["node"]), UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD
+    ]
     return {**short, "placement": _counts(snapshot, len(units), len(units) - len(waiting), waiting[:SHOWN])}
 
 
@@ -405,8 +418,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "rank": key[1],
         "phase": own.phase.value,
         "incarnation": own.incarnation,
-        "node": node,
-        **({"nodeName": names[node]} if node in names else {}),
+        **_node_of(node, names),
         "pid": own.pid,
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,

@@ -29,7 +29,7 @@ def placement(plan: JobPlan, units: Mapping[str, str], nodes: Mapping[str, Mappi
     totals = {node.id: node.total for node in would_be}
     actual = {name: node for name, node in units.items() if name in plan.units}
     seen = {node: tuple((name, amount) for name, amount in own["total"]) for node, own in nodes.items()}
-    names = {node: dict(own["labels"]).get(NODE_NAME, node) for node, own in nodes.items()}
+    names = {node: own.get("pod") or dict(own["labels"]).get(NODE_NAME, node) for node, own in nodes.items()}
     heads = {node for node, own in nodes.items() if own.get("head")}
     return {
         "nodes": _nodes(plan, actual, seen, names, heads),

@@ -17,6 +17,7 @@ from dljob.master.state.events import (
     MasterStarted,
     NodeFrozen,
     NodeThawed,
+    PartSilent,
     RankEnded,
     RankReady,
     SpareReady,
@@ -178,7 +179,9 @@ class _RecordReader:
 
     def _of_node(self, before: JobState, event: Event, fault: FaultRecord, base: Strike, at: float) -> None:
         """Add the loss or silence of a node, by a rank that was on it."""
-        node = event.node if isinstance(event, NodeFrozen) else fault.node or fault.target.removeprefix("node/")
+        node = event.node if isinstance(event, NodeFrozen) else fault.node
+        if isinstance(event, PartSilent):
+            node = event.target.removeprefix("node/")
         there = [key for key in before.ranks if before.hosts[before.job.roles[key[0]].host_of(key[1])].node == node]
         if not there:
             return

@@ -162,7 +162,7 @@ def _places() -> dict[str, Schema]:
                 _object(
                     "One unit.",
                     name=_text("Name of the unit."),
-                    node=_text("The Ray node assigned to the unit."),
+                    node=_text("The node assigned to the unit, by the name of its pod."),
                     why=_text("Reason why the unit waits."),
                 ),
             ),

@@ -13,10 +13,12 @@ from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits, silence
 from dljob.master.state.faults import Failure
+from dljob.master.state.node_names import in_words, node_title
 from dljob.master.state.state import Phase, UnitPhase
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.master.transition import next_wake
+from dljob.plan.labels import NODE_NAME
 from dljob.spec.policy import NodePolicy
 from dljob.telemetry import reasons
 
@@ -99,6 +101,74 @@ def test_a_silence_ends_with_the_loss_or_the_freeze_that_follows_it():
     world.lose_node(second)
     world.settle()
     assert [fault.recovered is None for fault in world.state.faults if fault.level == "Wait"] == [False, False]
+
+
+POD = "train-workers-x7k2"
+
+
+def on_pods(world):
+    """Let each node be a pod; return Ray's id of that of w/0, whose pod is POD."""
+    victim = world.state.units["w/0"].node
+    world.views = tuple(
+        replace(view, pod=POD if view.id == victim else f"train-workers-{view.id}") for view in world.views
+    )
+    world.send(ev.NodesSeen(world.seen()))
+    return victim
+
+
+def shown_texts(world):
+    """Return all that users see: notes, and the status."""
+    notes = [f"{note.target}: {note.message}" for note in world.all_actions if isinstance(note, act.Note)]
+    snapshot = status.status(world.state, world.now, {})
+    faults = [text for fault in snapshot["recentFaults"] for text in (fault["target"], fault["firstCause"])]
+    return [*notes, *faults, *(unit["nodeName"] for unit in snapshot["units"] if unit["node"])]
+
+
+def test_a_node_that_is_a_pod_is_called_by_the_pods_name_also_long_after_it_is_gone():
+    world = boot(3)
+    victim = on_pods(world)
+    world.send(ev.PartSilent(f"node/{victim}", 15.0))
+    world.send(ev.PartAnswers(f"node/{victim}"))
+    world.send(ev.PartSilent(f"node/{victim}", 15.0))
+    freeze(world)
+    assert not any(fault.level == "Wait" and fault.recovered is None for fault in world.state.faults)
+    world.lose_node(victim)
+    world.settle()
+    world.send(ev.Tick(), after=1e6)
+    texts = shown_texts(world)
+    assert f"pod/{POD}: pod {POD} has not answered for 3.0 s" in texts
+    assert f"pod/{POD}: NodeFrozen: no answer for 15.0 s" in texts
+    assert [text.partition(": ")[0] for text in texts if "its exclusion ended" in text] == [f"pod/{POD}"]
+    assert not any(f"{victim} " in text or f"/{victim}" in text for text in texts)
+
+
+def test_pods_that_are_lost_with_their_units_are_named_in_the_cause():
+    world = boot(3)
+    victim = on_pods(world)
+    other = world.state.units["w/1"].node
+    world.send(ev.NodesSeen(tuple(view for view in world.seen() if view.id not in (victim, other))))
+    assert world.state.faults[0].cause.endswith(f"pod train-workers-{other}, {POD} is gone from Ray")
+    (note,) = world.notes(reasons.NODE_LOST)
+    assert note.message == f"lost: pod train-workers-{other}, {POD}"
+
+
+def test_a_node_of_an_embedded_ray_is_called_by_its_name_in_the_plan():
+    world = boot(3)
+    victim = world.state.units["w/0"].node
+    world.views = tuple(
+        replace(view, labels=(*view.labels, (NODE_NAME, f"cpu2-{view.id[1:]}"))) for view in world.views
+    )
+    world.send(ev.NodesSeen(world.seen()))
+    world.send(ev.NodeFrozen(victim, 3.0))
+    (note,) = world.notes(reasons.NODE_FROZEN)
+    name = f"cpu2-{victim[1:]}"
+    assert (note.target, note.message) == (f"node/{name}", f"node {name} has not answered for 3.0 s")
+
+
+def test_nodes_that_nobody_has_named_are_called_by_rays_id_beside_pods():
+    state = boot(3).state
+    assert node_title(state, "c0ffee") == "node c0ffee"
+    assert in_words(("pod/b", "node/n", "pod/a")) == "node n, pod a, b"
 
 
 def test_the_end_of_a_raylet_that_its_parent_saw_is_told_with_the_loss_of_its_node():

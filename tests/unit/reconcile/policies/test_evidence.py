@@ -39,6 +39,13 @@ def test_an_end_is_told_once_and_that_stands_on_the_pod():
     assert len(told(made)) == 1
 
 
+def test_an_end_is_told_with_the_kubernetes_node_of_the_pod():
+    made = world(OOM)
+    head, first, *others = made.pods[made.name]
+    made.pods[made.name] = [head, replace(first, node="gpu-17"), *others]
+    assert told(made.settle()) == [("node/ray-0", f"{OOM} (pod {made.name}-w0 on Kubernetes node gpu-17)")]
+
+
 def test_an_operator_that_died_before_it_noted_it_tells_it_again_about_the_same_node():
     made = world(OOM)
     (command, noted) = made.look().actions

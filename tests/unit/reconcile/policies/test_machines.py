@@ -64,7 +64,7 @@ def test_a_bad_node_is_kept_away_from_and_its_pod_goes():
     assert made.reasons().count("NodeExcluded") == 1
     (event,) = (event for event in made.events if event.reason == "NodeExcluded")
     assert event.message == (
-        f"pod {made.name}-w0 on Kubernetes node n0 is replaced: NodeFrozen, Ray node ray-0; "
+        f"pod {made.name}-w0 on Kubernetes node n0 is replaced: NodeFrozen; "
         f"new pods keep away from n0 until {one['until']}"
     )
     assert made.cond("ClusterReady") == ("True", "PodsReady"), "our own edit is none"
@@ -220,7 +220,8 @@ def test_prime_master_knows_why_before_the_pod_is_deleted():
     told, delete = made.look().actions
     assert isinstance(told, Command)
     assert (told.kind, told.target) == ("cause", "node/ray-1")
-    assert told.by == f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node n1 (pod {made.name}-w1)"
+    pod = f"pod {made.name}-w1 on Kubernetes node n1"
+    assert told.by == f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node n1 ({pod})"
     assert delete == Delete("Pod", f"{made.name}-w1", "worker-1")
     made.execute(told)
     assert made.look().actions == (delete,), "it is told once"

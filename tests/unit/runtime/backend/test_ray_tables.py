@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from dljob import ray_private
 from dljob.master.start.assign import Assignment, assign
 from dljob.plan.amounts import GRAIN
 from dljob.plan.plan import plan
 from dljob.raycluster.render import preview_raycluster
-from dljob.runtime.backend.ray_tables import _view
+from dljob.runtime.backend.ray_tables import INSTANCE, RayTables, _view
 from dljob.spec.model import DLJobManifest
 
 HALF = GRAIN // 2
+
+
+def test_the_pods_of_new_nodes_are_asked_for_once_and_a_gcs_that_does_not_tell_them_hinders_nobody(monkeypatch):
+    monkeypatch.setattr(ray_private, "free_by_node", dict)
+    monkeypatch.setattr(ray_private, "draining_nodes", dict)
+    monkeypatch.setattr(ray_private, "group_rows", dict)
+    answers, asked = [OSError("it is away"), {"a": SimpleNamespace(instance_id="train-a")}], []
+
+    def infos(_within_s):
+        asked.append(answers[0])
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray_private, "node_infos", infos)
+    rows = [{"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": 1.0}} for node in "ab"]
+    tables = RayTables()
+    monkeypatch.delenv(INSTANCE, raising=False)
+    assert [view.target for view in tables.views(rows)] == ["node/a", "node/b"]
+    assert not asked, "no pod"
+    monkeypatch.setenv(INSTANCE, "train-head")
+    assert [view.target for view in tables.views(rows)] == ["node/a", "node/b"]
+    for _ in range(2):
+        assert [view.target for view in tables.views(rows)] == ["pod/train-a", "node/b"]
+    assert len(asked) == 2
+    assert (tables.name_of("a"), tables.name_of("b" * 56)) == ("train-a", "b" * 8)
 
 
 def seen(cpus, free, labels, held=0):

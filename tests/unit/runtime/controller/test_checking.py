@@ -94,7 +94,9 @@ class Hurried(asyncio.SelectorEventLoop):
 
 
 def order(*nodes, teams=(), number=1):
-    return CheckNodes("t", number, tuple(CheckPlace(node, f"t/{i}", 7, 0) for i, node in enumerate(nodes)), teams)
+    return CheckNodes(
+        "t", number, tuple(CheckPlace(node, f"t/{i}", 7, 0, name=node) for i, node in enumerate(nodes)), teams
+    )
 
 
 def ask(backend, *orders):

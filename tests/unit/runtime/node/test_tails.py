@@ -140,7 +140,7 @@ async def test_logs_of_all_ranks_are_gathered_with_a_notice_for_lost_nodes(nodes
     got = await log_tails.gather(nodes, {"ranks": ranks}, 10_000)
     assert got["cut"] == []
     assert got["logs"]["a/0"] == "0123456789"
-    assert got["logs"]["a/2"] == "[dljob] the log on node dead cannot be read: the node is gone\n"
+    assert got["logs"]["a/2"] == "[dljob] the log on its node cannot be read: the node is gone\n"
     assert got["logs"].keys() == {"a/0", "a/2"}, "who never wrote has no log"
 
 
@@ -158,7 +158,7 @@ async def test_a_node_that_does_not_answer_in_time_costs_only_its_own_logs(
     monkeypatch.setattr(log_tails, "WITHIN_S", 0.1)
     got = await log_tails.gather(nodes, {"ranks": [row("a", 0), row("a", 1, node="frozen")]}, 10_000)
     assert got["logs"]["a/0"] == "0123456789"
-    assert got["logs"]["a/1"] == "[dljob] the log on node frozen cannot be read: no answer within 0.1 s\n"
+    assert got["logs"]["a/1"] == "[dljob] the log on its node cannot be read: no answer within 0.1 s\n"
 
 
 async def test_the_masters_log_gives_whole_entries_within_its_share(nodes: Path) -> None:
@@ -174,7 +174,7 @@ async def test_the_masters_log_gives_whole_entries_within_its_share(nodes: Path)
     both = await log_tails.gather(nodes, snapshot, 4_000)
     assert len(both["logs"]["a/0"]) + len(both["master"]) == 4_000
     lost = (await log_tails.gather(nodes, {**snapshot, "masterNode": "dead"}, 4_000))["master"]
-    assert lost == "[dljob] the log on node dead cannot be read: the node is gone\n"
+    assert lost == "[dljob] the log on its node cannot be read: the node is gone\n"
 
 
 async def test_logs_of_a_lost_node_come_from_the_volume(
@@ -186,7 +186,7 @@ async def test_logs_of_a_lost_node_come_from_the_volume(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{name}\n")
     got = await log_tails.gather(nodes, {"ranks": [row("a", 2, node="dead"), row("a", 3, node="dead")]}, 10_000)
-    lost = "[dljob] the log on node dead cannot be read: the node is gone\n"
+    lost = "[dljob] the log on its node cannot be read: the node is gone\n"
     assert got["logs"] == {"a/2": f"attempt-2/a-2.10\n{lost}", "a/3": lost}
 
 
@@ -225,9 +225,9 @@ async def test_one_log_in_pieces_is_the_whole_log(nodes: Path) -> None:
 
 
 async def test_a_log_that_cannot_be_had_is_no_text(nodes: Path) -> None:
-    with pytest.raises(UnreachableError, match=r"^the log on node dead cannot be read: the node is gone$"):
+    with pytest.raises(UnreachableError, match=r"^the log on its node cannot be read: the node is gone$"):
         await part_of(nodes, row("a", 0, node="dead"), 0, 10)
-    with pytest.raises(NotFoundError, match="no log of a/1 on node n"):
+    with pytest.raises(NotFoundError, match="no log of a/1 on its node"):
         await part_of(nodes, row("a", 1), None, 10)
     with pytest.raises(NotFoundError, match="no log of a/0: it is on no node"):
         await part_of(nodes, row("a", 0, node=""), 0, 10)

@@ -12,7 +12,7 @@ import pytest
 from dljob.master.state import events as ev
 from dljob.master.state.sightings import Sighting, rank_of
 from dljob.master.state.state import RankPhase
-from dljob.master.state.views import HostId
+from dljob.master.state.views import HostId, NodeView
 from dljob.plan.witnesses import DumpPlan, WitnessPlan
 from dljob.runtime.controller import witness_desk
 from dljob.runtime.controller.witness_desk import WitnessDesk
@@ -60,6 +60,8 @@ class Desk:
                 HostId("w", 0): SimpleNamespace(node="n0", **host),
                 HostId("w", 1): SimpleNamespace(node="gone", **host),
             },
+            nodes=(NodeView("n0", (), (), (), pod="train-workers-a"),),
+            exclusions={},
             housed={"n0": ("w/0",), "gone": ("w/1",)},
             job=SimpleNamespace(uid="0123456789", roles={"w": facts}, plan=SimpleNamespace(units=units)),
         )
@@ -130,7 +132,7 @@ async def test_words_about_no_one_rank_are_told_once_however_their_labels_change
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("look", 1.0, (("rank", "8"),)))
     assert isinstance(note, ev.JournalReported)
-    assert note.message.endswith("on node n0: no one rank is meant")
+    assert note.message.endswith("on pod train-workers-a: no one rank is meant")
     assert await kit.hear(Sighting("look", 1.0, (("rank", "9"),)), Sighting("unknown", 1.0)) == []
     assert not kit.desk.hanging("w")
 
@@ -138,7 +140,9 @@ async def test_words_about_no_one_rank_are_told_once_however_their_labels_change
 async def test_a_witness_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     kit = Desk(tmp_path)
     (note,) = await kit.hear(troubles=(("look", "no answer within 1 s"),))
-    assert note == ev.JournalReported(reasons.WITNESS_UNREADABLE, "witness look on node n0: no answer within 1 s")
+    assert note == ev.JournalReported(
+        reasons.WITNESS_UNREADABLE, "witness look on pod train-workers-a: no answer within 1 s"
+    )
     assert await kit.hear(troubles=(("look", "Connection refused"),)) == []
 
 

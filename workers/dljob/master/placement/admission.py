@@ -50,8 +50,8 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     # One pass in C: usually no node with units is gone, and no set of all of them is made.
     gone = frozenset(filterfalse(there.__contains__, d.housed))
     if gone:
-        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
-        d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")
+        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"{d.node_title(*gone)} is gone from Ray")
+        d.note(reasons.NODE_LOST, "job", f"lost: {d.node_title(*gone)}")
         # Excluded nodes have been counted, and those that were announced to go did not fail.
         failed = gone.difference(d.exclusions, d.departures)
         also = with_domains(d, failed, {**labels, **domains(d, d.nodes)})
@@ -269,7 +269,7 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
             _admitted(d)
         return
     if not _is_first(d, event.unit):
-        d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
+        d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on {d.node_title(event.node)}")
     # A moved unit changes the local and node ranks of its roles' other groups, too.
     for role, _ in d.job.plan.units[event.unit].members:
         d.seats = d.seats.set(role, seats_of(d, role))

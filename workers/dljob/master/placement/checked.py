@@ -70,9 +70,8 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
     for node, team in guilty.items():
         # Any other bad node is only remembered, since no unit of the role is there.
         if node in here:
-            found.setdefault(
-                node, f"{said.get(team, 'an all-reduce failed')}, with {_other_nodes(team, node)}, proven good"
-            )
+            others = " and ".join(d.node_names(other for other in team if other != node))
+            found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {others}, proven good")
     bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES
     own = evolve(own, proven=tuple(good), bad=bad, failures=failures, speeds=speeds[-kept:], paces=paces[-kept:])
     return own, found
@@ -84,7 +83,7 @@ def _report_unchecked(d: StateTransaction, event: NodesChecked, most: float) -> 
     for facts in event.nodes:
         nodes.setdefault(facts.unmade, []).append(facts.node)
     for team in event.teams:
-        teams.setdefault(team.unmade, []).append(", ".join(team.nodes))
+        teams.setdefault(team.unmade, []).append(", ".join(d.node_names(team.nodes)))
     for why, (first, *more) in nodes.items():
         if why:
             d.note(reasons.CHECK_NOT_MADE, f"node/{first}", why + _and(len(more), "nodes"))
@@ -109,10 +108,6 @@ def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[
     return said, (*own.paces, *(team.gbytes_s for team in made if team.nodes not in said))
 
 
-def _other_nodes(team: Team, node: str) -> str:
-    return " and ".join(other for other in team if other != node)
-
-
 def _ended(d: StateTransaction, role: str, own: RoleCheck, found: dict[str, str], open_: Team) -> None:
     """Start the role if all its nodes may be used; else exclude the bad ones, or the one most suspect."""
     done = evolve(own, bad=tuple(dict.fromkeys((*own.bad, *found))), places=(), nodes=(), teams=())
@@ -123,7 +118,7 @@ def _ended(d: StateTransaction, role: str, own: RoleCheck, found: dict[str, str]
             _passed(d, role, checks.nodes_of(own.places))
             return
         doubt = "one of them is bad, and no other node was there to tell which"
-        found = {worst: f"an all-reduce with {' and '.join(companions)} failed; {doubt}"}
+        found = {worst: f"an all-reduce with {' and '.join(d.node_names(companions))} failed; {doubt}"}
     nodes.leave_bad(d, {node: f"before {role} started: {why}" for node, why in found.items()})
 
 

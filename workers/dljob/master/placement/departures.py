@@ -114,7 +114,7 @@ def go(d: StateTransaction) -> None:
     for name in left:
         # Before the ranks leave: a drain that is over needs no timer.
         d.departures = d.departures.set(name, evolve(d.departures[name], drain_by=None, drain_at=None, drained=True))
-    why = "; ".join(f"node {name} is taken away: {d.departures[name].why}" for name in left)
+    why = "; ".join(f"{d.node_title(name)} is taken away: {d.departures[name].why}" for name in left)
     leave(d, frozenset(left), Outcome(ok=False, reason=Reason.PREEMPTED, message=why[:MAX_WHY]))
     try_to_place(d)
 

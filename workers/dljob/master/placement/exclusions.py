@@ -27,7 +27,11 @@ def exclude(d: StateTransaction, name: str, reason: str, why: str, *, silent: bo
     least = limits.BAD_NODE_S if check else 0.0
     bad = bool(check) or failure_domains.count(d, name) >= policy.node.max_failures
     until = max(fence or d.now, d.now + (policy.node.exclude_seconds if bad else 0), d.now + least)
-    set_exclusion(d, name, Exclusion(reason, d.now, until, fence, silent, check, why if bad else ""))
+    set_exclusion(
+        d,
+        name,
+        Exclusion(reason, d.now, until, fence, silent, check, why if bad else "", d.shown_target(f"node/{name}")),
+    )
     if bad:
         relaunch.ask(d, name, reason, why)
 

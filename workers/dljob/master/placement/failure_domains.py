@@ -75,7 +75,9 @@ def _decide(d: StateTransaction, value: str, rest: list[str], own: set[str], man
         return {}
     more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
     d.note(
-        reasons.DOMAIN_REPLACED, "job", f"{why}; its other nodes are left with them: {', '.join(rest[:SHOWN])}{more}"
+        reasons.DOMAIN_REPLACED,
+        "job",
+        f"{why}; its other nodes are left with them: {', '.join(d.node_names(rest[:SHOWN]))}{more}",
     )
     return dict.fromkeys(rest, why)
 

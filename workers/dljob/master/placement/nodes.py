@@ -38,8 +38,8 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
         if name not in live:
             set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
-    if silences := [fault.target for fault in _waits(d) if fault.target.startswith("node/")]:
-        targets = {f"node/{node.id}" for node in event.nodes}
+    if silences := [fault.target for fault in _waits(d) if "/" in fault.target]:
+        targets = {node.target for node in event.nodes}
         _end_waits(d, (target for target in silences if target not in targets))
     departures.announced(d, event.nodes)
     relaunch.request_replacements(d, event.nodes)
@@ -63,8 +63,8 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
     known = any(node.id == name for node in d.nodes)
     if d.ending or not known or (old is not None and old.silent) or d.job.fault_tolerance.node.action == "Ignore":
         return
-    why = f"node {name} has not answered for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
-    _end_waits(d, (f"node/{name}",))
+    why = f"{d.node_title(name)} has not answered for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
+    _end_waits(d, (d.shown_target(f"node/{name}"),))
     d.note(reasons.NODE_FROZEN, f"node/{name}", why)
     exclude(d, name, Reason.NODE_FROZEN.value, why, silent=True)
     _leave_with_domain(d, name, Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
@@ -89,13 +89,14 @@ def handle_silence(d: StateTransaction, event: PartSilent) -> None:
     """Record that a part of the job is silent: nothing restarts, but users can see what the job waits for."""
     excluded = d.exclusions.get(event.target.removeprefix("node/"))
     is_frozen = excluded is not None and excluded.silent  # its ranks have left: nobody waits for it
-    if d.ending or is_frozen or any(fault.target == event.target for fault in _waits(d)):
+    target = d.shown_target(event.target)
+    if d.ending or is_frozen or any(fault.target == target for fault in _waits(d)):
         return
     words = f"no answer for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
-    cause = f"{event.target}: {Reason.NODE_FROZEN.value}: {words}"
+    cause = f"{target}: {Reason.NODE_FROZEN.value}: {words}"
     since = d.now - event.silent_s
-    d.append_fault(FaultRecord(d.next_serial(), WAIT, Reason.NODE_FROZEN.value, event.target, cause, since))
-    d.note(reasons.PART_SILENT, event.target, f"{words}; it is waited for")
+    d.append_fault(FaultRecord(d.next_serial(), WAIT, Reason.NODE_FROZEN.value, target, cause, since))
+    d.note(reasons.PART_SILENT, target, f"{words}; it is waited for")
 
 
 def handle_answer(d: StateTransaction, event: PartAnswers) -> None:
@@ -104,7 +105,7 @@ def handle_answer(d: StateTransaction, event: PartAnswers) -> None:
     if notice := d.notices.get(name):
         clues = tuple(clue for clue in notice.clues if clue.source != Source.NODE.value)
         d.notices = d.notices.set(name, evolve(notice, clues=clues))
-    for fault in _end_waits(d, (event.target,)):
+    for fault in _end_waits(d, (d.shown_target(event.target),)):
         d.note(reasons.NODE_RECOVERED, event.target, f"it answers again, after {d.now - fault.detected:.1f} s")
 
 
@@ -145,7 +146,7 @@ def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
     for name, why in sorted(bad.items()):
         d.note(reasons.NODE_CHECK_FAILED, f"node/{name}", f"failed check {why}")
         exclude(d, name, "CheckFailed", f"failed check {why}", check=why)
-    said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
+    said = "; ".join(f"{d.node_title(name)} failed its check {why}" for name, why in sorted(bad.items()))
     # Cut to a bound, since many nodes may fail at once.
     leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
     try_to_place(d)

@@ -62,9 +62,9 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
     places = tuple(
         CheckPlace(
             node, *where[node], memory * ranks[node],
-            tuple((resource, tuple(ids)) for resource, ids in sorted(devices.get(node, {}).items())),
+            tuple((resource, tuple(ids)) for resource, ids in sorted(devices.get(node, {}).items())), name,
         )
-        for node in own.nodes
+        for node, name in zip(own.nodes, d.node_names(own.nodes), strict=True)
     )  # fmt: skip
     return CheckNodes(role, own.number, places, own.teams)
 

@@ -16,7 +16,8 @@ from dljob.telemetry import reasons
 
 SHOWN = 6
 """Number of nodes that an explanation names."""
-_NODE_NAME_LENGTH = 8
+SHORT = 8
+"""Characters of Ray's id of a node without a name."""
 
 
 def record_pending_group(d: StateTransaction, event: GroupAsked) -> None:
@@ -101,6 +102,6 @@ def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:
             if name in total
         ]
         if texts:
-            rows.append(f"{node.id[:_NODE_NAME_LENGTH]}: {', '.join(texts)}")
+            rows.append(f"{node.id[:SHORT] if node.name == node.id else node.name}: {', '.join(texts)}")
     more = f" and {len(rows) - SHOWN} more nodes" if len(rows) > SHOWN else ""
     return f"free on nodes: {'; '.join(rows[:SHOWN])}{more}" if rows else "no node has any of it"

@@ -27,7 +27,7 @@ def request_replacements(d: StateTransaction, nodes: Iterable[NodeView]) -> None
         return
     gone = {node.id for node in d.nodes}.intersection(d.housed).difference(node.id for node in nodes)
     for name in sorted(gone.difference(d.exclusions, d.departures)):
-        ask(d, name, Reason.NODE_LOST.value, f"node {name} is gone")
+        ask(d, name, Reason.NODE_LOST.value, f"{d.node_title(name)} is gone from Ray")
 
 
 def report_answer(d: StateTransaction, event: RelaunchTold) -> None:

@@ -131,7 +131,9 @@ def replace_lost(d: StateTransaction, event: SpareLost) -> None:
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:
         d.set_spare(key, evolve(spare, phase=SparePhase.LOST, failures=failures))
-        message = f"spare {event.slot} on node {event.node} failed to come up {counted(failures, 'time')}: given up"
+        message = (
+            f"spare {event.slot} on {d.node_title(event.node)} failed to come up {counted(failures, 'time')}: given up"
+        )
         d.note(reasons.SPARE_POOL_DEGRADED, event.role, message)
         return
     _spawn(d, *key, SpareState(SparePhase.SPAWNING, spare.life + 1, failures=failures))

@@ -120,6 +120,8 @@ class CheckPlace:
     memory: int
     """Bytes of memory that must be free."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    name: str = ""
+    """By which users know the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,6 +345,8 @@ class Exclusion:
     """Failed part of the node check; empty: the exclusion has another reason."""
     replaced: str = ""
     """Why the node is to be replaced, as the relauncher is told; empty: it may be used again, and is not replaced."""
+    target: str = ""
+    """How users know the node, which may be gone from the list of nodes: `pod/<name>`."""
 
 
 @dataclass(frozen=True, slots=True)

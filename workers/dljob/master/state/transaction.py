@@ -20,6 +20,7 @@ from dljob.master.state.faults import Departure, DomainMove, Failure, FaultRecor
 from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
+from dljob.master.state.node_names import in_words, node_targets
 from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.problems import StandingProblem
 from dljob.master.state.shard_table import ShardTable
@@ -199,8 +200,28 @@ class StateTransaction:
 
     def note(self, reason: str, target: str, message: str, *, level: str = "", seconds: float | None = None) -> None:
         """Add a line to the timeline, and to PrimeMaster's log."""
+        target = self.shown_target(target)
         self.actions.append(Note(reason, target, message, level, seconds))
         self.reasons.append(f"{reason} {target}: {message}")
+
+    def shown_target(self, target: str) -> str:
+        """Return the target of an event as users know it: `node/<Ray's id>` becomes that node's pod or name."""
+        kind, _, node = target.partition("/")
+        return self._node_targets(node)[node] if kind == "node" else target
+
+    def node_title(self, *nodes: str) -> str:
+        """Return nodes in words as users know them, the lost ones of this transition included: `pod a, b`."""
+        return in_words(self._node_targets(*nodes).values())
+
+    def node_names(self, nodes: Iterable[str]) -> list[str]:
+        """Return the names by which users know these nodes, in this order."""
+        ids = tuple(nodes)
+        targets = self._node_targets(*ids)
+        return [targets[node].partition("/")[2] for node in ids]
+
+    def _node_targets(self, *nodes: str) -> dict[str, str]:
+        views = self.nodes if self.nodes is self.base.nodes else (*self.base.nodes, *self.nodes)
+        return node_targets(nodes, views, self.base.exclusions)
 
     def because(self, why: str) -> None:
         """Record why something was decided in PrimeMaster's log only, not in the timeline."""

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from dljob.errors import ErrorOrigin
+from dljob.plan.labels import NODE_NAME
 from dljob.plan.model import Resources
 
 ENDS = {"stop": "stopped", "suspend": "suspended"}
@@ -142,6 +143,18 @@ class NodeView:
     """Whether it is the head of a cluster whose head carries no ranks."""
     leaving: float | None = None
     """Deadline of its drain (unix seconds; 0: no deadline is known); None: it is not being drained."""
+    pod: str = ""
+    """The name of its pod on Kubernetes."""
+
+    @property
+    def name(self) -> str:
+        """The name by which users know it: of its pod, of `dljob plan` on an embedded Ray, or else Ray's id."""
+        return self.pod or dict(self.labels).get(NODE_NAME, self.id)
+
+    @property
+    def target(self) -> str:
+        """The node as the target of an event: `pod/<name>`, or `node/<name>` where it is no pod."""
+        return f"{'pod' if self.pod else 'node'}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def announce(case: ReconcileContext, pod: Pod, why: str) -> tuple[Action, ...]:
     node, id_ = _ray_node_of(case, pod), f"leave/{pod.uid}"
     if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
         return ()
-    words = bounded(f"{why} (pod {pod.name})", SIZE)
+    words = bounded(f"{why} ({_place(pod)})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
 
 
@@ -48,8 +48,12 @@ def _report_end(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ..
     id_ = f"cause/{pod.uid}/{_digest(pod)}"
     if _unheard(case) or id_ in case.observed.commands:
         return (noted,)
-    words = bounded(f"{pod.end} (pod {pod.name})", SIZE)
+    words = bounded(f"{pod.end} ({_place(pod)})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words), noted)
+
+
+def _place(pod: Pod) -> str:
+    return f"pod {pod.name} on Kubernetes node {pod.node}" if pod.node else f"pod {pod.name}"
 
 
 def _unheard(case: ReconcileContext) -> bool:

@@ -192,7 +192,7 @@ def _describe(one: Object) -> str:
     node, until = one["kubernetesNode"], text(one, "until")
     if text(one, "reason") == REQUESTED:
         return f"annotation {names.EXCLUDE_NODES} names Kubernetes node {node}: the job's pods leave it"
-    why = f"pod {one['pod']} on Kubernetes node {node} is replaced: {one['reason']}, Ray node {one['name']}"
+    why = f"pod {one['pod']} on Kubernetes node {node} is replaced: {one['reason']}"
     if one.get("avoided"):
         return f"{why}; new pods keep away from {node}{f' until {until}' if until else ''}"
     return f"{why}; other pods of the job answer there, so {node} is used on"

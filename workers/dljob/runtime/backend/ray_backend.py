@@ -141,7 +141,9 @@ class RayBackend:
         if why:
             # A pending group would otherwise be created later, when the job does not want it any more.
             await self.release(name)
-            raise ReservationRefusedError(f"unit {unit.name} could not be reserved on node {node[:8]}: {why}")
+            raise ReservationRefusedError(
+                f"unit {unit.name} could not be reserved on {self._tables.name_of(node)}: {why}"
+            )
 
     async def _existing(self, name: str) -> PlacementGroup | None:
         """Return the group of a name, also one of an earlier master; None if there is none.

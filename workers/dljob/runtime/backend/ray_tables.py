@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -20,10 +22,18 @@ HEAD = "node:__internal_head__"
 """The resource by which Ray marks its head node."""
 HIDDEN = ("node:", "object_store_memory", "accelerator_type:")
 """Prefixes of resources that Ray adds by itself, and that no plan counts."""
+INSTANCE = "RAY_CLOUD_INSTANCE_ID"
+"""The variable by which KubeRay gives Ray the name of the pod. Source: KubeRay 1.6.2, common/pod.go."""
+ANSWERS_S = 5.0
+"""Seconds for the GCS to tell the names of pods."""
 
 
 class RayTables:
     """Reads nodes, placement groups and actors from the GCS."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, str] = {}
+        """Node -> the name of its pod; empty for a node that is none."""
 
     def live_nodes(self) -> list[Mapping[str, Any]]:
         """Return the nodes that the GCS considers alive."""
@@ -52,13 +62,26 @@ class RayTables:
 
         Raylets report with a delay, and groups do not count what actors outside of them hold.
         """
-        reported = ray_private.free_by_node()
+        found, reported = list(rows), ray_private.free_by_node()
         held, going = self._held_resources(), ray_private.draining_nodes()
+        self._learn_pods({row["NodeID"] for row in found})
         made = [
-            _view(row, reported.get(row["NodeID"], {}), held.get(row["NodeID"], {}), going.get(row["NodeID"]))
-            for row in rows
+            _view(row, reported.get(node, {}), held.get(node, {}), going.get(node), self._pods.get(node, ""))
+            for row in found
+            for node in [row["NodeID"]]
         ]
         return tuple(sorted(made, key=lambda view: view.id))
+
+    def name_of(self, node: str) -> str:
+        """Return the name of a node's pod, or else the beginning of Ray's id."""
+        return self._pods.get(node) or node[:8]
+
+    def _learn_pods(self, nodes: set[str]) -> None:
+        """Learn the pods of these nodes where one is new, and forget those of nodes that are gone."""
+        if INSTANCE in os.environ and not nodes <= self._pods.keys():
+            with suppress(Exception):  # a job goes on without the names, which are asked for again with the next list
+                known = ray_private.node_infos(ANSWERS_S)
+                self._pods = {node: known[node].instance_id if node in known else "" for node in nodes}
 
     def _held_resources(self) -> dict[str, dict[str, Amount]]:
         """Return node -> resources held by created groups: the GCS's table is exact at once, raylets report later."""
@@ -76,7 +99,11 @@ def _grain(amount: float) -> Amount:
 
 
 def _view(
-    row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount], going: int | None
+    row: Mapping[str, Any],
+    reported: Mapping[str, float],
+    held: Mapping[str, Amount],
+    going: int | None,
+    pod: str = "",
 ) -> NodeView:
     # Ray also lists the resources of placement groups, by names with "_group_".
     total = {name: _grain(amount) for name, amount in row["Resources"].items() if _is_own(name)}
@@ -96,6 +123,7 @@ def _view(
         # A head that offers CPUs was started to carry work: `ray start --head` on one machine, or `ray.init()`.
         head=HEAD in row["Resources"] and not total.get("CPU"),
         leaving=None if going is None else going / 1000,  # it comes in milliseconds
+        pod=pod,
     )
 
 

@@ -204,7 +204,7 @@ class _Round:
             return None
         lacking = [node for node in team if facts[node].unmade]
         if lacking:
-            return TeamFacts(team, unmade=f"{lacking[0]} could not be checked")
+            return TeamFacts(team, unmade=f"{self._places[lacking[0]].name} could not be checked")
         try:
             async with asyncio.timeout(MEET_S):
                 refs = [await self._checker(node) for node in team]
@@ -230,7 +230,7 @@ class _Round:
             elif error := task.exception():
                 said[node] = _first_line(error)
                 # A checker that died says nothing about its node, so the all-reduce counts as not made.
-                lost = lost or (f"{node}: {said[node]}" if isinstance(error, ActorLostError) else "")
+                lost = lost or (f"{self._places[node].name}: {said[node]}" if isinstance(error, ActorLostError) else "")
         if not said:
             # Each reports a bandwidth: a team is as fast as its slowest member.
             return TeamFacts(team, round(min(task.result() for task in tasks), 4))
@@ -238,7 +238,7 @@ class _Round:
             await self._drop(node)  # a process in which a collective has failed is not fit for another one
         if lost:
             return TeamFacts(team, unmade=lost)
-        words = "; ".join(f"{node[:8]}: {why}" for node, why in said.items())
+        words = "; ".join(f"{self._places[node].name}: {why}" for node, why in said.items())
         return TeamFacts(team, trouble=f"all-reduce of {len(team)} failed ({words[:400]})")
 
 

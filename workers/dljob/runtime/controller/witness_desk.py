@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from dljob.master.state import events as ev
+from dljob.master.state.node_names import node_title
 from dljob.master.state.sightings import Sighting, may_accuse, rank_of, words
 from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import Clue, Reason
@@ -68,7 +69,7 @@ class WitnessDesk:
         for name, why in heartbeat.troubles:
             if (node, name) not in self._unreadable:
                 self._unreadable.add((node, name))
-                said = f"witness {name} on node {node}: {why}"
+                said = f"witness {name} on {node_title(self._state(), node)}: {why}"
                 await self._offer(ev.JournalReported(reasons.WITNESS_UNREADABLE, said))
         for sighting in self._sightings[node]:
             await self._tell(node, sighting)
@@ -115,7 +116,8 @@ class WitnessDesk:
         self._told.add(known)
         said = words(plan, sighting)
         if key is None:
-            await self._offer(ev.JournalReported(reasons.WITNESS_SAW, f"{said}, on node {node}: no one rank is meant"))
+            where = node_title(state, node)
+            await self._offer(ev.JournalReported(reasons.WITNESS_SAW, f"{said}, on {where}: no one rank is meant"))
             return
         act = plan.act and may_accuse(state, key, sighting, self._clock())
         await self._offer(*_events(state, plan, key, said, act=act))

@@ -201,7 +201,7 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
                 ends = await on_node(node, read_ends, str(folder), names, limit)
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
             # Behind what the volume has: a reader sees at the end of the log why it stops there.
-            word = f"[dljob] {_unreadable(node, error)}\n".encode() if node else b""
+            word = f"[dljob] {_unreadable(error)}\n".encode() if node else b""
             kept = await _archived_ends(folder, names, limit) if node else {}
             return {name: kept.get(name, b"") + word for name in names}
         return {name: data for name, (_, data) in zip(names, ends, strict=True)}
@@ -264,9 +264,9 @@ async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, sin
                 offset, timed = place or 0, place is not None
             size, data, at = await ask(node, read_from, log.path, offset, limit)
     except Exception as error:
-        raise UnreachableError(_unreadable(node, error)) from error
+        raise UnreachableError(_unreadable(error)) from error
     if size < 0:
-        raise NotFoundError(f"there is no log of {log.title} on node {node[:8]}")
+        raise NotFoundError(f"there is no log of {log.title} on its node")
     if offset is None:
         return Part(last(data, limit), at + len(data), size)
     if at + len(data) < size or len(data) < limit:
@@ -328,10 +328,10 @@ def is_alive(node: str) -> bool:
     return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
 
 
-def _unreadable(node: str, error: Exception) -> str:
+def _unreadable(error: Exception) -> str:
     words = str(error).strip().splitlines()
     why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
-    return f"the log on node {node[:8]} cannot be read: {why}"
+    return f"the log on its node cannot be read: {why}"
 
 
 def _file(row: Row) -> str:
