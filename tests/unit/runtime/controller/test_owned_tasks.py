@@ -214,6 +214,12 @@ async def inquire_after_a_stall(_: World, shell: MasterLoop) -> None:
     watch._look_at(shell.state, finding)
 
 
+async def look_at_silent_ranks(_: World, shell: MasterLoop) -> None:
+    where = (shell.setup, shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
+    watch = StallWatch(*where, owner=shell.tasks, now=shell.now)
+    watch._ask_why_silent(shell.state, [("worker", 0)], shell.now())
+
+
 async def inquire_after_slowness(_: World, shell: MasterLoop) -> None:
     where = (shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
     watch = SlownessWatch(*where, owner=shell.tasks, now=shell.now)
@@ -313,6 +319,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "journal archive": go_on,
     "look for a later master": go_on,
     "look at peers": look_at_peers,
+    "look at silent ranks": look_at_silent_ranks,
     "loss of a host": lose_a_host,
     "news of a data set": want_shards,
     "news of a group rendezvous": meet,
