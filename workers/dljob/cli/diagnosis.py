@@ -13,6 +13,7 @@ from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
 from dljob.master.state.hang import STOPPED
+from dljob.master.state.stalls import STOOD_STILL
 from dljob.master.state.waits import ENDED_WELL, GO_ON
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
@@ -90,7 +91,7 @@ def data(job: Overview, found: Diagnosis) -> dict[str, Any]:
 
 def _plain(line: str) -> str:
     text = line.lstrip(" ")
-    return " " * (len(line) - len(text)) + safe(one_line(text, 2 * WIDTH), colours=False)
+    return " " * (len(line) - len(text)) + safe(one_line(text, 3 * WIDTH), colours=False)
 
 
 def _both_ends(text: str) -> str:
@@ -117,8 +118,10 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
-        # No other line has the facts of a verdict.
-        lines = [_both_ends(title), *_earlier(faults), f"next: {verdict.advice}"]
+        # No other line has the facts of a verdict, and of the stalls in which the job was.
+        title, stood_still, sentences = title.partition(STOOD_STILL)
+        stalls_then = [f"  {stood_still.strip('; ')} {sentences}"] if sentences else []
+        lines = [_both_ends(title), *stalls_then, *_earlier(faults), f"next: {verdict.advice}"]
         return Diagnosis(verdict.kind, lines, advice=verdict.advice)
     if not isinstance(status.get("recentFaults"), list | tuple | None):
         lines = [*head, "first cause: unreadable: the status is damaged, or of another version"]
@@ -187,7 +190,7 @@ def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> lis
         root, prefix = stall.get("root"), "also" if place else "first cause"
         of_whom = f"{root}: " if root else ""
         word = "Hang: " if stall.get("hung") else ""
-        lines.append(one_line(f"{prefix}: {of_whom}{word}{stall['sentence']}", 2 * WIDTH))
+        lines.append(f"{prefix}: {of_whom}{word}{stall['sentence']}")
         others = (stall.get("rankCount") or 0) - 1
         if others > 1:
             lines.append(f"  evidence: {counted(others, 'other rank')} stand still with it, since {stall.get('since')}")

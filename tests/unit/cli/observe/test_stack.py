@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.cli.commands.observe.stack import users_threads
+from dljob.cli.commands.observe.stack import AWAITS, users_threads
 
 USERS = """thread 7 "MainThread" idle
     barrier (/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:6614)
@@ -21,6 +21,10 @@ def test_threads_of_the_user_s_are_shown_and_the_others_are_counted() -> None:
     assert users_threads(USERS) == USERS
 
 
-def test_where_no_thread_runs_the_user_s_code_all_are_shown() -> None:
-    assert users_threads(f"{OURS}\n") == OURS
+def test_where_no_thread_runs_the_user_s_code_it_is_said() -> None:
+    assert users_threads(f"process 7 is stopped\n{OURS}\n{OURS}\n").splitlines() == [
+        "process 7 is stopped",
+        f"no thread is in your code: the rank is idle, or {AWAITS}",
+        "2 threads of libraries: --all shows them",
+    ]
     assert users_threads("its node does not answer") == "its node does not answer"

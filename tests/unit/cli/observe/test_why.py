@@ -460,6 +460,16 @@ STALL = {
 }  # fmt: skip
 
 
+def test_of_a_stopped_job_where_it_stood_still_has_a_line_of_its_own() -> None:
+    sentence = f"{'a' * 150} has waited since 2026-01-01T00:05:00Z for {'b' * 150}, which runs at h.py:9 in score"
+    words = f"stopped by pid 7, which received SIGINT; it stood still: {sentence}"
+    _, lines = explained(status("Stopped", "StoppedByUser", words))
+    assert lines[:2] == [
+        "ppo (a7efe1a7): Stopped: StoppedByUser: stopped by pid 7, which received SIGINT",
+        f"  it stood still: {sentence}",
+    ]
+
+
 def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
     circle = {**STALL, "root": None, "circle": True, "sentence": "a/0 -> b/0 -> a/0", "rankCount": 9, "hung": True}
     said = status("Running", "StallFound", "since then", (LOST,), stalls=[STALL, circle])

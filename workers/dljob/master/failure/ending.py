@@ -8,7 +8,7 @@ from dljob.master.start import spares, starting
 from dljob.master.state import hang, limits
 from dljob.master.state.actions import Finish, Release, StopRanks
 from dljob.master.state.evolve import evolve
-from dljob.master.state.stalls import describe_since
+from dljob.master.state.stalls import STOOD_STILL, describe_since
 from dljob.master.state.state import HostPhase, Phase, RankKey, RankPhase, RankState, Verdict
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
@@ -101,7 +101,7 @@ def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None
         return
     if d.stalls and verdict.reason in _ORDERED:
         standing = "; ".join(describe_since(stall) for stall in d.stalls[:2])
-        verdict = evolve(verdict, message=f"{verdict.message}; it stood still: {standing}")
+        verdict = evolve(verdict, message=f"{verdict.message}{STOOD_STILL}{standing}")
     d.phase, d.verdict = Phase.STOPPING, verdict
     d.incidents = Map()  # nothing is restarted any more
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)

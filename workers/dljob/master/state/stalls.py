@@ -10,6 +10,9 @@ from immutables import Map
 from dljob.master.state.ledger import RankKey
 from dljob.telemetry.wording import moment, seconds
 
+STOOD_STILL = "; it stood still: "
+"""What stands between a verdict's own words and the stalls in which the job was, in its message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stall:

@@ -14,6 +14,9 @@ from dljob.telemetry.wording import counted
 _LIBRARY = re.compile(r"\((?:<|[^:]*/(?:site-packages|dist-packages|lib/python3\.\d+|workers/dljob)/)")
 """In a frame, the file of a library, of Python or of dljob."""
 
+AWAITS = "an async method awaits something; of a stall dljob why tells that line"
+"""A coroutine that awaits is on no thread's stack."""
+
 Form = Literal["text", "json", "yaml"]
 
 
@@ -47,7 +50,7 @@ def stack(
 def users_threads(text: str) -> str:
     """Return the stacks of the threads that run the user's code, without what called it, and how many others there are.
 
-    Where no thread does, all are returned: only they can tell where the rank is.
+    A text without threads, which says why there are none, is returned as it is.
     """
     threads = re.split(r"^(?=thread )", text.rstrip(), flags=re.MULTILINE)
     head, shown = threads[0], list[str]()
@@ -56,8 +59,8 @@ def users_threads(text: str) -> str:
         users_frames = [number for number, frame in enumerate(frames) if "(" in frame and not _LIBRARY.search(frame)]
         if users_frames:
             shown.append("\n".join([title, *frames[: users_frames[-1] + 1]]))
-    if not shown:
-        return text.rstrip()
     others = len(threads) - 1 - len(shown)
     more = f"{counted(others, 'thread')} of libraries: --all shows them" if others else ""
+    if others and not shown:
+        more = f"no thread is in your code: the rank is idle, or {AWAITS}\n{more}"
     return "\n".join([*([head.rstrip()] if head else []), *shown, *([more] if more else [])])
