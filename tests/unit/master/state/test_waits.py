@@ -309,6 +309,11 @@ def goes_on(line: str) -> list[Any]:
     return main(line, touched=NOW - 1)
 
 
+def stepped(*waits: list[Any], line: str = "", at: float = 700.0, steps: int = 9) -> list[Any]:
+    """A main thread that made its last step at a moment, and its present wait."""
+    return [*main(line, *waits, touched=at)[:-1], [steps, 0.1, 0.2, at]]
+
+
 @pytest.mark.parametrize(
     ("awaited", "uses", "words"),
     [
@@ -326,7 +331,7 @@ def test_who_goes_on_without_ending_a_wait_is_told_after_the_idle_bound(
     awaited: list[Any], uses: dict[str, list[str]], words: str
 ) -> None:
     act = {"get": "puts", "put": "takes", "receive": "publishes", "f": "does not answer"}[awaited[2]]
-    rows = {"t/0": [main("t.py:1", awaited, touched=700.0)], "w/0": [goes_on("w.py:2")]}
+    rows = {"t/0": [stepped(awaited, line="t.py:1")], "w/0": [goes_on("w.py:2")]}
     if awaited[0] == "call":
         rows["w/0"] = [call("t/0:p:1", "f", "w.py:2", touched=NOW - 1)]
     stall = one(rows, {"w/0": uses})
@@ -334,18 +339,21 @@ def test_who_goes_on_without_ending_a_wait_is_told_after_the_idle_bound(
     assert (stall.ranks, stall.root, stall.can_hang, stall.since) == ((("t", 0),), ("w", 0), False, 700.0)
     for differs in ({3: NOW - 170.0}, {4: [4, 0.1, 0.5]}, {4: [9, 11.0, 0.5]}, {4: [9, 0.1, 101.0]}):
         other = [differs.get(place, part) for place, part in enumerate(awaited)]
-        assert not found({**rows, "t/0": [main("t.py:1", other, touched=700.0)]}, {"w/0": uses}), differs
+        assert not found({**rows, "t/0": [stepped(other)]}, {"w/0": uses}), differs
+    assert not found({**rows, "t/0": [main("", awaited, touched=700.0)]}, {"w/0": uses}), "nobody makes steps"
+    others = {"e/0": [stepped(at=NOW - 9)]}
+    assert not found({**rows, **others}, {"w/0": uses}), "the job goes on"
 
 
 def test_nobody_is_named_where_nobody_has_brought_anything_and_a_process_is_new() -> None:
-    rows = {"t/0": [main("", wait("q", "get", 700.0, kind="queue"), touched=700.0)], "w/0": [goes_on("w.py:2")]}
+    rows = {"t/0": [stepped(wait("q", "get", 700.0, kind="queue"))], "w/0": [goes_on("w.py:2")]}
     assert not found(rows, facts={"w/0": RankFacts(1, "Ready", ready=True, since=NOW - 5)})
     assert one(rows, facts={"w/0": RankFacts(1, "Ready", ready=True, since=NOW - 70)}).root is None
 
 
 def test_several_who_go_on_without_ending_a_wait_are_named() -> None:
     rows = {f"w/{rank}": [goes_on("w.py:2")] for rank in range(8)}
-    rows |= {f"t/{rank}": [main("", wait("q", "get", 700.0 + rank, kind="queue"), touched=700.0)] for rank in (0, 1)}
+    rows |= {f"t/{rank}": [stepped(wait("q", "get", 700.0 + rank, kind="queue"))] for rank in (0, 1)}
     stall = one(rows, {f"w/{rank}": {"queue:q": ["put"]} for rank in range(8)})
     names = "w/0, w/1, w/2, w/3, w/4, w/5, ..."
     assert stall.sentence == f"t/0 has waited {{}} for an item of queue q; {names} go on, and put none"

@@ -303,6 +303,9 @@ class WaitGraph:
             for key, report in reports.items()
             if key in facts and facts[key].phase == STARTING and facts[key].incarnation == report.incarnation
         }
+        mains = (row for report in self._reports.values() for row in report.activities if row.kind == "main")
+        self._last_step = max((main.stepped for main in mains if main.steps), default=0.0)
+        """When any rank finished its last step; 0: none has made any."""
         self._newest_process = max((rank.since for rank in facts.values()), default=0.0)
         """When the last process was ordered: what an earlier one of its rank used to bring, it has yet to bring."""
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
@@ -645,9 +648,14 @@ class WaitGraph:
         )
 
     def _starved(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
-        """Return that a wait does not end, though those who could end it go on: with something else."""
+        """Return that a wait does not end, though those who could end it go on: with something else.
+
+        Only where the job has made steps, and none since: otherwise it goes on, and some of it waits for its turn.
+        """
         age = self._now - wait.since
         if wait.count < MEASURED or age <= idle_after(wait, policy):
+            return None
+        if not self._last_step or self._last_step > wait.since + STANDS_S:
             return None
         others = sorted({other.rank for group in edge.groups for other in group if other.rank[0] != NOBODY})
         if not others:
