@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import pdb
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
@@ -364,3 +366,47 @@ def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch:
     assert main[5] >= round(begun + 100.0, 1), "collectives that have begun are progress"
     monkeypatch.setattr(activities, "OLD_S", 1000.0)
     assert activities.report(0.0)["rows"] == []
+
+
+@pytest.mark.parametrize("look", ["report", "line of a call", "threads that have ended"])
+def test_a_look_at_all_threads_keeps_no_locals_of_the_user_s_alive(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tensor:
+        """What a user's function works with."""
+
+    tensors: list[weakref.ref[Tensor]] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def step() -> None:
+        tensor = Tensor()
+        tensors.append(weakref.ref(tensor))
+        begun.set()
+        goes_on.wait(10)
+
+    def takes_a_look() -> None:
+        if look == "report":
+            activities.begin_main(thread.ident)
+            activities.report(0.0)
+        elif look == "line of a call":
+            call = CallActivity("t/0:p:1", "step", "t/0")
+            call.activity.thread = thread.ident or 0
+            assert "test_activities.py" in activities.line_of_call("t/0:p:1")
+            call.end()
+        else:
+            activities._of_thread(1)
+
+    monkeypatch.setattr(activities, "_threads", dict.fromkeys(range(10**6, 10**6 + 5 * activities.MOST)))
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert begun.wait(10)
+    if look != "threads that have ended":
+        monkeypatch.setattr(activities, "_threads", {})
+    gc.disable()
+    try:
+        looking = threading.Thread(target=takes_a_look)
+        looking.start()
+        looking.join(10)
+        goes_on.set()
+        thread.join(10)
+        assert tensors[0]() is None
+    finally:
+        gc.enable()

@@ -150,7 +150,7 @@ def begin_main(thread: int | None = None) -> None:
 
 def _of_thread(thread: int) -> Activity:
     if len(_threads) > 4 * MOST:  # threads come and go
-        alive = sys._current_frames().keys()
+        alive = set(sys._current_frames())  # not its keys(): those would hold the frames, and this one among them
         for ended in _threads.keys() - alive:
             _threads.pop(ended, None)
     return Activity(f"thread-{thread}", "thread", threading.current_thread().name, thread)
@@ -314,16 +314,21 @@ def report(offset: float) -> dict[str, Any]:
             activity.touched = at
         if activity.touched <= before or activity.began <= before:
             old[id(activity)] = activity
-    frames = sys._current_frames()
-    rows: list[list[Any]] = []
-    if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
-        rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", [], [*NONE, 0.0]])
     # The main thread and those that wait first: where there are too many, young running calls say least.
     ranked = sorted(old.items(), key=lambda pair: (pair[1].kind != "main", pair[0] not in waits, pair[1].began))
-    for key, activity in ranked[:MOST]:
-        row = _row(activity, waits.get(key, []), frames, offset, at)
-        if row is not None:
-            rows.append(row)
+    rows: list[list[Any]] = []
+    frames = sys._current_frames()
+    try:
+        if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
+            rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", [], [*NONE, 0.0]])
+        for key, activity in ranked[:MOST]:
+            row = _row(activity, waits.get(key, []), frames, offset, at)
+            if row is not None:
+                rows.append(row)
+    finally:
+        # The frame of this function is among them, and holds them: a circle that would keep the locals of all threads,
+        # such as a step's tensors, until a full collection.
+        frames.clear()
     data: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
     data |= _idle_row(offset, before) | _still_row(offset, data["finished"])
     _look_at_links(rows)
