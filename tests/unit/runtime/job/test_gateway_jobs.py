@@ -337,7 +337,7 @@ async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_
     asked = nodes_that_answer(monkeypatch)
     (cluster.dir / "logs").mkdir()
     log = cluster.dir / "logs" / "master.log"
-    with pytest.raises(NotFoundError, match=r"no log of PrimeMaster \(master.log\) on node m"):
+    with pytest.raises(NotFoundError, match=r"no log of PrimeMaster \(master.log\) on its node"):
         await jobs.master_log(UID, 0, 100)
     lines = [f'{{"time": "2026-01-01T00:00:0{n}.500Z", "message": "m{n}"}}\n' for n in (1, 3)]
     log.write_text("".join(lines))
