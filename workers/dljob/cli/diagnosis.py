@@ -137,8 +137,8 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     remedy = _remedy(last)
     if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
         remedy = remedy._replace(advice=remedy.without_kubernetes)
-    where = _kubernetes_nodes(status, last)
-    lines = [*head, *_first(last, where, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
+    pod_places = _kubernetes_nodes(status, last)
+    lines = [*head, *_first(last, pod_places, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
 
@@ -275,7 +275,7 @@ def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
     )
 
 
-def _first(fault: Json, where: Sequence[str], restarts: Sequence[str]) -> list[str]:
+def _first(fault: Json, pod_places: Sequence[str], restarts: Sequence[str]) -> list[str]:
     rank, (_, cause) = _whose(fault), _cause(fault)
     life = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
     at = f", at {fault['detectedAt']}" if fault.get("detectedAt") else ""
@@ -283,7 +283,7 @@ def _first(fault: Json, where: Sequence[str], restarts: Sequence[str]) -> list[s
         one_line(f"first cause: {rank}{life}{at}: {cause}", 2 * WIDTH),
         *(
             f"  evidence: {one_line(str(line), WIDTH)}"
-            for line in _most([*_list(fault.get("evidence")), *where], EVIDENCE)
+            for line in _most([*_list(fault.get("evidence")), *pod_places], EVIDENCE)
         ),
         *(
             f"  after it: {one_line(str(line), WIDTH)}"

@@ -33,7 +33,7 @@ class DeadLinks:
 def listens() -> bool:
     """Return whether this process listens on a TCP port, or may do so."""
     return socket.getdefaulttimeout() is not None or any(
-        one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in _tcp_sockets()
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for sock in _tcp_sockets()
     )
 
 

@@ -229,6 +229,13 @@ async def test_the_node_of_a_silent_rank_is_asked_why_until_it_answers_and_again
     await sentences(2.0)
     scene.silent, scene.gil_lines = True, ["r.py:9 in g"]
     assert await sentences(70.0, 2.0) == ["r/0 does not answer: C code that it called at r.py:9 in g holds the GIL"]
+    scene.silent = False
+    scene.hear("t")
+    scene.hear("r")
+    assert await sentences(2.0) == [], "nobody waits"
+    scene.stand(10.0)
+    scene.silent = True
+    assert await sentences(70.0, 6.0) == [unknown], "what was seen in an earlier silence says nothing of this one"
 
 
 async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

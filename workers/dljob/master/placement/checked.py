@@ -70,7 +70,7 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
     for node, team in guilty.items():
         # Any other bad node is only remembered, since no unit of the role is there.
         if node in here:
-            others = " and ".join(d.node_names(other for other in team if other != node))
+            others = " and ".join(d.node_names(member for member in team if member != node))
             found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {others}, proven good")
     bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES
     own = evolve(own, proven=tuple(good), bad=bad, failures=failures, speeds=speeds[-kept:], paces=paces[-kept:])

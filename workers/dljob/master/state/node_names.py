@@ -22,10 +22,10 @@ def node_targets(
         views: The nodes that are there or were there just now.
         exclusions: The excluded nodes, which may be gone for long.
     """
-    wanted = frozenset(nodes)
+    node_ids = frozenset(nodes)
     # No code of Python's runs for each of thousands of nodes.
-    targets = {view.id: view.target for view in compress(views, map(wanted.__contains__, map(_ID, views)))}
-    for node in wanted - targets.keys():
+    targets = {view.id: view.target for view in compress(views, map(node_ids.__contains__, map(_ID, views)))}
+    for node in node_ids - targets.keys():
         exclusion = exclusions.get(node)
         targets[node] = (exclusion.target if exclusion else "") or f"node/{node}"
     return targets

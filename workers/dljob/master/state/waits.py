@@ -657,20 +657,20 @@ class WaitGraph:
             return None
         if not self._last_step or self._last_step > wait.since + STANDS_S:
             return None
-        others = sorted({other.rank for group in edge.groups for other in group if other.rank[0] != NOBODY})
-        if not others:
+        awaited_ranks = sorted({end.rank for group in edge.groups for end in group if end.rank[0] != NOBODY})
+        if not awaited_ranks:
             return None
-        names = ", ".join(f"{role}/{rank}" for role, rank in others[:LONGEST_CHAIN])
-        names += ", ..." if len(others) > LONGEST_CHAIN else ""
-        one, many = _OMITTED.get((wait.kind, wait.method)) or _OMITTED.get((wait.kind, ""), _OMITTED["call", ""])
-        goes_on = f"{GO_ON[0]}{one}" if len(others) == 1 else f"{GO_ON[1]}{many}"
+        names = ", ".join(f"{role}/{rank}" for role, rank in awaited_ranks[:LONGEST_CHAIN])
+        names += ", ..." if len(awaited_ranks) > LONGEST_CHAIN else ""
+        singular, plural = _OMITTED.get((wait.kind, wait.method)) or _OMITTED.get((wait.kind, ""), _OMITTED["call", ""])
+        goes_on = f"{GO_ON[0]}{singular}" if len(awaited_ranks) == 1 else f"{GO_ON[1]}{plural}"
         line = f" at {vertex.line}" if vertex.line else ""
         return WaitFinding(
             name=f"starved {wait.kind}:{wait.name} {wait.method}",
             sentence=f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}{line}; {names} {goes_on}",
             since=wait.since,
             ranks=(vertex.rank,),
-            root=others[0] if len(others) == 1 else None,
+            root=awaited_ranks[0] if len(awaited_ranks) == 1 else None,
             silence=age,
         )
 
@@ -789,7 +789,7 @@ def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> tuple[str, 
         (rank, f"in {wait.method}{f' at {activity.line}' if activity.line else ''}")
         for (_, rank), (activity, wait) in waits.items()
     ]
-    ranks_at = {place: [rank for rank, other in places if other == place] for _, place in places}
+    ranks_at = {place: [rank for rank, rank_place in places if rank_place == place] for _, place in places}
     is_mismatch = len(ranks_at) > 1
     single_ranks = [ranks for ranks in ranks_at.values() if len(ranks) == 1]
     odd_one = single_ranks[0] if len(single_ranks) == 1 and is_mismatch else []

@@ -62,12 +62,12 @@ class RayTables:
 
         Raylets report with a delay, and groups do not count what actors outside of them hold.
         """
-        found, reported = list(rows), ray_private.free_by_node()
+        node_rows, reported = list(rows), ray_private.free_by_node()
         held, going = self._held_resources(), ray_private.draining_nodes()
-        self._learn_pods({row["NodeID"] for row in found})
+        self._learn_pods({row["NodeID"] for row in node_rows})
         made = [
             _view(row, reported.get(node, {}), held.get(node, {}), going.get(node), self._pods.get(node, ""))
-            for row in found
+            for row in node_rows
             for node in [row["NodeID"]]
         ]
         return tuple(sorted(made, key=lambda view: view.id))

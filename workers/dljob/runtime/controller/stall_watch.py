@@ -123,6 +123,7 @@ class StallWatch:
         still = any(report.still_since is not None for report in reports.values())
         if not (starting or still) and not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
+            self._silent_samples.clear()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)
         seen: dict[WaitId, tuple[float, float]] = {}
@@ -163,12 +164,12 @@ class StallWatch:
             for key in ranks
             if (row := self._silent_samples.get(key)) and row[0] == state.ranks[key].incarnation
         }
-        wanted = [
+        unasked_ranks = [
             key
             for key in ranks
             if key not in known or (known[key][2] is None and now - known[key][1] > SILENCE_AGAIN_S)
         ]
-        asked = {key: (state.ranks[key].incarnation, now, None) for key in wanted[:SHOWN]}
+        asked = {key: (state.ranks[key].incarnation, now, None) for key in unasked_ranks[:SHOWN]}
         self._silent_samples = {**known, **asked}
         if asked:
             self._owner.start("look at silent ranks", self._look_at_silent(asked), nobody_waits)

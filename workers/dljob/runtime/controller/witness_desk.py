@@ -116,8 +116,8 @@ class WitnessDesk:
         self._told.add(known)
         said = words(plan, sighting)
         if key is None:
-            where = node_title(state, node)
-            await self._offer(ev.JournalReported(reasons.WITNESS_SAW, f"{said}, on {where}: no one rank is meant"))
+            node_words = node_title(state, node)
+            await self._offer(ev.JournalReported(reasons.WITNESS_SAW, f"{said}, on {node_words}: no one rank is meant"))
             return
         act = plan.act and may_accuse(state, key, sighting, self._clock())
         await self._offer(*_events(state, plan, key, said, act=act))
