@@ -57,7 +57,7 @@ def test_a_server_without_the_path_is_told_once_and_another_that_starts_is_not(m
     monkeypatch.setattr(monitor_module.Tally, "pause_s", lambda *_: 0.0)
     monitor.begin(FIRST, role(readiness=TCP), target)
     assert [said.next(), said.next()] == [(FIRST, False, "status 404"), (FIRST, True, "status 200")]
-    monitor.end(0)
+    monitor.end(FIRST)
 
 
 def role(**probes: ProbePlan) -> RolePlan:
@@ -86,16 +86,28 @@ def test_a_rank_is_ready_once_its_probe_succeeds(server: tuple[socket.socket, Pr
     assert said.next()[:2] == (FIRST, True)
     monitor.begin(ProbedRank(0, 2), role(readiness=TCP), target)
     assert said.next()[:2] == (ProbedRank(0, 2), True)
-    monitor.end(0)
+    monitor.end(ProbedRank(0, 2))
 
 
 def test_a_rank_that_has_ended_is_not_reported_any_more() -> None:
     said = Said()
     monitor = ProbeMonitor(said)
-    monitor.end(0)
+    monitor.end(FIRST)
     monitor.begin(FIRST, role(readiness=ProbePlan("tcp", port="1", delay_s=3600)), ProbeTarget("127.0.0.1"))
-    monitor.end(0)
+    monitor.end(FIRST)
     assert said.queue.empty()
+
+
+def test_the_late_end_of_an_incarnation_leaves_the_probes_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, False)
+    said, second = Said(), ProbedRank(0, 2)
+    monitor = ProbeMonitor(said)
+    monitor.begin(FIRST, role(readiness=ProbePlan("tcp", port="1", delay_s=3600)), ProbeTarget("127.0.0.1"))
+    monitor.begin(second, role(readiness=ProbePlan("tcp", port="1", period_s=0)), ProbeTarget("127.0.0.1"))
+    monitor.end(FIRST)
+    answers(monkeypatch, True)
+    assert said.next()[:2] == (second, True)
+    monitor.end(second)
 
 
 def test_readiness_comes_and_goes_with_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +116,7 @@ def test_readiness_comes_and_goes_with_its_probe(monkeypatch: pytest.MonkeyPatch
     monitor = ProbeMonitor(said)
     monitor.begin(FIRST, role(readiness=probe), ProbeTarget("127.0.0.1"))
     assert [said.next()[1:] for _ in range(3)] == [(True, "ok True"), (False, "ok False"), (True, "ok True")]
-    monitor.end(0)
+    monitor.end(FIRST)
 
 
 def test_a_liveness_probe_ends_a_rank_after_its_failures_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +134,7 @@ def test_no_readiness_is_probed_after_a_failed_liveness_probe(monkeypatch: pytes
     slow = ProbePlan("tcp", port="1", delay_s=3600)
     monitor.begin(FIRST, role(liveness=probe, readiness=slow), ProbeTarget("127.0.0.1"))
     assert said.next()[1] is None
-    monitor.end(0)
+    monitor.end(FIRST)
 
 
 def test_the_other_probes_wait_for_the_startup_probe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +168,6 @@ def test_an_error_of_probing_is_logged_and_the_next_process_is_probed(
     for who in (FIRST, ProbedRank(0, 2)):
         probing.begin(who, role(readiness=TCP), server[1])
         assert said.next() == (who, True, "ok True")
-    probing.end(0)
+    probing.end(ProbedRank(0, 2))
     assert "is not probed any more" in caplog.text
     assert "planted" in caplog.text

@@ -110,7 +110,7 @@ def test_a_rank_without_a_probe_serves_and_is_ready_at_once() -> None:
     own = serving(ranks, ports=(("http", 0),), address="::1")
     port = own.environment(START)["DLJOB_PORT_HTTP"]
     own.started(START)
-    own.ended(2)
+    own.ended(START)
     assert ranks.said == [(2, 1, Serves((("http", f"[::1]:{port}"),), ready=True)), (2, 1, "ready")]
     plain = Ranks()
     serving(plain).started(START)
@@ -121,7 +121,7 @@ def test_a_rank_with_a_probe_is_not_ready_before_it() -> None:
     ranks = Ranks()
     own = serving(ranks, readiness=NEVER)
     own.started(START, {"A": "b"})
-    own.ended(2)
+    own.ended(START)
     assert ranks.said == []
 
 

@@ -44,16 +44,16 @@ class ProbeMonitor:
         self._listener = listener
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, tuple[ProbedRank, asyncio.Task[None]]] = {}
 
     def begin(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
         """Probe a rank from now on, instead of its earlier incarnation."""
         asyncio.run_coroutine_threadsafe(self._begin(who, role, target), self._running()).result()
 
-    def end(self, rank: int) -> None:
-        """Stop probing a rank. No callback about it begins after the return."""
+    def end(self, who: ProbedRank) -> None:
+        """Stop probing a rank, unless a later incarnation is probed. No callback about it begins after the return."""
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(rank), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._end(who), self._loop).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -63,13 +63,16 @@ class ProbeMonitor:
             return self._loop
 
     async def _begin(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
-        await self._end(who.rank)
-        self._tasks[who.rank] = task = asyncio.create_task(self._watch(who, role, target))
+        await self._end(who)
+        task = asyncio.create_task(self._watch(who, role, target))
+        self._tasks[who.rank] = who, task
         task.add_done_callback(functools.partial(_log_error, who))
 
-    async def _end(self, rank: int) -> None:
-        task = self._tasks.pop(rank, None)
-        if task is not None:
+    async def _end(self, who: ProbedRank) -> None:
+        probed, task = self._tasks.get(who.rank, (who, None))
+        # An order to stop may still be under way for an incarnation that has ended by itself, and was replaced.
+        if task is not None and probed.incarnation <= who.incarnation:
+            del self._tasks[who.rank]
             task.cancel()
             await asyncio.wait([task])  # an error of it is in the log, and must not end who begins the next one
 

@@ -303,7 +303,7 @@ class ForkHost(Host):
 
     def _drain_one(self, rank: _Rank, drain: DrainPlan) -> None:
         # A server that drains may answer probes as if it were ill.
-        self._serving.ended(rank.start.rank)
+        self._serving.ended(rank.start)
         if drain.signal and rank.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.Signals[drain.signal])
@@ -389,7 +389,7 @@ class ForkHost(Host):
 
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         # Before the report: nothing about this incarnation may follow its end.
-        self._serving.ended(rank.start.rank)
+        self._serving.ended(rank.start)
         if outcome.ok:
             self._traces.write_out()
         with self._lock:

@@ -184,9 +184,9 @@ class HostServing:
         if self._weights is not None:
             self._weights.load(order)
 
-    def ended(self, rank: int) -> None:
-        """Stop probing a rank: nothing is reported about it any more."""
-        self._probes.end(rank)
+    def ended(self, start: RankStart) -> None:
+        """Stop probing an incarnation of a rank: nothing is reported about it any more."""
+        self._probes.end(ProbedRank(start.rank, start.incarnation))
 
     def post(self, rank: int, request: ProbePlan) -> Answer:
         """Send a rank the request of its drain, and wait for the answer."""

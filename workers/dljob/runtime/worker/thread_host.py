@@ -425,7 +425,7 @@ class ThreadHost(Host):
 
     def _ended(self, start: RankStart, outcome: Outcome) -> int:
         """Report the end of an incarnation, only the first time. Returns the number of that report."""
-        self._serving.ended(start.rank)
+        self._serving.ended(start)
         if outcome.ok:
             self._traces.write_out(WELL_S)
         with self._lock:
