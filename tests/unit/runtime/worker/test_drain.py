@@ -30,10 +30,15 @@ class Drained:
         self.said: list[str] = []
         self.answer = answer or Answer(ok=True, words="")
         self.rank: Any = SimpleNamespace(
-            start=RankStart(0, 1, 0, 1, 0), ended=threading.Event(), stopped=Future(), why="", pid=77
+            start=RankStart(0, 1, 0, 1, 0),
+            ended=threading.Event(),
+            stopped=Future(),
+            forking=threading.Lock(),
+            why="",
+            pid=77,
         )
         self.host: Any = ForkHost.__new__(ForkHost)
-        self.host._lock, self.host._ranks = threading.RLock(), {0: self.rank}
+        self.host._lock, self.host._ranks, self.host._barred = threading.RLock(), {0: self.rank}, {}
         self.host.spec = SimpleNamespace(role=role_plan("s", ("module", "m"), drain=drain))
         self.host._socket = SimpleNamespace(stopping=lambda *_: self.said.append("told"))
         self.host._helper = SimpleNamespace(order=self.order)

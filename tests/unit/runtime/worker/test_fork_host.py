@@ -26,7 +26,7 @@ def bare() -> Any:
 
 def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once() -> None:
     host, forked = bare(), list[RankStart]()
-    host._ranks = {}
+    host._ranks, host._barred = {}, {}
     both_wait, both_register = threading.Barrier(2), threading.Barrier(2)
     host._helper = SimpleNamespace(up=SimpleNamespace(wait=lambda _seconds: both_wait.wait(10) >= 0))
     host._cores, host._changed = SimpleNamespace(find=lambda *_: None), lambda: False

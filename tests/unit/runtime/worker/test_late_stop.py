@@ -19,10 +19,14 @@ from dljob.runtime.worker.fork_host import ForkHost
 )
 def test_an_order_to_stop_means_the_incarnations_it_names(incarnations: tuple[int, ...], ended: list[int]) -> None:
     host: Any = ForkHost.__new__(ForkHost)
-    host._lock = threading.RLock()
+    host._lock, host._barred = threading.RLock(), {}
     host._ranks = {
         rank: SimpleNamespace(
-            start=RankStart(rank, rank + 1, rank, 2, 0), ended=threading.Event(), stopped=Future(), why=""
+            start=RankStart(rank, rank + 1, rank, 2, 0),
+            ended=threading.Event(),
+            stopped=Future(),
+            forking=threading.Lock(),
+            why="",
         )
         for rank in (0, 1)
     }

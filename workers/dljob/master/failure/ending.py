@@ -122,7 +122,8 @@ def _ask_all_to_leave(d: StateTransaction, reason: str) -> None:
             ranks = d.facts(host.role).ranks_of(host.index)
             live = tuple(rank for rank in ranks if d.ranks[host.role, rank].phase.live)
             if live:
-                d.do(StopRanks(host, state.life, live, limits.GRACE_S, reason))
+                incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in live)
+                d.do(StopRanks(host, state.life, live, limits.GRACE_S, reason, incarnations))
 
 
 def release(d: StateTransaction, verdict: Verdict) -> None:

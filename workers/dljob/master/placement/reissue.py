@@ -160,7 +160,8 @@ def _leave(d: StateTransaction, host: HostId, own: HostState) -> Iterator[Action
     """Yield the stop order of a host's ranks at the end of the job."""
     live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
     if own.phase is HostPhase.READY and live and d.verdict is not None:
-        yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason)
+        incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in live)
+        yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason, incarnations)
 
 
 def _in_phase(d: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:

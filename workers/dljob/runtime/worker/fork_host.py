@@ -96,6 +96,8 @@ class _Rank:
     ended: threading.Event = field(default_factory=threading.Event)
     stopped: Future[None] = field(default_factory=Future)
     """Done once it was told to end, also before it is forked."""
+    forking: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is forked unless it was told to end, and while it is told: its SIGTERM cannot precede the fork."""
 
 
 class ForkHost(Host):
@@ -120,6 +122,8 @@ class ForkHost(Host):
         self._start_lock = threading.Lock()
         """Held from the look whether a rank is started already until it is registered."""
         self._ranks: dict[int, _Rank] = {}
+        self._barred: dict[int, int] = {}
+        """Rank -> the highest incarnation that was ordered to stop before its order to start was carried out."""
         self._calls: dict[int, RpcClient] = {}
         self._traces = CallTraces(spec.job, spec.role)
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
@@ -148,7 +152,7 @@ class ForkHost(Host):
     # -- orders
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Fork the ranks of an order; a rank that already runs in this incarnation is left alone."""
+        """Fork the ranks of an order; one that runs in this incarnation, or was ordered to stop, is left alone."""
         if not self._helper.up.wait(UP_S):
             raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
         self._cores.find(order.ranks, self._kind)
@@ -158,14 +162,17 @@ class ForkHost(Host):
             with self._start_lock:
                 with self._lock:
                     old = self._ranks.get(start.rank)
-                    if old is not None and old.start.incarnation >= start.incarnation:
-                        continue
+                    known = self._known(start.rank)
+                if known >= start.incarnation:
+                    continue
                 # One process per rank: the predecessor has to be gone before its successor takes device, port and log.
                 if old is not None and not old.ended.is_set():
+                    self._ask_to_end(old, "its next incarnation starts")
                     self._helper.order("kill", start.rank, old.start.incarnation)
                     old.ended.wait(KILLED_S)
                 spec, rank, refused = self._register(order, start)
-            self._fork(order, spec, rank, refused, anew=anew)
+            if not rank.ended.is_set():
+                self._fork(order, spec, rank, refused, anew=anew)
 
     def _changed(self) -> bool:
         """Whether the script, edited meanwhile, begins otherwise than with what the fork server has imported."""
@@ -201,30 +208,36 @@ class ForkHost(Host):
             facts = self._facts(spec, order, start)
             rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
+            if start.incarnation <= self._barred.get(start.rank, 0):  # since the order to start was looked at
+                rank.ended.set()
         return spec, rank, refused
 
     def _fork(self, order: StartOrder, spec: HostSpec, rank: _Rank, refused: Outcome | None, *, anew: bool) -> None:
         start = rank.start
         met = None if refused is not None else self._serving.meet(start, rank.stopped)
         if met is None:
-            self._ended(rank, refused or Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.why}"))
+            self._ended(rank, refused or _unforked(rank))
             return
         rank.env |= met
-        self._helper.order(
-            "fork",
-            start.rank,
-            start.incarnation,
-            entrypoint=spec.role.entrypoint,
-            args=environment.arguments(spec.role, start),
-            env=rank.env,
-            log=rank.log,
-            code_dir=spec.job.code_dir or "/",
-            store=order.store if spec.role.comm_backend is not None else "",
-            generation=order.generation,
-            near=self._cores.of(start, self._kind),
-            memory=(spec.role.memory_share, environment.device_index(self._kind, start, spec.role)),
-            anew=anew,
-        )
+        with rank.forking:
+            if not (stopped := rank.stopped.done()):
+                self._helper.order(
+                    "fork",
+                    start.rank,
+                    start.incarnation,
+                    entrypoint=spec.role.entrypoint,
+                    args=environment.arguments(spec.role, start),
+                    env=rank.env,
+                    log=rank.log,
+                    code_dir=spec.job.code_dir or "/",
+                    store=order.store if spec.role.comm_backend is not None else "",
+                    generation=order.generation,
+                    near=self._cores.of(start, self._kind),
+                    memory=(spec.role.memory_share, environment.device_index(self._kind, start, spec.role)),
+                    anew=anew,
+                )
+        if stopped:
+            self._ended(rank, _unforked(rank))
 
     @property
     def _kind(self) -> str:
@@ -255,6 +268,8 @@ class ForkHost(Host):
         """Send SIGTERM to each rank's process group, and SIGKILL to everything of it after the grace."""
         latest = dict(zip(order.ranks, order.incarnations, strict=False))
         with self._lock:
+            for number, incarnation in latest.items():
+                self._bar(number, incarnation, order.reason)
             meant = [n for n in order.ranks if self._is_present(n, latest.get(n))]
         if order.leaves and self.spec.role.ports:
             # Clients hear of the smaller role at this moment: a server takes their requests until they have.
@@ -269,15 +284,35 @@ class ForkHost(Host):
         rank = self._ranks.get(number)
         return rank is not None and (latest is None or rank.start.incarnation <= latest)
 
+    def _known(self, number: int) -> int:
+        """Return the highest incarnation of a rank that was started or is barred. The caller holds the lock."""
+        rank = self._ranks.get(number)
+        return max(self._barred.get(number, 0), 0 if rank is None else rank.start.incarnation)
+
+    def _bar(self, number: int, incarnation: int, reason: str) -> None:
+        """Keep an incarnation that was not started yet from it, and report its end. The caller holds the lock.
+
+        The order to start it may wait for the fork server, or may be lost with the PrimeMaster that gave it.
+        """
+        if incarnation > self._known(number):
+            self._barred[number] = incarnation
+            said = Outcome(ok=True, message=f"not started, as ordered ({reason})")
+            self._last_report = self.reports.add(number, incarnation, 0, said)
+
+    def _ask_to_end(self, rank: _Rank, reason: str) -> None:
+        """Note that a rank is to end: it is not forked any more."""
+        with rank.forking:
+            # The first reason stays: a second order only repeats what ends the rank.
+            rank.why = rank.why or reason
+            if not rank.stopped.done():
+                rank.stopped.set_result(None)
+
     def _stop(self, numbers: tuple[int, ...], reason: str, grace_s: float) -> None:
         # All are signalled before any is waited for: the grace is for all together.
         with self._lock:
             ranks = [rank for n in numbers if (rank := self._ranks.get(n)) is not None and not rank.ended.is_set()]
         for rank in ranks:
-            # The first reason stays: a second order only repeats what ends the rank.
-            rank.why = rank.why or reason
-            if not rank.stopped.done():
-                rank.stopped.set_result(None)
+            self._ask_to_end(rank, reason)
         self._socket.stopping([rank.start.rank for rank in ranks], reason)
         # A grace of 0 is for ranks that would not react.
         if self.spec.role.drain is not None and grace_s:
@@ -540,6 +575,11 @@ class ForkHost(Host):
         with self._lock:
             for rank in self._ranks.values():
                 rank.progress.restore()
+
+
+def _unforked(rank: _Rank) -> Outcome:
+    """Return the end of a rank that was told to end before it was forked."""
+    return Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.why}")
 
 
 def _reported(words: Mapping[str, Any]) -> Outcome:
