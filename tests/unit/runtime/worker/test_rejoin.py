@@ -197,6 +197,10 @@ def leave(incarnation: int, *, parts: bool = False) -> LeaveOrder:
     return LeaveOrder(1, 0, incarnation, "Unknown", parts)
 
 
+def stop(incarnation: int, grace_s: float = 20.0) -> StopOrder:
+    return StopOrder(1, (0,), grace_s, "restart", (incarnation,))
+
+
 def reports(host: ThreadHost) -> list[tuple[int, bool | None]]:
     return [(r.incarnation, r.outcome and r.outcome.ok) for r in host.reports._reports]
 
@@ -351,7 +355,7 @@ def test_where_code_is_that_does_not_leave_is_told_once(host, monkeypatch, capfd
     Nothing is raised here: an error on its way to a thread in C leaves the process's other threads, where coverage
     traces them, in the first function that they enter (recall.py says why).
     """
-    monkeypatch.setattr(ThreadInterrupt, "interrupt", lambda _: True)
+    monkeypatch.setattr(ThreadInterrupt, "interrupt", lambda *_: True)
     monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
     monkeypatch.setattr(thread_host, "PATIENCE_S", 0.0)
     stuck, going = threading.Lock(), threading.Event()
@@ -412,6 +416,103 @@ def test_an_order_to_leave_that_overtakes_the_order_to_start_wins(host):
     host.leave_rank(leave(1))
     host.start_ranks(order(1))
     assert host.lives == []
+    assert reports(host) == [(1, True)]
+
+
+def test_an_order_to_stop_that_overtakes_the_order_to_start_wins(host):
+    host.work = until_stopping(host)
+    host.stop_ranks(stop(1))
+    host.stop_ranks(stop(1))
+    host.start_ranks(order(1))
+    assert host.lives == []
+    assert reports(host) == [(1, True)]
+    host.start_ranks(order(2))
+    host.stop_ranks(stop(1))
+    assert not host._stopping
+    host.stop_ranks(stop(2))
+    assert reports(host) == [(1, True), (2, False)]
+
+
+def test_a_repeated_order_to_start_that_comes_after_the_next_one_is_of_the_past(host):
+    host.work = lambda *_: Outcome(ok=False, message="a collective failed")
+    host.start_ranks(order(1))
+    assert host._done.wait(30)
+    host.work = until_stopping(host)
+    host.start_ranks(order(2))
+    host.start_ranks(order(1))
+    host.stop_ranks(stop(2))
+    assert host.lives == [1, 2]
+
+
+@pytest.mark.parametrize("where", ["drain", "shutdown"])
+def test_an_order_to_stop_means_the_incarnation_that_it_found(host, where, monkeypatch):
+    """The rank ends meanwhile, and a new PrimeMaster starts its next incarnation in the same process."""
+    ends, waits, goes_on = [], threading.Event(), threading.Event()
+    monkeypatch.setattr(thread_host, "end", lambda *why: ends.append(why))
+
+    def hold(*_):
+        waits.set()
+        assert goes_on.wait(30)
+
+    leaves = threading.Event()
+
+    def work(_order, _start):
+        assert leaves.wait(30)
+        return Outcome(ok=False, message="a collective failed")
+
+    host.work, host._life = work, SimpleNamespace(shutdown=lambda: None, in_function=False)
+    host.start_ranks(order(1))
+    setattr(host._callee if where == "drain" else host._life, where, hold)
+    stopping = threading.Thread(target=host.stop_ranks, args=(stop(1, grace_s=1.0),))
+    stopping.start()
+    assert waits.wait(30)
+    ended = host._done
+    leaves.set()
+    assert ended.wait(30)
+    host.work = until_stopping(host)
+    host.start_ranks(order(2))
+    goes_on.set()
+    stopping.join(30)
+    assert (ends, bool(host._stopping)) == ([], False)
+    host.stop_ranks(stop(2))
+    assert [incarnation for incarnation, _ in reports(host)] == [1, 2]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_second_order_to_end_does_not_break_off_the_cleanup(host, leaves):
+    going, cleans, cleaned, asked = threading.Event(), threading.Event(), [], []
+
+    class Counted(ThreadInterrupt):
+        def interrupt(self, *patience):
+            raised = super().interrupt(*patience)
+            asked.append(raised)
+            return raised
+
+    def work(_order, _start):
+        host._life = None if leaves else SimpleNamespace(shutdown=lambda: None, in_function=True)
+        try:
+            going.set()
+            while True:
+                pass
+        finally:
+            cleans.set()
+            while asked.count(True) < 2:
+                pass
+            cleaned.append(True)
+
+    def end():
+        host.leave_rank(leave(1)) if leaves else host.stop_ranks(stop(1, grace_s=600.0))
+
+    host.work, host._recall = work, Counted()
+    host.start_ranks(order(1))
+    assert going.wait(30)
+    orders = [threading.Thread(target=end, daemon=True) for _ in range(2)]
+    orders[0].start()
+    assert cleans.wait(30)
+    orders[1].start()
+    for thread in orders:
+        thread.join(30)
+    assert cleaned == [True]
     assert reports(host) == [(1, True)]
 
 

@@ -10,6 +10,7 @@ import ctypes
 import dis
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -43,7 +44,7 @@ class ThreadInterrupt:
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._ident = 0
-        self._sent = False
+        self._sent, self._sent_at = False, 0.0
         self._locking = 0
         self._ordered = threading.Event()
 
@@ -81,12 +82,15 @@ class ThreadInterrupt:
         """Order user code to end."""
         self._ordered.set()
 
-    def interrupt(self) -> bool:
+    def interrupt(self, patience_s: float = 0.0) -> bool:
         """Raise ThreadInterrupted in user code. It strikes at the thread's next bytecode, so never inside C code.
 
-        Returns False if no user code runs, or if it is taking a lock: try again.
+        Nothing is raised within `patience_s` of the last time: user code cleans up then, also where a second order to
+        end it comes. Returns False if no user code runs, or if it is taking a lock: try again.
         """
         with self._gate:
+            if self._sent and time.monotonic() < self._sent_at + patience_s:
+                return True
             # Under the gate: the thread cannot leave user code between this check and the exception.
             if self._ident and self._locking < LOCKING and takes_lock(self._ident):
                 self._locking += 1
@@ -94,7 +98,7 @@ class ThreadInterrupt:
             # Counted in a row: a thread that got out of the lock meanwhile has its grace again.
             self._locking = 0
             if self._ident:
-                self._sent = True
+                self._sent, self._sent_at = True, time.monotonic()
                 _raise_in(self._ident)
             return bool(self._ident)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import sys
 import threading
@@ -103,7 +104,7 @@ class ThreadHost(Host):
         self._large = LargeAnswers()
         self._recall = ThreadInterrupt()
         self._left = 0
-        """The highest incarnation that was ordered to leave its torch group."""
+        """The highest incarnation that was ordered to leave its torch group, or to stop before it was started."""
         self._earlier: list[str] = []
         """Errors of this process that ended no incarnation, in words."""
         self._earlier_watched = False
@@ -127,11 +128,12 @@ class ThreadHost(Host):
             raise UsageError(f"a thread host starts one rank, got {len(order.ranks)}")
         start = order.ranks[0]
         with self._lock:
-            # An order to leave can overtake the order to start: the start is then void.
+            # An order to leave or stop can overtake the order to start: the start is then void.
             if start.incarnation <= self._left:
                 return
             if self._start is not None and not self._may_rejoin(start):
-                if (self._start.rank, self._start.incarnation) == (start.rank, start.incarnation):
+                # An order that was repeated may come after its incarnation was replaced.
+                if self._start.rank == start.rank and start.incarnation <= self._start.incarnation:
                     return
                 raise UsageError(
                     f"{self.actor_name} is {self.spec.role.name}/{self._start.rank}, incarnation "
@@ -148,13 +150,26 @@ class ThreadHost(Host):
 
     def stop_ranks(self, order: StopOrder) -> None:
         """Ask user code to end and wait for the grace; then end the whole process, as a thread cannot be killed."""
-        start = self._start
-        if start is None or start.rank not in order.ranks:
+        latest = dict(zip(order.ranks, order.incarnations, strict=False))
+        with self._lock:
+            start, done, callee = self._start, self._done, self._callee
+            for number, incarnation in latest.items():
+                if incarnation > max(self._left, 0 if start is None else start.incarnation):
+                    self._left = incarnation
+                    said = Outcome(ok=True, message=f"not started, as ordered ({order.reason})")
+                    self.reports.add(number, incarnation, os.getpid(), said)
+                    return
+        # A late order is not about a later incarnation.
+        if (
+            start is None
+            or latest.get(start.rank, start.incarnation) < start.incarnation
+            or start.rank not in order.ranks
+        ):
             return
         if order.leaves:
-            self._callee.finish(order.grace_s)
+            callee.finish(order.grace_s)
             order = replace(order, grace_s=TERM_GRACE_S)
-        if not self._wind_down(order.reason, order.grace_s):
+        if not self._wind_down(order.reason, order.grace_s, done, callee):
             message = f"did not end within {order.grace_s:g} s of being asked to stop ({order.reason})"
             self._end_reported(start, Outcome(ok=False, reason=Reason.UNKNOWN, message=message), 1, message)
 
@@ -193,10 +208,8 @@ class ThreadHost(Host):
         self._break_off(recall)
         # Most code ends by itself once its collectives fail. The exception comes only after ASK_S, because it can
         # strike between taking a lock and the block that releases it.
-        asked = float("-inf")
         while not done.wait(ASK_S):
-            if time.monotonic() - asked >= PATIENCE_S and recall.interrupt():
-                asked = time.monotonic()
+            recall.interrupt(PATIENCE_S)
             if done.wait(AGAIN_S):
                 break
             self._break_off(recall)
@@ -244,7 +257,7 @@ class ThreadHost(Host):
         start = self._start
         if start is None:
             return
-        self._wind_down(self._killed, TERM_GRACE_S)
+        self._wind_down(self._killed, TERM_GRACE_S, self._done, self._callee)
         self._end_reported(start, self._terminated(), EndCode.SIGTERM, self._killed)
 
     # -- the user's thread
@@ -444,30 +457,36 @@ class ThreadHost(Host):
 
     # -- ends that do not come from user code
 
-    def _wind_down(self, reason: str, grace_s: float) -> bool:
-        """Ask user code to end and wait up to `grace_s` seconds; return whether it ended."""
+    def _wind_down(self, reason: str, grace_s: float, done: threading.Event, callee: RpcServer) -> bool:
+        """Ask the user code of one incarnation to end; return whether it was `done` within `grace_s` seconds."""
         deadline = time.monotonic() + grace_s
         # First: what user code ends now may be what its streams need for the item under way.
-        self._callee.drain(min(DRAIN_S, grace_s / 2))
-        self._stopping.order(reason)
-        if self._life is not None:
+        callee.drain(min(DRAIN_S, grace_s / 2))
+        with self._lock:
+            # It may have ended meanwhile, and the next incarnation have begun in this process.
+            if self._done is not done:
+                return True
+            life = self._life
+            self._stopping.order(reason)
+        if life is not None:
             # In a thread of its own: the hook may hang, and the grace must hold all the same.
-            hook = threading.Thread(target=self._life.shutdown, name="dljob-shutdown", daemon=True)
+            hook = threading.Thread(target=life.shutdown, name="dljob-shutdown", daemon=True)
             hook.start()
-            if self._life.in_function:
+            if life.in_function:
                 self._interrupt_function(deadline, min(CLEANUP_S, grace_s / 4) if self._stopping.watched else grace_s)
-            self._done.wait(max(0.0, deadline - time.monotonic()))
+            done.wait(max(0.0, deadline - time.monotonic()))
             hook.join(max(0.0, deadline - time.monotonic()))
-        return self._done.wait(max(0.0, deadline - time.monotonic()))
+        return done.wait(max(0.0, deadline - time.monotonic()))
 
     def _interrupt_function(self, deadline: float, cleanup_s: float) -> None:
         """Raise once in a function that has not ended by itself `cleanup_s` seconds before the deadline.
 
         So `serve_forever()` ends in order. A function that has never looked at `stopping` is given ASK_S.
         """
-        if self._done.wait(max(ASK_S, deadline - cleanup_s - time.monotonic())):
+        done, recall = self._done, self._recall
+        if done.wait(max(ASK_S, deadline - cleanup_s - time.monotonic())):
             return
-        while not self._recall.interrupt() and not self._done.wait(ASK_S) and time.monotonic() < deadline:
+        while not recall.interrupt(math.inf) and not done.wait(ASK_S) and time.monotonic() < deadline:
             pass
 
     def _end_reported(self, start: RankStart, outcome: Outcome, code: int, why: str) -> None:
