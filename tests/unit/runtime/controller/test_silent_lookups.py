@@ -12,6 +12,7 @@ from memory_backend import MemoryBackend, MemoryHost
 from ray.exceptions import GetTimeoutError
 
 from dljob import tasks
+from dljob.errors import UsageError
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId
@@ -72,6 +73,23 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_actor_that_is_certainly_gone_is_looked_up_once() -> None:
     assert await find_actor(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
     assert backend.left == 1
+
+
+class OthersSpawn(MemoryBackend):
+    """Ray, where the order of a master that has died, to spawn an actor, comes after the first look for it."""
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        self.hosts[spec.name] = MemoryHost(spec.name, "n1")
+        raise UsageError(f"an actor named {spec.name} exists already")
+
+
+async def test_a_host_that_the_lost_master_spawns_after_all_is_taken_over() -> None:
+    backend, core = OthersSpawn(), Core()
+    hosts = hosts_of(backend, core)
+    hosts.bring_up(WHO, 1, HostLaunch(ActorSpec(ACTOR, "x.Y", node="n1"), 10.0))
+    assert isinstance(await core.next(), ev.HostReady)
+    assert hosts.knows(ACTOR)
+    hosts.close()
 
 
 async def test_a_host_of_an_earlier_master_is_heard_once_somebody_can_say_where_it_is() -> None:
