@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,38 @@ def keeper(tmp_path, monkeypatch):
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
     job: Any = SimpleNamespace(dir=str(tmp_path), attempt=1, lease_s=30.0)
     return QueueKeeper(job, "samples")
+
+
+async def test_a_new_primemaster_repeats_the_orders_of_a_cut_while_those_of_the_lost_one_are_carried_out(
+    keeper, tmp_path, monkeypatch
+):
+    path, writes, second = tmp_path / "cuts" / "samples", threading.Event(), threading.Event()
+    replace, goes_on = Path.replace, threading.Event()
+    for number in (1, 2):
+        await ask(keeper, "put", A, BOUNDS, ("", number), b"i%d" % number, 0.0)
+    await ask(keeper, "get", B, BOUNDS, (1, 0, ()), 1, 0.0)
+    await keeper.begin_cut(1, {"b/0": 1})
+    assert await ask(keeper, "mark", B, 1, (B.line,))
+    assert await keeper.begin_cut(1, {"b/0": 1}) == ["b/0"], "late: its rank has saved already"
+
+    def slow(self: Path, target: Path) -> Path:
+        if not writes.is_set():
+            writes.set()
+            goes_on.wait(20)
+        else:
+            second.set()
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", slow)
+    lost = asyncio.ensure_future(keeper.seal_cut(1, str(path)))
+    assert await asyncio.to_thread(writes.wait, 20)
+    repeated = asyncio.ensure_future(keeper.seal_cut(1, str(path)))
+    await asyncio.to_thread(second.wait, 0.5)  # in vain where it waits for the first one, as it should
+    goes_on.set()
+    one, two = await lost, await repeated
+    assert one == two == {"why": "", "items": 1, "bytes": 2, "crc": one["crc"]}
+    assert cut_file.check(path, two["crc"]) == ""
+    (await keeper._opened()).close()
 
 
 async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monkeypatch):

@@ -38,6 +38,8 @@ class QueueKeeper(StorageActor):
     def __init__(self, job: JobInfo, name: str) -> None:
         super().__init__(job, name)
         self._opening: asyncio.Future[QueueStore] | None = None
+        self._writing = asyncio.Lock()
+        """Held while the file of a cut is written: a new PrimeMaster repeats the order of the lost one."""
 
     async def on_put(
         self,
@@ -129,7 +131,8 @@ class QueueKeeper(StorageActor):
             return {"why": f"the process of queue {self.name} was replaced during the cut"}
         try:
             # In a thread: ranks put and get meanwhile.
-            items, size, crc = await asyncio.to_thread(found.write, Path(path))
+            async with self._writing:
+                items, size, crc = await asyncio.to_thread(found.write, Path(path))
         except OSError as error:
             return {"why": f"queue {self.name} cannot be written to {path}: {error.strerror or error}"}
         return {"why": "", "items": items, "bytes": size, "crc": crc}

@@ -115,10 +115,14 @@ class QueueStore:
     # -- cuts
 
     def begin_cut(self, number: int, members: Mapping[str, int]) -> list[str]:
-        """Begin a cut, and return the ranks that have got items of this queue."""
-        self.end_cut()
-        self.cut = QueueCut.begun(number, members, self.backlog)
-        self._cut_places = dict(self._places)
+        """Begin a cut, and return the ranks that have got items of this queue.
+
+        The order of a lost PrimeMaster may come after that of its successor: then it changes nothing.
+        """
+        if self.cut is None or number > self.cut.number:
+            self.end_cut()
+            self.cut = QueueCut.begun(number, members, self.backlog)
+            self._cut_places = dict(self._places)
         return sorted({line.rank for line in self.backlog.lines.values() if line.turn})
 
     def mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
