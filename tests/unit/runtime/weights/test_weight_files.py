@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,25 @@ STATE = {
 def published(state: Any) -> dict[str, NamedTensor]:
     index, buckets = flat(state, "test")
     return named(index, buckets.whole())
+
+
+def test_the_end_of_a_load_leaves_the_files_of_the_next_incarnations_load(tmp_path: Path) -> None:
+    """A command that loads may outlive its rank, whose next incarnation is ordered to load meanwhile."""
+    begun, ends = threading.Event(), threading.Event()
+
+    def load() -> None:
+        with weight_files(tmp_path, {"policy": published({"a": np.zeros(1)})}):
+            begun.set()
+            assert ends.wait(20)
+
+    earlier = threading.Thread(target=load)
+    earlier.start()
+    assert begun.wait(20)
+    with weight_files(tmp_path, {"policy": published({"a": np.ones(1)})}) as paths:
+        ends.set()
+        earlier.join(20)
+        assert Path(paths["policy"]).read_bytes().endswith(np.ones(1).tobytes())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_has_the_tensors_by_name_and_is_gone_after_the_block(tmp_path: Path) -> None:

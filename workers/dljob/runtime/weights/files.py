@@ -10,8 +10,9 @@ import io
 import json
 import os
 import pickle
+import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ from dljob.errors import UsageError
 MOST_WRITTEN = 1 << 30
 """Bytes of one write: the kernel takes no more than 2 GiB."""
 SUFFIX = ".safetensors"
+_linking = threading.Lock()
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64",
@@ -128,18 +130,23 @@ def _write(fd: int, data: memoryview) -> None:
 def weight_files(folder: Path, channels: Mapping[str, Mapping[str, NamedTensor]]) -> Generator[dict[str, str]]:
     """Make a file for each channel in a folder; yield channel -> path. The files are gone after the block."""
     descriptors: list[int] = []
-    links: list[Path] = []
+    links: dict[Path, Path] = {}
     folder.mkdir(parents=True, exist_ok=True)
     try:
         for channel, tensors in channels.items():
             descriptors.append(written(tensors))
             link = folder / f"{quote(channel, safe='')}{SUFFIX}"
-            link.unlink(missing_ok=True)  # of a host that was killed
-            link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptors[-1]}")
-            links.append(link)
+            target = Path(f"/proc/{os.getpid()}/fd/{descriptors[-1]}")
+            with _linking:
+                link.unlink(missing_ok=True)  # of a host that was killed, or of a load for an earlier incarnation
+                link.symlink_to(target)
+            links[link] = target
         yield {channel: str(link) for channel, link in zip(channels, links, strict=True)}
     finally:
-        for link in links:
-            link.unlink(missing_ok=True)
+        for link, target in links.items():
+            # The rank's next incarnation may load already: its files stay.
+            with _linking, suppress(FileNotFoundError):
+                if link.readlink() == target:
+                    link.unlink()
         for descriptor in descriptors:
             os.close(descriptor)
