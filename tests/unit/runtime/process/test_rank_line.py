@@ -128,6 +128,16 @@ def test_notices_to_all_ranks_may_come_before_the_answer(line, monkeypatch):
     assert worker.stopping.reason == "the role shrinks"
 
 
+def test_an_order_that_comes_while_the_facts_are_read_reaches_the_rank(line, monkeypatch):
+    def facts(rank: int, incarnation: int):
+        found = line._facts(rank, incarnation)
+        line.socket.stopping([rank], "the role shrinks")
+        return found
+
+    monkeypatch.setattr(line.socket, "_facts", facts)
+    assert connect(line.socket.path, current_worker).stopping.reason == "the role shrinks"
+
+
 def test_rank_of_the_past_is_not_answered(line, monkeypatch):
     monkeypatch.setenv("DLJOB_INCARNATION", "1")
     with pytest.raises(UnreachableError, match="the host has no rank"):

@@ -12,11 +12,12 @@ import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
-from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder, StopOrder
+from dljob.runtime.process.messages import CUT, HostSpec, JobInfo, StartOrder, StopOrder
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.serving.monitor import ProbedRank
 from dljob.runtime.worker.fork_host import ForkHost
 from dljob.runtime.worker.reports import Reports
+from dljob.runtime.worker.thread_host import ThreadHost
 
 WAIT_S = 20.0
 
@@ -36,9 +37,9 @@ class Scene:
         self.orders: list[tuple[str, int]] = []
         self.reached, self.goes_on = threading.Event(), threading.Event()
         self.stopped_probes: list[Any] = []
-        job = JobInfo("u", "j", str(folder), "dljob", "u/master", 30, 0.2, "/code", (("w", 1),))
+        job = JobInfo("u", "j", str(folder), "dljob", "u/master", 30, 0.2, "/code", (("w", 1), ("v", 2)))
         host: Any = ForkHost.__new__(ForkHost)
-        host._socket = SimpleNamespace(stopping=lambda *_: None, path="@socket")
+        host._socket = SimpleNamespace(stopping=lambda *_: None, tell_sizes=lambda *_: None, path="@socket")
         host.spec, host.reports = HostSpec(job, role_plan("w", ("script", "train.py")), 1), Reports()
         monkeypatch.setattr("dljob.runtime.worker.fork_host.HostSocket", lambda *_: host._socket)
         host._prepare(host.spec, lambda: "127.0.0.1")
@@ -124,3 +125,22 @@ def test_a_late_order_to_stop_leaves_the_later_incarnation_and_its_probes(scene:
     monkeypatch.setattr(scene.host._serving._probes, "end", scene.stopped_probes.append)
     scene.host._serving.ended(start(1).ranks[0])
     assert scene.stopped_probes == [ProbedRank(0, 1)]
+
+
+def test_a_size_that_is_told_while_a_start_waits_reaches_the_rank(scene: Scene) -> None:
+    scene.host._helper.up = SimpleNamespace(wait=scene.held(True))
+    scene.start_beside(lambda: scene.host.learn_sizes({"v": 3, CUT: 7}, {"v": (0, 1, 4), "w": ()}))
+    told = scene.host._facts_of(0, 1)
+    assert (told["peers"], told["numbers"]) == ({"w": 1, "v": 3}, {"v": [0, 1, 4]})
+    calls = scene.host._calls_of(0)
+    assert (calls.sizes, calls.numbers) == ({"v": 3}, {"v": (0, 1, 4), "w": ()})
+
+
+def test_a_class_hears_of_a_size_that_was_told_before_its_older_order_to_start() -> None:
+    job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 1), ("v", 2)))
+    host: Any = ThreadHost.__new__(ThreadHost)
+    host.spec, host._traces = HostSpec(job, role_plan("w", ("class", "m.W")), 1), SimpleNamespace(of=lambda _: None)
+    host._lock, host._calls, host._sizes, host._numbers = threading.Lock(), None, {}, {}
+    host.learn_sizes({"v": 3, CUT: 7}, {"v": (0, 1, 4)})
+    calls = host._client(0, StartOrder(1, 1, (), 1, 1, "", (("v", 2),), (("v", (0, 1)),)))
+    assert (calls.sizes, calls.numbers) == ({"v": 3}, {"v": (0, 1, 4)})

@@ -33,6 +33,7 @@ from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import (
+    CUT,
     KNOWN_S,
     Call,
     HostSpec,
@@ -125,6 +126,9 @@ class ForkHost(Host):
         self._barred: dict[int, int] = {}
         """Rank -> the highest incarnation that was ordered to stop before its order to start was carried out."""
         self._calls: dict[int, RpcClient] = {}
+        self._sizes: dict[str, int] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        """Role -> its number of ranks, and which, as told last: an order to start may be older."""
         self._traces = CallTraces(spec.job, spec.role)
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         self._python: interpreter.Interpreter | None = None
@@ -494,16 +498,18 @@ class ForkHost(Host):
             "device_index": environment.device_index(self._kind, start, role),
         }
         if order.numbers:
-            self._calls_of(start.rank).numbers.update(order.numbers)
+            self._calls_of(start.rank).numbers.update({**dict(order.numbers), **self._numbers})
         numbers = {role: list(ranks) for role, ranks in order.numbers if ranks}
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order)), "numbers": numbers}
 
     def _facts_of(self, number: int, incarnation: int) -> Mapping[str, Any] | None:
         with self._lock:
             rank = self._ranks.get(number)
+            sizes, numbers = dict(self._sizes), dict(self._numbers)
         if rank is None or rank.start.incarnation != incarnation:
             return None
-        return {**rank.facts, "stopping": rank.why}
+        present = {role: list(ranks) for role, ranks in {**rank.facts["numbers"], **numbers}.items() if ranks}
+        return {**rank.facts, "peers": {**rank.facts["peers"], **sizes}, "numbers": present, "stopping": rank.why}
 
     def _counter_of(self, number: int) -> tuple[int, int]:
         with self._lock:
@@ -519,12 +525,16 @@ class ForkHost(Host):
             # One client per rank, not per connection: a rank's forks share its callees and their descriptors.
             if number not in self._calls:
                 name, trace = f"{self.spec.role.name}/{number}", self._traces.of(number)
-                self._calls[number] = RpcClient(self.spec.job, name, trace)
+                self._calls[number] = client = RpcClient(self.spec.job, name, trace)
+                client.numbers.update(self._numbers)
+                client.sizes.update(self._sizes)
             return self._calls[number]
 
     def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
         """Have the next calls of all ranks go to the ranks that there are now."""
         with self._lock:
+            self._sizes.update((role, size) for role, size in sizes.items() if role != CUT)
+            self._numbers.update(numbers)
             clients = list(self._calls.values())
         for calls in clients:
             calls.numbers.update(numbers)

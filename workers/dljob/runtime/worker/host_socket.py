@@ -107,12 +107,13 @@ class HostSocket:
             if hello is None:
                 return
             rank = int(hello[0]["rank"])
-            facts = self._facts(rank, int(hello[0]["incarnation"]))
-            if facts is None:
-                return
+            # Before its facts are read: what the host is told after that reaches the rank as a notice.
             # A rank may connect more than once: processes that it forks have their own connections.
             with self._lock:
                 self._lines.setdefault(rank, []).append(line)
+            facts = self._facts(rank, int(hello[0]["incarnation"]))
+            if facts is None:
+                return
             fd, slot = self._counter(rank)
             line.send({**facts, "slot": slot}, fds=(fd,))
             incoming = IncomingCalls()

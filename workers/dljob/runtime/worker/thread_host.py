@@ -32,6 +32,7 @@ from dljob.runtime.process.logfile import open_log, redirect_output
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import (
     CANCEL,
+    CUT,
     Call,
     HostSpec,
     LeaveOrder,
@@ -100,6 +101,9 @@ class ThreadHost(Host):
         self._life: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
+        self._sizes: dict[str, int] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        """Role -> its number of ranks, and which, as told last."""
         self._lines: LineServer | None = None
         self._large = LargeAnswers()
         self._recall = ThreadInterrupt()
@@ -383,19 +387,24 @@ class ThreadHost(Host):
 
     def _client(self, rank: int, order: StartOrder | None = None) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
-        if self._calls is None:
-            trace = self._traces.of(rank)
-            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
-        if order is not None:
-            self._calls.numbers.update(order.numbers)
-            self._calls.sizes.update(order.sizes)
-        return self._calls
+        with self._lock:
+            if self._calls is None:
+                trace = self._traces.of(rank)
+                self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
+            if order is not None:
+                # What was told last wins: the order to start may be older.
+                self._calls.numbers.update({**dict(order.numbers), **self._numbers})
+                self._calls.sizes.update({**dict(order.sizes), **self._sizes})
+            return self._calls
 
     def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
         """Have the rank's next calls go to the ranks that there are now."""
-        if self._calls is not None:
-            self._calls.numbers.update(numbers)
-            self._calls.sizes.update(sizes)
+        with self._lock:
+            self._sizes.update((role, size) for role, size in sizes.items() if role != CUT)
+            self._numbers.update(numbers)
+            if self._calls is not None:
+                self._calls.numbers.update(numbers)
+                self._calls.sizes.update(sizes)
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
