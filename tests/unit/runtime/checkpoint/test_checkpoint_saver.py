@@ -19,7 +19,7 @@ import pytest
 from checkpoint_kit import Rank, a_saver, client, copies, place
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.runtime.checkpoint import disk
+from dljob.runtime.checkpoint import disk, final_save
 from dljob.runtime.checkpoint import saver as saver_module
 from dljob.runtime.checkpoint.book import FileBook
 from dljob.runtime.checkpoint.checkpoints import Checkpoints
@@ -588,6 +588,30 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
         rank.join(60)
         assert mine.saved == (2, 0)
         mine.close()
+
+
+def test_a_shorter_last_save_does_not_release_the_ranks_that_a_longer_one_holds(monkeypatch: pytest.MonkeyPatch):
+    """The hook of a pod that ends and PrimeMaster may both order it."""
+    monkeypatch.setattr(final_save, "HELD_S", 0.0)
+    flushes, goes_on, looks = threading.Event(), threading.Event(), list[str]()
+
+    def flush(timeout_s: float, *, alive: bool) -> str:
+        assert alive
+        if timeout_s > 60:
+            flushes.set()
+            assert goes_on.wait(60)
+        return ""
+
+    saving = FinalSave(threading.Condition(), list, flush, lambda *_: "")
+    longer = threading.Thread(target=saving.last, args=(600.0,))
+    longer.start()
+    assert flushes.wait(60)
+    saving.last(0.0)
+    rank: Any = SimpleNamespace(ended=lambda: looks.append("held") or True)
+    saving.hold(rank, "slots")
+    goes_on.set()
+    longer.join(60)
+    assert looks == ["held"]
 
 
 def test_what_a_world_restored_from_memory_stays_until_all_its_ranks_have_saved_again(tmp_path: Path):

@@ -56,7 +56,8 @@ class FinalSave:
         with self._changed:
             # 1. No new copies: ranks see the flag in the shared memory at their next save, and then wait in `hold`.
             self._began = self._began or time.monotonic()
-            self._until = end + HELD_S
+            # The hook of a pod and PrimeMaster may both order it: ranks are held for the longer one.
+            self._until = max(self._until, end + HELD_S)
             self._shut(True)
         # 2. Copies that have begun may end: they are the newest, and a torn one is worth nothing.
         still = min(end, time.monotonic() + STILL_S)
