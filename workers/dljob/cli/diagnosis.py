@@ -12,9 +12,7 @@ from dljob.api.views import items, nested
 from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
-from dljob.master.state.hang import STOPPED
-from dljob.master.state.stalls import STOOD_STILL
-from dljob.master.state.waits import ENDED_WELL, GO_ON
+from dljob.master.state.stalls import STOOD_STILL, RootState
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, POD, VERDICTS, CauseKind, Remedy, of_fault
@@ -34,17 +32,24 @@ WAITS = (
     "see in its stack and log what it does there; an evaluation or another long step may go on by itself, else it is"
     " restarted after hang.idleSeconds, or hang.busySeconds where it computes"
 )
-GOES_ON_ADVICE = "see in its stack and log what it does instead: a filter that lets nothing through, say; it is no hang"
-ENDED_ADVICE = (
-    "see in its log why it ended; who brings items closes the queue at its end, and all ranks of a torch group have to"
-    " make as many steps"
-)
-STOPPED_ADVICE = "let the process go on, kill -CONT with its pid on its node, or restart it; see who stopped it"
 NOBODY = "see in its stack and log what it waits for, and who was to bring that"
-CIRCLE = (
-    "break the circle: have no call wait for one that needs its place, or give the method more places,"
-    " @rpc(concurrency=N); of locks, groups and queues let all take them in one order"
-)
+STALL_ADVICE = {
+    RootState.CIRCLE.value: (
+        "break the circle: have no call wait for one that needs its place, or give the method more places,"
+        " @rpc(concurrency=N); of locks, groups and queues let all take them in one order"
+    ),
+    RootState.STOPPED.value: (
+        "let the process go on, kill -CONT with its pid on its node, or restart it; see who stopped it"
+    ),
+    RootState.ENDED.value: (
+        "see in its log why it ended; who brings items closes the queue at its end, and all ranks of a torch group"
+        " have to make as many steps"
+    ),
+    RootState.ELSEWHERE.value: (
+        "see in its stack and log what it does instead: a filter that lets nothing through, say; it is no hang"
+    ),
+}
+"""State of a stall's root -> what to do; of one that stands see `_advice_for`."""
 MASTER = "master"
 """Target of a restart of PrimeMaster."""
 WAIT = "Wait"
@@ -170,14 +175,8 @@ def _stalls(status: Json) -> Sequence[Json]:
 
 
 def _advice_for(stall: Json) -> str:
-    if stall.get("circle"):
-        return CIRCLE
-    if STOPPED in str(stall["sentence"]):
-        return STOPPED_ADVICE
-    if ENDED_WELL in str(stall["sentence"]):
-        return ENDED_ADVICE
-    if any(words in str(stall["sentence"]) for words in GO_ON):
-        return GOES_ON_ADVICE
+    if (advice := STALL_ADVICE.get(str(stall.get("rootState")))) is not None:
+        return advice
     if stall.get("hung"):
         return STANDS
     return WAITS if stall.get("root") else NOBODY
@@ -199,7 +198,7 @@ def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> lis
     if os.sep not in name:
         lines.append(f"      dljob stack {name}{flags}")
         # What may still go on by itself must not be killed by somebody who only follows advice.
-        is_hung = any(stall.get("hung") or STOPPED in str(stall["sentence"]) for stall in stalls)
+        is_hung = any(stall.get("hung") or stall.get("rootState") == RootState.STOPPED for stall in stalls)
         lines += [f"      dljob restart {name} {root}{flags}"] if root and is_hung else []
     return lines
 

@@ -327,7 +327,7 @@ def _stall(stall: Stall, now: float) -> dict[str, Any]:
         "since": rfc3339(stall.since),
         "seconds": round(max(now - stall.since, 0.0), 3),
         "root": stall.root or None,
-        "circle": stall.circle,
+        "rootState": stall.root_state.value,
         "hung": stall.hung,
         "ranks": [f"{role}/{rank}" for role, rank in stall.ranks[:SHOWN]],
         "rankCount": len(stall.ranks),

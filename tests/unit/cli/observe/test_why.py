@@ -455,7 +455,7 @@ def test_faults_that_cannot_be_read_are_not_called_none() -> None:
 
 STALL = {
     "name": "reward/0@4", "sentence": "trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
-    "since": "2026-01-01T00:05:00Z", "seconds": 61.0, "root": "reward/0", "hung": False, "circle": False,
+    "since": "2026-01-01T00:05:00Z", "seconds": 61.0, "root": "reward/0", "hung": False,
     "ranks": ["trainer/0", "reward/0"], "rankCount": 2,
 }  # fmt: skip
 
@@ -471,7 +471,9 @@ def test_of_a_stopped_job_where_it_stood_still_has_a_line_of_its_own() -> None:
 
 
 def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
-    circle = {**STALL, "root": None, "circle": True, "sentence": "a/0 -> b/0 -> a/0", "rankCount": 9, "hung": True}
+    circle = {
+        **STALL, "root": None, "rootState": "circle", "sentence": "a/0 -> b/0 -> a/0", "rankCount": 9, "hung": True,
+    }  # fmt: skip
     said = status("Running", "StallFound", "since then", (LOST,), stalls=[STALL, circle])
     assert explained(said) == (
         CauseKind.UNKNOWN,
@@ -487,17 +489,18 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
         ],
     )
     for stall, advice in (
-        (circle, diagnosis.CIRCLE),
+        (circle, diagnosis.STALL_ADVICE["circle"]),
         ({**STALL, "hung": True}, diagnosis.STANDS),
-        ({**STALL, "sentence": "process 7 is stopped by a signal (state T)"}, diagnosis.STOPPED_ADVICE),
-        ({**STALL, "sentence": "t/0 has waited 61 s; p/0 ended with code 0"}, diagnosis.ENDED_ADVICE),
-        ({**STALL, "sentence": "t/0 has waited 4m00s; p/0 goes on, and puts none"}, diagnosis.GOES_ON_ADVICE),
+        ({**STALL, "rootState": "stopped"}, diagnosis.STALL_ADVICE["stopped"]),
+        ({**STALL, "rootState": "ended"}, diagnosis.STALL_ADVICE["ended"]),
+        ({**STALL, "rootState": "elsewhere"}, diagnosis.STALL_ADVICE["elsewhere"]),
+        ({**STALL, "sentence": "t/0 has waited for an item of queue ended with code 0"}, diagnosis.WAITS),
         ({**STALL, "root": None}, diagnosis.NOBODY),
     ):
         _, lines = explained({**said, "stalls": [stall]})
         assert f"next: {advice}" in lines
         assert ("      dljob restart ppo reward/0 -n team" in lines) is (
-            advice in (diagnosis.STANDS, diagnosis.STOPPED_ADVICE)
+            advice in (diagnosis.STANDS, diagnosis.STALL_ADVICE["stopped"])
         )
     # A job that has ended stands still no more, whatever is left in its status.
     assert explained({**said, "phase": "Succeeded", "recentFaults": []})[0] is CauseKind.NOTHING

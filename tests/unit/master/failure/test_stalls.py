@@ -9,8 +9,8 @@ from dljob.master.failure.stalling import hang_of, standing_stalls
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
-from dljob.master.state.stalls import Stall, describe, describe_since
-from dljob.master.state.views import Clue, Outcome
+from dljob.master.state.stalls import RootState, Stall, describe, describe_since
+from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.master.status import status
 from dljob.reconcile.state.snapshot import digest
 from dljob.telemetry import reasons
@@ -138,7 +138,8 @@ def test_a_waiting_rank_that_ends_leaves_the_stall_to_the_others():
 
 def test_a_circle_ends_with_any_of_its_ranks():
     world = a_world()
-    circle = evolve(a_stall(world, root="", circle=True), sentence="trainer/0 -> reward/0 -> trainer/0 for {}")
+    circle = a_stall(world, root="", root_state=RootState.CIRCLE)
+    circle = evolve(circle, sentence="trainer/0 -> reward/0 -> trainer/0 for {}")
     world.send(ev.StallsFound((circle,)))
     assert notes(world)[0][1:] == ("trainer/0 and reward/0", "trainer/0 -> reward/0 -> trainer/0 for 1m00s")
     world.end("trainer", 0, error())
@@ -162,8 +163,8 @@ def test_whom_a_stall_is_about():
     assert (stall.whom, describe(stall, -1.0)) == ("job", "0.00 s")
     ranks = tuple(("w", rank) for rank in range(4))
     assert evolve(stall, ranks=ranks).whom == "w/0"
-    assert evolve(stall, ranks=ranks, circle=True).whom == "w/0"
-    assert evolve(stall, ranks=ranks[:3], circle=True).whom == "w/0 and w/1 and w/2"
+    assert evolve(stall, ranks=ranks, root_state=RootState.CIRCLE).whom == "w/0"
+    assert evolve(stall, ranks=ranks[:3], root_state=RootState.CIRCLE).whom == "w/0 and w/1 and w/2"
 
 
 def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not_change():
@@ -216,9 +217,9 @@ def test_the_root_of_a_stall_may_have_ended_or_be_a_circle_or_nobody():
     world.send(ev.StallsFound((stall,)))
     assert cause_of(world, LATE).cause.startswith(f"reward/0: Hang: {SENTENCE}; it ended trainer/0")
     world = a_world()
-    world.send(ev.StallsFound((a_stall(world, 70.0, root="", circle=True),)))
+    world.send(ev.StallsFound((a_stall(world, 70.0, root="", root_state=RootState.CIRCLE),)))
     assert cause_of(world, LATE).cause.startswith("reward/0: Hang: ")
-    for alone in ({"circle": True, "ranks": (TRAINER,)}, {}):
+    for alone in ({"root_state": RootState.CIRCLE, "ranks": (TRAINER,)}, {}):
         world = a_world()
         world.send(ev.StallsFound((a_stall(world, 70.0, root="", **alone),)))
         assert cause_of(world, LATE).cause.startswith("trainer/0: UserError: CallTimeoutError")
@@ -249,3 +250,18 @@ def test_a_hang_of_a_role_ends_all_its_processes_and_a_consequence_says_its_root
     world.send(ev.StallsFound((a_stall(world, 70.0),)))
     cause_of(world, LATE)
     assert hang_of(world.state, TRAINER, 1) == SENTENCE
+
+
+@pytest.mark.parametrize("hang_first", [True, False])
+def test_a_hang_that_is_only_reported_marks_its_stall_whichever_is_found_first(hang_first):
+    world = a_world(faultTolerance={"hang": {"action": "Report"}})
+    stall = a_stall(world)
+    events = ev.HangFound(*REWARD, 1, Reason.HANG.value, "process 7 is stopped"), ev.StallsFound((stall,))
+    for event in events if hang_first else reversed(events):
+        world.send(event)
+    assert world.state.stalls == (evolve(stall, hung=True),)
+    world.send(ev.StallsFound())
+    world.now += 70
+    later = evolve(a_stall(world), name="reward/0@9")
+    world.send(ev.StallsFound((later,)))
+    assert world.state.stalls == (later,), "it went on between"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dljob.master.state.hang import ProcessSample
+from dljob.master.state.stalls import RootState
 from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, parse, told_after
 from dljob.spec.policy import HangPolicy
 
@@ -182,7 +183,7 @@ def circle(calls: int = 1) -> Mapping[str, Rows]:
 def test_a_circle_is_told_after_ten_seconds() -> None:
     reports = {name: [[*row[:4], 980.0, 980.0, *row[6:]] for row in rows] for name, rows in circle(3).items()}
     stall = one(reports)
-    assert stall.circle
+    assert stall.is_circle
     assert stall.can_hang
     assert "a circle" in stall.sentence
     assert {"a/0.f", "b/0.g"} <= set(stall.sentence.replace(":", "").split())
@@ -193,7 +194,7 @@ def test_a_method_that_calls_itself_with_one_place_is_a_circle() -> None:
     outer = call("t/0:p:1", "f", "a.py:1 in f", wait("a", "f", 980.0, ("a", 0, "a/0:p:1")), touched=980.0)
     inner = call("a/0:p:1", "f", "", queued_for="f", touched=980.0)
     stall = one({"t/0": [main("", wait("a", "f", 979.0, ("a", 0, "t/0:p:1")))], "a/0": [outer, inner]})
-    assert stall.circle
+    assert stall.is_circle
     assert stall.root == ("a", 0)
 
 
@@ -212,7 +213,7 @@ def test_a_call_that_has_not_reached_a_full_callee_waits_for_its_holders() -> No
         call(f"x:{n}", "g", "b.py:2 in g", wait("a", "f", 981.0, ("a", 0, f"lost:{n}")), touched=980.0)
         for n in range(3)
     ]
-    assert one({"a/0": holders, "b/0": b}).circle
+    assert one({"a/0": holders, "b/0": b}).is_circle
 
 
 def test_who_waits_for_a_circle_is_told_of_it() -> None:
@@ -231,7 +232,7 @@ def test_a_circle_of_five_roles() -> None:
         for before, name, after in zip(roles[-1] + roles, roles, roles[1:] + roles[0], strict=False)
     }
     stall = one(reports)
-    assert stall.circle
+    assert stall.is_circle
     assert len(stall.ranks) == 5
 
 
@@ -337,6 +338,7 @@ def test_who_goes_on_without_ending_a_wait_is_told_after_the_idle_bound(
     stall = one(rows, {"w/0": uses})
     assert stall.sentence == "t/0 has waited {} " + words.replace("{}", "goes on, and " + act)
     assert (stall.ranks, stall.root, stall.can_hang, stall.since) == ((("t", 0),), ("w", 0), False, 700.0)
+    assert stall.root_state is RootState.ELSEWHERE
     for differs in ({3: NOW - 170.0}, {4: [4, 0.1, 0.5]}, {4: [9, 11.0, 0.5]}, {4: [9, 0.1, 101.0]}):
         other = [differs.get(place, part) for place, part in enumerate(awaited)]
         assert not found({**rows, "t/0": [stepped(other)]}, {"w/0": uses}), differs
@@ -394,7 +396,7 @@ def test_producers_that_have_ended_are_named_where_none_is_left() -> None:
     facts = {"p/0": RankFacts(1, "Succeeded", ready=False, since=880.0)}
     stall = one(rows, uses, facts=facts)
     assert stall.sentence == "e/0 has waited {} for an item of queue done at e.py:3 in run; p/0 ended with code 0"
-    assert (stall.root, stall.can_hang) == (("p", 0), False)
+    assert (stall.root, stall.root_state, stall.can_hang) == (("p", 0), RootState.ENDED, False)
     rows["q/0"], uses["q/0"] = [main("q.py:1 in run")], uses["p/0"]
     assert one(rows, uses, facts=facts).root == ("q", 0)
 
@@ -426,7 +428,7 @@ def test_a_process_that_is_stopped_is_told_as_soon_as_a_circle() -> None:
     ):
         rows = {"t/0": [main("", wait("r", "f", began, ("r", 0, "t/0:p:1")))]}
         facts = {"r/0": RankFacts(1, "Ready", ready=True, silent_s=NOW - began, sample=sample)}
-        assert bool(found(rows, facts=facts)) is is_told
+        assert [stall.root_state for stall in found(rows, facts=facts)] == [RootState.STOPPED] * is_told
 
 
 def test_a_producer_that_has_just_started_again_gets_its_time() -> None:
@@ -624,6 +626,7 @@ def test_ranks_in_a_torch_group_wait_for_who_is_not_in_it(last: Rows, facts: dic
     assert stall.root == ("t", 2)
     assert set(stall.ranks) == {("t", 0), ("t", 1), ("t", 2)}
     assert stall.can_hang is not ("ended" in root or "Starting" in root)
+    assert stall.root_state is (RootState.ENDED if "ended" in root else RootState.STANDS)
 
 
 def test_of_a_mismatch_the_rank_that_is_alone_elsewhere_comes_first() -> None:
@@ -665,7 +668,7 @@ def test_a_group_in_which_all_wait_tells_where_each_is(second: Rows, words: str)
 
 def test_ranks_that_wait_for_each_other_in_two_groups_are_a_circle() -> None:
     stall = one({"t/0": in_group("t.py:5", ranks=2, name="dp"), "t/1": in_group("t.py:6", ranks=2, name="tp")})
-    assert stall.circle
+    assert stall.is_circle
     assert "t/0 -> t/1 -> t/0" in stall.sentence
 
 

@@ -32,7 +32,8 @@ def standing_stalls(state: JobState | StateTransaction, stalls: Iterable[Stall])
     rows: list[Stall] = []
     for stall in stalls:
         old = known.get(stall.name, stall)
-        rows.append(evolve(stall, ranks=_alive(state, stall), since=old.since, hung=old.hung))
+        is_hung = old.hung or any(_was_found_hung(state, key, old.since) for key in stall.ranks)
+        rows.append(evolve(stall, ranks=_alive(state, stall), since=old.since, hung=is_hung))
     return tuple(sorted((row for row in rows if row.ranks), key=lambda row: (row.since, row.name)))
 
 
@@ -66,9 +67,9 @@ def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
     """
     name = _name(key)
     for stall in tx.stalls:
-        if key not in stall.ranks or stall.root == name or not (stall.root or stall.circle):
+        if key not in stall.ranks or stall.root == name or not (stall.root or stall.is_circle):
             continue
-        roots = [rank for rank in stall.ranks if (stall.circle and rank != key) or _name(rank) == stall.root]
+        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _name(rank) == stall.root]
         root, incarnation = (_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
         if root:
             origin = ErrorOrigin(root, incarnation, "", describe(stall, tx.now), "")
@@ -98,7 +99,8 @@ def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
 
 
 def mark_hung(tx: StateTransaction, key: RankKey) -> None:
-    """Mark the stalls of a rank as found to hang."""
+    """Mark the stalls of a rank as found to hang, also one that is found later than the hang."""
+    tx.set_rank(key, evolve(tx.ranks[key], hung_at=tx.now))
     if key in tx.stalled:
         tx.stalls = tuple(evolve(stall, hung=True) if key in stall.ranks else stall for stall in tx.stalls)
 
@@ -114,7 +116,7 @@ def follow_stalls(tx: StateTransaction) -> None:
     ended, present = set(touched), list[Stall]()
     succeeded = {key for key in touched if tx.ranks[key].phase is RankPhase.SUCCEEDED}
     for stall in tx.stalls:
-        decisive = set(stall.ranks) if stall.circle else {key for key in touched if _name(key) == stall.root}
+        decisive = set(stall.ranks) if stall.is_circle else {key for key in touched if _name(key) == stall.root}
         if decisive & succeeded:
             # The activity that the others waited for has come to its end, and the rank with it.
             tx.touched.resumed.update(stall.ranks)
@@ -137,8 +139,14 @@ def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
 
 def _note_end(tx: StateTransaction, stall: Stall) -> None:
     waited = tx.now - stall.since
-    verb = "go on" if stall.circle else "goes on"
+    verb = "go on" if stall.is_circle else "goes on"
     tx.note(reasons.STALL_ENDED, stall.whom, f"{stall.whom} {verb} after {seconds(waited)}", seconds=waited)
+
+
+def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: float) -> bool:
+    """Whether the present process of a rank was found to hang at a moment or later."""
+    rank_state = state.ranks.get(key)
+    return rank_state is not None and max(rank_state.since, since) <= rank_state.hung_at
 
 
 def _alive(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:

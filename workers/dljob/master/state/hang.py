@@ -33,8 +33,6 @@ node is asked as rarely as it costs PrimeMaster 2 % of a core (two calls of half
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """Without proof, a silence must last IDLE_FACTOR or BUSY_FACTOR median steps, and LONGEST_FACTOR times the longest
 earlier one: checkpoints, compilations and evaluations pause an honest job for a hundred steps."""
-STOPPED = "is stopped by a signal (state T)"
-"""What is said of a process that a SIGSTOP has stopped."""
 AT_WORK = 0.05
 """Share of a CPU from which on a process counts as working."""
 SLOW, SLOW_ENDS = 2.0, 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from immutables import Map
 
@@ -12,6 +13,20 @@ from dljob.telemetry.wording import moment, seconds
 
 STOOD_STILL = "; it stood still: "
 """What stands between a verdict's own words and the stalls in which the job was, in its message."""
+
+
+class RootState(StrEnum):
+    """What the activity does that all of a stall wait for: it says what to do about the stall."""
+
+    STANDS = "stands"
+    CIRCLE = "circle"
+    """It waits, in turn, for one of those that wait for it."""
+    ENDED = "ended"
+    """Its rank has ended well."""
+    STOPPED = "stopped"
+    """A signal has stopped its process."""
+    ELSEWHERE = "elsewhere"
+    """It goes on, and does not bring what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +46,20 @@ class Stall:
     job."""
     ranks: tuple[RankKey, ...] = ()
     """The ranks that stand still because of it: those that wait, and the root."""
-    circle: bool = False
-    """Whether its ranks wait for each other, so that none of them can go on."""
-
+    root_state: RootState = RootState.STANDS
     hung: bool = False
     """Whether it was found to hang, beyond the bounds of `faultTolerance.hang`, and is left standing all the same."""
+
+    @property
+    def is_circle(self) -> bool:
+        """Whether its ranks wait for each other, so that none of them can go on."""
+        return self.root_state is RootState.CIRCLE
 
     @property
     def whom(self) -> str:
         """The ranks that must go on for it to end, in words: the root, else a circle's ranks, else the first waiter."""
         names = [f"{role}/{rank}" for role, rank in self.ranks]
-        return self.root or (" and ".join(names) if self.circle and len(names) < 4 else "".join(names[:1])) or "job"
+        return self.root or (" and ".join(names) if self.is_circle and len(names) < 4 else "".join(names[:1])) or "job"
 
 
 def describe(stall: Stall, now: float) -> str:

@@ -185,6 +185,8 @@ class RankState:
     cluster: str = ""
     """For a task of TensorFlow: the checksum of the cluster that its process was given; LISTENS before that, and empty
     until its own address is known."""
+    hung_at: float = 0.0
+    """When it was found to hang last (unix seconds): it is left standing where `hang.action` does not restart it."""
     weights: RankWeights | None = None
     """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
 

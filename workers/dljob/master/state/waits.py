@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dljob.master.state.hang import LONGEST_FACTOR, ProcessSample, busy_after, idle_after
+from dljob.master.state.stalls import RootState
 from dljob.master.state.state import RankKey, RankPhase
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ FRESH_S = 12.0
 """Least seconds of silence after which anything but a circle is told: a report that differs from the one before only in
 lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
 PrimeMaster by a heartbeat."""
-ENDED_WELL, GO_ON = "ended with code 0", ("goes on, and ", "go on, and ")
-"""What is said of a rank that others wait for, though it has ended; of one, or some, that do something else."""
+ENDED_WELL = "ended with code 0"
 CIRCLE_S = 10.0
 """Seconds after which a circle, or a stopped process, is told: neither ends by itself, and what is reported is some
 seconds old."""
@@ -157,7 +157,7 @@ class WaitFinding:
     root: RankKey | None = None
     incarnation: int = 0
     line: str = ""
-    circle: bool = False
+    root_state: RootState = RootState.STANDS
     can_hang: bool = False
     """Whether the root is a process of the job that may be restarted for it."""
     silence: float = 0.0
@@ -167,6 +167,11 @@ class WaitFinding:
     """Seconds of silence after which a root that uses no CPU, or one that does, is taken for hung."""
     finished: int = 0
     """Number of things that the root's process had finished."""
+
+    @property
+    def is_circle(self) -> bool:
+        """Whether the ranks wait for each other."""
+        return self.root_state is RootState.CIRCLE
 
 
 def parse(incarnation: int, text: str, offset: float) -> RankWaits:
@@ -251,8 +256,7 @@ class _Vertex:
     """Whether it goes on by itself, and so cannot be to blame."""
     works: bool = False
     """Whether its process uses a CPU, by its own word."""
-    is_stopped: bool = False
-    """Whether its process cannot run, as its node saw."""
+    state: RootState = RootState.STANDS
     finished: int = 0
     at: float = 0.0
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
@@ -403,7 +407,7 @@ class WaitGraph:
                 continue
             facts = self._facts[key]
             if key not in self._reports:
-                ended.append(self._end((*key, "gone"), facts.since, ENDED_WELL, can_hang=False))
+                ended.append(self._ended((*key, "gone"), facts.since, ENDED_WELL))
                 continue
             rows = self._by_rank[key]
             others = [vertex for activity_there, vertex in rows if key != waiter or activity_there.id != activity.id]
@@ -445,7 +449,7 @@ class WaitGraph:
         """Return what a rank does that is not in a torch group where others wait."""
         facts = self._facts[key]
         if facts.phase == ENDED:
-            return self._end((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?", can_hang=False)
+            return self._ended((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?")
         if not facts.ready or facts.silent_s > SILENT_S:
             return self._not_heard(key, facts)
         rows = [vertex for activity, vertex in self._by_rank.get(key, ()) if activity.kind in ("main", "call")]
@@ -458,7 +462,8 @@ class WaitGraph:
             return self._end((*key, "not ready"), facts.since, words, can_hang=False)
         vertex = self._end((*key, "silent"), self._now - facts.silent_s, _silence(facts.sample), can_hang=True)
         if facts.sample is not None:
-            vertex.line, vertex.is_stopped = facts.sample.gil_line, bool(facts.sample.stopped)
+            vertex.line = facts.sample.gil_line
+            vertex.state = RootState.STOPPED if facts.sample.stopped else RootState.STANDS
         return vertex
 
     def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
@@ -468,6 +473,12 @@ class WaitGraph:
             vertex = self._vertices[key] = _Vertex(key, since, words, can_hang=can_hang)
             vertex.incarnation = 0 if facts is None else facts.incarnation
         vertex.touched = max(vertex.touched, since)
+        return vertex
+
+    def _ended(self, key: Node, since: float, words: str) -> _Vertex:
+        """Return the vertex of a rank that has ended well."""
+        vertex = self._end(key, since, words, can_hang=False)
+        vertex.state = RootState.ENDED
         return vertex
 
     def _going_on(self, key: RankKey) -> _Vertex:
@@ -620,7 +631,7 @@ class WaitGraph:
                 return None
         else:
             silence = min(age, self._now - end.at)
-            if silence <= (CIRCLE_S if root.is_stopped else told_after(wait, policy, works=root.works)):
+            if silence <= (CIRCLE_S if root.state is RootState.STOPPED else told_after(wait, policy, works=root.works)):
                 return self._starved(vertex, edge, wait, policy)
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []
@@ -639,7 +650,7 @@ class WaitGraph:
             root=root.rank if known else None,
             incarnation=root.incarnation,
             line=root.line,
-            circle=circle,
+            root_state=RootState.CIRCLE if circle else root.state,
             can_hang=known and root.can_hang and (circle or self._is_known(chain)),
             silence=silence,
             idle_after=idle_after(wait, policy),
@@ -663,7 +674,7 @@ class WaitGraph:
         names = ", ".join(f"{role}/{rank}" for role, rank in awaited_ranks[:LONGEST_CHAIN])
         names += ", ..." if len(awaited_ranks) > LONGEST_CHAIN else ""
         singular, plural = _OMITTED.get((wait.kind, wait.method)) or _OMITTED.get((wait.kind, ""), _OMITTED["call", ""])
-        goes_on = f"{GO_ON[0]}{singular}" if len(awaited_ranks) == 1 else f"{GO_ON[1]}{plural}"
+        goes_on = f"goes on, and {singular}" if len(awaited_ranks) == 1 else f"go on, and {plural}"
         line = f" at {vertex.line}" if vertex.line else ""
         return WaitFinding(
             name=f"starved {wait.kind}:{wait.name} {wait.method}",
@@ -671,6 +682,7 @@ class WaitGraph:
             since=wait.since,
             ranks=(vertex.rank,),
             root=awaited_ranks[0] if len(awaited_ranks) == 1 else None,
+            root_state=RootState.ELSEWHERE,
             silence=age,
         )
 

@@ -197,7 +197,7 @@ class StallWatch:
         task.add_done_callback(lambda _: self._looking.discard(finding.name))
 
     async def _inquire(self, finding: WaitFinding, root: RankKey) -> None:
-        works = finding.silence <= finding.busy_after and not finding.circle and await self._works(root)
+        works = finding.silence <= finding.busy_after and not finding.is_circle and await self._works(root)
         self._looked_at[finding.name] = finding.silence * AGAIN
         if works:
             return
@@ -214,7 +214,7 @@ class StallWatch:
         await self._offer(
             ev.HangFound(
                 *(*root, finding.incarnation, Reason.HANG.value, _sentence(finding, now), path),
-                whole=finding.circle,
+                whole=finding.is_circle,
                 silent_s=round(finding.silence, 3),
                 line=finding.line,
                 finished=finding.finished,
@@ -237,7 +237,7 @@ def _stall(finding: WaitFinding) -> Stall:
         name=finding.name,
         since=finding.since,
         sentence=finding.sentence,
-        root="" if finding.root is None or finding.circle else f"{finding.root[0]}/{finding.root[1]}",
+        root="" if finding.root is None or finding.is_circle else f"{finding.root[0]}/{finding.root[1]}",
         ranks=finding.ranks,
-        circle=finding.circle,
+        root_state=finding.root_state,
     )

@@ -21,7 +21,7 @@ from typing import Any
 from dljob.linux.debuggers import is_debuggers
 from dljob.linux.descendants import below
 from dljob.master.state.early_end import WRAPPERS
-from dljob.master.state.hang import STOPPED, ProcessSample, Where
+from dljob.master.state.hang import ProcessSample, Where
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -112,7 +112,7 @@ def why_stopped(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> str:
     with suppress(OSError, IndexError):
         state = _stat(folder)[0]
         if state == "T":
-            return f"process {pid} {STOPPED}"
+            return f"process {pid} is stopped by a signal (state T)"
         if state == "t":
             return f"process {pid} {HELD}"
         if _frozen(folder, cgroups):
