@@ -266,9 +266,16 @@ def test_a_queue_is_named_as_one() -> None:
     assert found.words == "waits 97% of its time for queue samples: a step takes 2.5 s, 0.10 s before"
 
 
-IN, OUT = Look(Where.COLLECTIVE, "t.py:3 in f", loads=False), Look(Where.USER, "t.py:9 in g", loads=False)
-LOADS = Look(Where.USER, "t.py:5 in h", loads=True)
-NO_LINE = Look(Where.USER, "", loads=True)
+IN, OUT = (Where.COLLECTIVE, "t.py:3 in f", False), (Where.USER, "t.py:9 in g", False)
+LOADS, NO_LINE = (Where.USER, "t.py:5 in h", True), (Where.USER, "", True)
+
+
+def looked(looks: list[dict[int, tuple[Any, ...]]], *, looks_a_step: int = 1) -> list[dict[int, Look]]:
+    """Looks at what ranks were at, so many of them in each step."""
+    return [
+        {rank: Look(*seen, step=number // looks_a_step) for rank, seen in look.items()}
+        for number, look in enumerate(looks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -283,8 +290,8 @@ NO_LINE = Look(Where.USER, "", loads=True)
         ([{}] * 5, None),
     ],
 )
-def test_the_rank_of_a_group_that_comes_last(looks: list[dict[int, Look]], found: tuple[int, str] | None) -> None:
-    last = slowness.last_of_group(looks)
+def test_the_rank_of_a_group_that_comes_last(looks: list[Any], found: tuple[int, str] | None) -> None:
+    last = slowness.last_of_group(looked(looks))
     assert (last and (last[0], last[1].words)) == (
         found and (found[0], f"comes last to its group's collectives: {found[1]}")
     )
@@ -293,16 +300,28 @@ def test_the_rank_of_a_group_that_comes_last(looks: list[dict[int, Look]], found
 @pytest.mark.parametrize(
     ("looks", "found"),
     [
-        ([{0: LOADS}] * 4 + [{0: OUT}], "waits for its DataLoader in 4 of 5 looks, at t.py:5 in h"),
-        ([{0: NO_LINE}] * 5, "waits for its DataLoader in 5 of 5 looks, in user code"),
+        ([{0: LOADS}] * 4 + [{0: OUT}], "waits for its DataLoader in 4 of 5 steps, at t.py:5 in h"),
+        ([{0: NO_LINE}] * 5, "waits for its DataLoader in 5 of 5 steps, in user code"),
         ([{0: LOADS}] * 2 + [{}] * 3, None),
         ([{0: LOADS}] * 2, None),
         ([{1: LOADS}] * 5, None),
     ],
 )
-def test_a_rank_that_waits_for_its_loader(looks: list[dict[int, Look]], found: str | None) -> None:
-    slow = slowness.loading(looks, 0)
+def test_a_rank_that_waits_for_its_loader(looks: list[Any], found: str | None) -> None:
+    slow = slowness.loading(looked(looks), 0)
     assert (slow and slow.words) == found
+
+
+def test_one_long_step_is_no_evidence_however_often_one_looks() -> None:
+    for looks_a_step, is_told in (1, True), (2, True), (3, False), (8, False):
+        last = slowness.last_of_group(looked([{0: OUT, 1: IN}] * 6, looks_a_step=looks_a_step))
+        loading = slowness.loading(looked([{0: LOADS}] * 6, looks_a_step=looks_a_step), 0)
+        assert (last is not None, loading is not None) == (is_told, is_told)
+    # What was seen last in a step counts: at its beginning no rank is late yet.
+    late = looked([{0: OUT, 1: OUT}, {0: OUT, 1: OUT}, {0: OUT, 1: IN}] * 3, looks_a_step=3)
+    last = slowness.last_of_group(late)
+    assert last is not None
+    assert last[0] == 0
 
 
 def test_readings_are_kept_for_one_process_and_not_for_ever() -> None:

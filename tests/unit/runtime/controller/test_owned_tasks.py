@@ -223,7 +223,7 @@ async def look_at_silent_ranks(_: World, shell: MasterLoop) -> None:
 async def inquire_after_slowness(_: World, shell: MasterLoop) -> None:
     where = (shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
     watch = SlownessWatch(*where, owner=shell.tasks, now=shell.now)
-    watch._look(shell.state, ["worker"], shell.now())
+    watch._look(shell.state, {"worker": 0.1}, shell.now())
 
 
 async def look_at_peers(_: World, shell: MasterLoop) -> None:

@@ -48,11 +48,13 @@ class Scene:
         )
         self.sees: dict[int, ProcessStack] = {}
         self.looks = 0
+        self.looks_a_step = 1
         self.paces = {key: QUICK for key in keys if key[0] == "t"}
         self.counts = dict.fromkeys(keys, 0.0)
         self.usage: dict[str, Any] = {}
         """Rank -> parts of its usage that are not the usual ones."""
         monkeypatch.setattr(slowness_watch, "PAUSE_S", 0)
+        monkeypatch.setattr(slowness_watch, "PAUSE_STEPS", 0)
         monkeypatch.setattr(slowness_watch.RankSampler, "sample", self._sample)
         self.owner = TaskOwner(lambda _: None)
         backend: Any = None
@@ -69,6 +71,8 @@ class Scene:
     async def _sample(self, keys: Any, *, stacks: bool) -> Any:
         assert stacks
         self.looks += 1
+        for key in self.paces:  # until the next second
+            self.heartbeats.progress[key] = self.looks // self.looks_a_step, {}
         return {(role, rank): self.sees[rank] for role, rank in keys if role == "t" and rank in self.sees}
 
     async def passes(self, seconds: int) -> None:
@@ -195,6 +199,19 @@ async def test_the_last_rank_of_a_group_is_told_and_looked_for_ever_more_rarely(
     assert scene.told()[-1] == (reasons.SLOW_PEER, "t", "")
 
 
+async def test_who_comes_last_in_a_single_long_step_is_not_told(scene: Scene) -> None:
+    await scene.passes(30)
+    scene.paces["t", 0] = scene.paces["t", 1] = SLOW
+    scene.looks_a_step = slowness_watch.LOOKS
+    scene.sees = {
+        0: ProcessStack(ProcessSample(activity=Where.COLLECTIVE)),
+        1: ProcessStack(ProcessSample(activity=Where.USER)),
+    }
+    await scene.passes(40)
+    assert scene.looks == slowness_watch.LOOKS
+    assert scene.told() == []
+
+
 async def test_a_slow_loader_is_told(scene: Scene) -> None:
     scene.state.job.roles["t"].world = False
     await scene.passes(30)
@@ -203,7 +220,7 @@ async def test_a_slow_loader_is_told(scene: Scene) -> None:
     await scene.passes(40)
     ((reason, target, words),) = scene.told()
     assert (reason, target) == (reasons.SLOW_LOADER, "t")
-    assert words.startswith("t/0 waits for its DataLoader in 5 of 5 looks, at t.py:5 in main: a step takes")
+    assert words.startswith("t/0 waits for its DataLoader in 8 of 8 steps, at t.py:5 in main: a step takes")
 
 
 async def test_slower_steps_without_a_cause_are_nobodys_problem(scene: Scene) -> None:

@@ -40,7 +40,8 @@ GROWS_S, GROWS_READINGS, GROWS_SHARE = 50.0, 5, 0.8
 GROWS_MIB, GROWS_PART = 64, 0.05
 """Growth by less, or by a smaller part of it, is none."""
 LOOKS_SHARE, LOOKS_FEWEST = 0.6, 3
-"""Share of the looks at processes, and their least number, in which something must be seen to count."""
+"""Share of the steps in which processes were looked at, and their least number, in which something must be seen to
+count."""
 FULL_S = 1800.0
 """Seconds until growing memory is full below which it is told."""
 MEMORY_READINGS, FEW_READINGS, WAIT_READINGS = 24, 12, 60
@@ -358,17 +359,25 @@ class Look(NamedTuple):
     """Innermost line of user code, "file.py:12 in f"."""
     loads: bool
     """Whether it was in torch's DataLoader."""
+    step: int
+    """The last step that it had reported."""
 
 
 Looks: TypeAlias = "Sequence[Mapping[int, Look]]"
 """Rank -> look, several times; ranks whose node did not answer are left out."""
 
 
+def _one_for_each_step(looks: Looks, rank: int) -> Looks:
+    """Return the last look in each step of a rank: many looks in one long step, a save say, are worth no more."""
+    return list({look[rank].step: look for look in looks if rank in look}.values())
+
+
 def last_of_group(looks: Looks) -> tuple[int, SlowRank] | None:
-    """Return the rank of a torch group for which all others wait in a collective nearly whenever one looks."""
+    """Return the rank of a torch group for which all others wait in a collective in nearly each step."""
     for rank in dict.fromkeys(rank for look in looks for rank in look):
-        waiting_looks = [look for look in looks if _is_awaited(rank, look)]
-        if len(waiting_looks) >= LOOKS_FEWEST and len(waiting_looks) >= LOOKS_SHARE * len(looks):
+        looks_of_rank = _one_for_each_step(looks, rank)
+        waiting_looks = [look for look in looks_of_rank if _is_awaited(rank, look)]
+        if len(waiting_looks) >= max(LOOKS_FEWEST, LOOKS_SHARE * len(looks_of_rank)):
             others = len(waiting_looks[0]) - 1
             waiters = "the other rank waits" if others == 1 else f"the {others} other ranks wait"
             line = _line_of([look[rank] for look in waiting_looks])
@@ -380,21 +389,17 @@ def last_of_group(looks: Looks) -> tuple[int, SlowRank] | None:
 
 def _is_awaited(rank: int, look: Mapping[int, Look]) -> bool:
     others = [sample.activity for peer, sample in look.items() if peer != rank]
-    own_sample = look.get(rank)
-    return (
-        bool(others)
-        and own_sample is not None
-        and own_sample.activity is Where.USER
-        and {*others} == {Where.COLLECTIVE}
-    )
+    return look[rank].activity is Where.USER and {*others} == {Where.COLLECTIVE}
 
 
 def loading(looks: Looks, rank: int) -> SlowRank | None:
-    """Return that a rank waits for its data loader nearly whenever one looks; None: it does not."""
-    loads = [sample for look in looks if (sample := look.get(rank)) is not None and sample.loads]
-    if len(loads) < LOOKS_FEWEST or len(loads) < LOOKS_SHARE * len(looks):
+    """Return that a rank waits for its data loader in nearly each step; None: it does not."""
+    looks_of_rank = [look[rank] for look in _one_for_each_step(looks, rank)]
+    loads = [look for look in looks_of_rank if look.loads]
+    if len(loads) < max(LOOKS_FEWEST, LOOKS_SHARE * len(looks_of_rank)):
         return None
-    return SlowRank(len(loads), f"waits for its DataLoader in {len(loads)} of {len(looks)} looks, {_line_of(loads)}")
+    words = f"waits for its DataLoader in {len(loads)} of {len(looks_of_rank)} steps, {_line_of(loads)}"
+    return SlowRank(len(loads), words)
 
 
 def _line_of(looks: Sequence[Look]) -> str:

@@ -51,8 +51,9 @@ SLOW = frozenset((reasons.CPU_THROTTLED, reasons.MACHINE_BUSY, reasons.SLOW_CALL
 AGAIN_S = 60.0
 """Least seconds between two reports of a problem with other words; each is twice as long after the last."""
 
-LOOKS, PAUSE_S, LOOKED_AT = 5, 1.0, 32
-"""Number of looks at the ranks of a slower role, the seconds between two, and the most ranks that are looked at."""
+LOOKS, PAUSE_S, PAUSE_STEPS, LOOKED_AT = 8, 1.0, 0.6, 32
+"""Number of looks at the ranks of a slower role; the least seconds, and steps, between two; the most ranks that are
+looked at."""
 LOADER = "_next_data"
 """Function of torch's DataLoader in which its user waits for a batch."""
 
@@ -184,7 +185,10 @@ class SlownessWatch:
             if cause := _memory(readings, memory_of(state.job.plan, role) / GRAIN / 2**20, now):
                 slow_ranks[cause[0], role][rank] = cause[1]
         explained = {role for reason, role in slow_ranks if reason in SLOW}
-        self._look(state, [role for role in unexplained if role not in explained], now)
+        to_look_at = {role: slower for role, slower in unexplained.items() if role not in explained}
+        self._look(
+            state, {role: max(steps.now_s for steps in slower.values()) for role, slower in to_look_at.items()}, now
+        )
         for role in self._looks:
             for reason, rank, slow in self._seen(state, role, unexplained[role]):
                 slow_ranks[reason, role][rank] = slow
@@ -225,27 +229,32 @@ class SlownessWatch:
             if slow := slowness.loading(self._looks[role], rank):
                 yield reasons.SLOW_LOADER, rank, slow._replace(words=f"{slow.words}: {steps}")
 
-    def _look(self, state: JobState, roles: Sequence[str], now: float) -> None:
-        """Look at the ranks of roles, and forget what was seen of others."""
-        for role in self._looks.keys() - set(roles):
+    def _look(self, state: JobState, step_times: Mapping[str, float], now: float) -> None:
+        """Look at the ranks of roles, whose steps take so long, and forget what was seen of others."""
+        for role in self._looks.keys() - step_times.keys():
             del self._looks[role]
             self._looking.pop(role, None)
-        for role in roles:
+        for role, step_s in step_times.items():
             at, pause = self._looking.get(role, (now, 0.0))
             if now < at + pause:
                 continue
             self._looking[role] = now, max(AGAIN_S, 2 * pause)
             ranks = [rank for rank in state.job.roles[role].ranks if state.ranks[role, rank].phase is RankPhase.READY]
-            self._owner.start("slowness inquiry", self._inquire(role, ranks[:LOOKED_AT]), nobody_waits)
+            self._owner.start("slowness inquiry", self._inquire(role, ranks[:LOOKED_AT], step_s), nobody_waits)
 
-    async def _inquire(self, role: str, ranks: Sequence[int]) -> None:
+    async def _inquire(self, role: str, ranks: Sequence[int], step_s: float) -> None:
         looks: list[dict[int, Look]] = []
         for _ in range(LOOKS):
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(max(PAUSE_S, PAUSE_STEPS * step_s))
             samples = await self._sampler.sample([(role, rank) for rank in ranks], stacks=True)
             looks.append(
                 {
-                    rank: Look(stack.sample.activity, stack.sample.at_line, LOADER in stack.stack)
+                    rank: Look(
+                        stack.sample.activity,
+                        stack.sample.at_line,
+                        LOADER in stack.stack,
+                        self._heartbeats.progress.get((role, rank), (0,))[0],
+                    )
                     for (_, rank), stack in samples.items()
                 }
             )
