@@ -23,7 +23,7 @@ from bench_common import Entries, Row, cluster, folder, say, until
 from bench_jobs import end, manifest, role, submit
 
 from dljob.master.state.problems import SLOWNESS
-from dljob.master.state.waits import Wait, told_after
+from dljob.master.state.waits import Wait, told_after_s
 from dljob.spec.policy import HangPolicy
 from dljob.telemetry import reasons
 
@@ -75,7 +75,7 @@ def told_late(handle: Any, out: Path) -> tuple[float, float, list[str]]:
     begun = time.monotonic()
     usual = json.loads((out / "asked").read_text())
     wait = Wait("call", "answerer", "answer", 0.0, usual["count"], usual["median"], usual["longest"])
-    limit = told_after(wait, POLICY, works=False)
+    limit = told_after_s(wait, POLICY, uses_cpu=False)
     told = until(lambda: [line for line in alarms(handle) if "answerer/0" in line], limit + 60, 0.1)
     return limit, time.monotonic() - begun - limit, told
 

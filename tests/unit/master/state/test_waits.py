@@ -11,7 +11,7 @@ import pytest
 
 from dljob.master.state.hang import ProcessSample
 from dljob.master.state.stalls import RootState
-from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, parse, told_after
+from dljob.master.state.waits import RankFacts, WaitFinding, WaitGraph, parse, told_after_s
 from dljob.spec.policy import HangPolicy
 
 NOW = 1000.0
@@ -76,7 +76,7 @@ def test_a_call_that_loops_is_told_with_the_line_of_the_callee() -> None:
         }
     )
     assert stall.sentence == "trainer/0 has waited {} for reward/0.score, which runs at h.py:9 in score"
-    assert (stall.root, stall.since, stall.can_hang) == (("reward", 0), 930.0, True)
+    assert (stall.root, stall.since, stall.is_restartable) == (("reward", 0), 930.0, True)
     assert stall.ranks == (("trainer", 0), ("reward", 0))
 
 
@@ -184,7 +184,7 @@ def test_a_circle_is_told_after_ten_seconds() -> None:
     reports = {name: [[*row[:4], 980.0, 980.0, *row[6:]] for row in rows] for name, rows in circle(3).items()}
     stall = one(reports)
     assert stall.is_circle
-    assert stall.can_hang
+    assert stall.is_restartable
     assert "a circle" in stall.sentence
     assert {"a/0.f", "b/0.g"} <= set(stall.sentence.replace(":", "").split())
     assert not found(reports, now=990.0)
@@ -248,7 +248,7 @@ def test_ranks_that_make_no_step_are_told_by_where_they_are() -> None:
     stall = one({**reports, "w/1": [stepping("eval.py:3 in f", 900.5)]})
     where = "w/1 at eval.py:3 in f; w/0, 2, 3 at train.py:8 in step"
     assert stall.sentence == f"role w has made no step for {{}} (usually 0.1 s): {where}"
-    assert (stall.since, stall.root, stall.can_hang) == (900.0, None, False)
+    assert (stall.since, stall.root, stall.is_restartable) == (900.0, None, False)
     assert len(stall.ranks) == 4
 
 
@@ -337,7 +337,7 @@ def test_who_goes_on_without_ending_a_wait_is_told_after_the_idle_bound(
         rows["w/0"] = [call("t/0:p:1", "f", "w.py:2", touched=NOW - 1)]
     stall = one(rows, {"w/0": uses})
     assert stall.sentence == "t/0 has waited {} " + words.replace("{}", "goes on, and " + act)
-    assert (stall.ranks, stall.root, stall.can_hang, stall.since) == ((("t", 0),), ("w", 0), False, 700.0)
+    assert (stall.ranks, stall.root, stall.is_restartable, stall.since) == ((("t", 0),), ("w", 0), False, 700.0)
     assert stall.root_state is RootState.ELSEWHERE
     for differs in ({3: NOW - 170.0}, {4: [4, 0.1, 0.5]}, {4: [9, 11.0, 0.5]}, {4: [9, 0.1, 101.0]}):
         other = [differs.get(place, part) for place, part in enumerate(awaited)]
@@ -377,7 +377,7 @@ def test_of_a_circle_each_wait_that_is_no_call_is_told_from_the_first_member_on(
 def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     stall = one({"e/0": [main("", wait("done", "get", 900.0, kind="queue"))]}, {"e/0": {"queue:done": ["get"]}})
     assert "no rank that runs has put anything into it" in stall.sentence
-    assert (stall.root, stall.can_hang) == (None, False)
+    assert (stall.root, stall.is_restartable) == (None, False)
     two = {name: [main("", wait("done", "get", at, kind="queue"))] for name, at in (("e/0", 900.0), ("e/1", 901.0))}
     assert set(one(two).ranks) == {("e", 0), ("e", 1)}
     own = {"e/0": {"queue:done": ["get", "put"]}}
@@ -387,7 +387,7 @@ def test_what_nobody_brings_is_told_and_nobody_is_to_blame() -> None:
     line = one({"e/0": [main("e.py:3 in run", wait("done", "get", 900.0, kind="queue"))]}).sentence
     assert "an item of queue done at e.py:3 in run: no rank" in line
     other = one({"e/0": [main("", wait("PrimeMaster", "muster", 900.0, kind="master"))]})
-    assert not other.can_hang
+    assert not other.is_restartable
 
 
 def test_producers_that_have_ended_are_named_where_none_is_left() -> None:
@@ -396,7 +396,7 @@ def test_producers_that_have_ended_are_named_where_none_is_left() -> None:
     facts = {"p/0": RankFacts(1, "Succeeded", ready=False, since=880.0)}
     stall = one(rows, uses, facts=facts)
     assert stall.sentence == "e/0 has waited {} for an item of queue done at e.py:3 in run; p/0 ended with code 0"
-    assert (stall.root, stall.root_state, stall.can_hang) == (("p", 0), RootState.ENDED, False)
+    assert (stall.root, stall.root_state, stall.is_restartable) == (("p", 0), RootState.ENDED, False)
     rows["q/0"], uses["q/0"] = [main("q.py:1 in run")], uses["p/0"]
     assert one(rows, uses, facts=facts).root == ("q", 0)
 
@@ -407,7 +407,7 @@ def test_a_process_that_does_not_look_at_what_it_does_is_the_root() -> None:
     facts = {key: RankFacts(1, "Ready", ready=True) for key in (("t", 0), ("r", 0))}
     graph = WaitGraph({("t", 0): waiting, ("r", 0): silent}, facts, NOW)
     stalls = graph.findings(POLICY, {identity: NOW - 60 for identity, _ in graph.waits()})
-    assert [(stall.root, stall.can_hang) for stall in stalls] == [(("r", 0), True)]
+    assert [(stall.root, stall.is_restartable) for stall in stalls] == [(("r", 0), True)]
     assert "r/0 does not answer: it is stopped, or C code of it holds the GIL" in stalls[0].sentence
     # Of an earlier process, and of a rank that is not there, it says nothing.
     later = {("t", 0): facts["t", 0], ("r", 0): RankFacts(2, "Ready", ready=True)}
@@ -444,7 +444,7 @@ def test_a_callee_that_is_not_ready_is_told_by_its_phase_and_never_hung() -> Non
     rows = {"t/0": [main("", wait("r/0", "f", 900.0))]}
     stall = one(rows, facts={"r/0": RankFacts(2, "Starting", ready=False, since=905.0)})
     assert "r/0 is Starting" in stall.sentence
-    assert not stall.can_hang
+    assert not stall.is_restartable
     assert "not there any more" in one({"t/0": [main("", wait("gone", "f", 900.0))]}).sentence
 
 
@@ -452,7 +452,7 @@ def test_a_callee_that_is_not_heard_is_the_root() -> None:
     rows = {"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))]}
     stall = one(rows, facts={"r/0": RankFacts(1, "Ready", ready=True, silent_s=95.0)})
     assert stall.sentence.endswith("r/0 does not answer: it is stopped, or C code of it holds the GIL")
-    assert stall.can_hang
+    assert stall.is_restartable
     for sample, words, line in (
         (ProcessSample("process 7 is stopped by a signal (state T)"), "process 7 is stopped by a signal (state T)", ""),
         (
@@ -514,7 +514,7 @@ def test_a_thread_of_the_user_s_is_named_and_never_to_blame() -> None:
         [0, 0.0, 0.0, 0.0],
     ]
     stall = one({"t/0": [thread], "r/0": [call("t/0:p:1", "f", "x.py:1 in f")]})
-    assert not stall.can_hang
+    assert not stall.is_restartable
 
 
 def test_a_stream_that_is_ahead_of_its_caller_is_not_to_blame() -> None:
@@ -530,11 +530,11 @@ def test_who_is_in_a_debugger_is_told_and_is_no_hang() -> None:
     debugged = call("t/0:p:1", "f", "r.py:4 in f", queued_for="a debugger")
     stall = one({"t/0": [main("", *waits[0])], "r/0": [debugged]})
     assert stall.sentence == "t/0 has waited {} for r/0.f; r/0 is in a debugger at r.py:4 in f"
-    assert (stall.root, stall.can_hang) == (("r", 0), False)
+    assert (stall.root, stall.is_restartable) == (("r", 0), False)
     # It holds the only place of its method.
     queued = call("u/0:p:1", "f", "", queued_for="f")
     behind = one({"u/0": [main("", *waits[1])], "r/0": [debugged, queued]})
-    assert (behind.root, behind.can_hang) == (("r", 0), False)
+    assert (behind.root, behind.is_restartable) == (("r", 0), False)
     # A call that is not known there may be any that runs.
     unknown = one({"t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:9")))], "r/0": [debugged]})
     assert unknown.sentence.endswith("r/0 is in a debugger at r.py:4 in f")
@@ -542,7 +542,7 @@ def test_who_is_in_a_debugger_is_told_and_is_no_hang() -> None:
     group = ["group", "default_pg", "all_reduce", 900.0, [9, 0.1, 0.2], [], [[0, 2, 1]]]
     stopped = one({"w/0": [main("t.py:9 in run", group)], "w/1": [main_row]})
     assert stopped.sentence.endswith("w/1 is in a debugger at t.py:2 in run")
-    assert not stopped.can_hang
+    assert not stopped.is_restartable
 
 
 # -- bounds, and nonsense
@@ -554,7 +554,7 @@ def test_a_stall_is_told_before_the_hang_but_never_sooner_than_reports_are_fresh
 ) -> None:
     rows = parse(1, json.dumps({"rows": [main("", wait("r", "f", 1.0, usual=(9, 0.1, 1.0)))]}), 0.0)
     policy = HangPolicy(idle_seconds=idle_seconds)
-    assert told_after(rows.activities[0].waits[0], policy, works=False) == pytest.approx(told_s)
+    assert told_after_s(rows.activities[0].waits[0], policy, uses_cpu=False) == pytest.approx(told_s)
 
 
 def test_a_rank_whose_report_may_be_old_is_not_told_however_short_the_bounds() -> None:
@@ -625,7 +625,7 @@ def test_ranks_in_a_torch_group_wait_for_who_is_not_in_it(last: Rows, facts: dic
     assert stall.sentence == f"t/0 has waited {{}} for the others in all_reduce (default_pg); {root}"
     assert stall.root == ("t", 2)
     assert set(stall.ranks) == {("t", 0), ("t", 1), ("t", 2)}
-    assert stall.can_hang is not ("ended" in root or "Starting" in root)
+    assert stall.is_restartable is not ("ended" in root or "Starting" in root)
     assert stall.root_state is (RootState.ENDED if "ended" in root else RootState.STANDS)
 
 
@@ -719,7 +719,7 @@ def test_a_rank_that_stands_still_before_it_is_ready_is_told(works: bool, since:
     assert [stall.sentence for stall in findings] == (
         ["role w is not ready, and stands still for {}: w/0 at work.py:5 in __init__"] if told else []
     )
-    assert [(stall.root, stall.since, stall.can_hang) for stall in findings] == (
+    assert [(stall.root, stall.since, stall.is_restartable) for stall in findings] == (
         [(("w", 0), since, False)] if told else []
     )
 
@@ -752,7 +752,7 @@ def test_scripts_without_steps_are_told_with_their_lines_when_none_of_them_does_
     (stall,) = standing_still({"t/0": "train.py:7", "t/1": "train.py:9"})
     words = "role t makes no progress for {}, without CPU, output and input"
     assert stall.sentence == f"{words}: t/0 at train.py:7; t/1 at train.py:9"
-    assert (stall.since, stall.root, stall.can_hang, len(stall.ranks)) == (720.0, None, False, 2)
+    assert (stall.since, stall.root, stall.is_restartable, len(stall.ranks)) == (720.0, None, False, 2)
     (stall,) = standing_still({"t/1": ""}, {"t/0": RankFacts(1, "Succeeded", ready=False)})
     assert (stall.sentence, stall.root) == (f"{words}: t/1 at no line that is known", ("t", 1))
 

@@ -210,7 +210,7 @@ async def inquire_after_a_hang(_: World, shell: MasterLoop) -> None:
 async def inquire_after_a_stall(_: World, shell: MasterLoop) -> None:
     where = (shell.setup, shell.backend, shell.offer, lambda: shell.state, shell.heartbeats)
     watch = StallWatch(*where, owner=shell.tasks, now=shell.now)
-    finding = WaitFinding("r/0 1 c", "", 0.0, (("worker", 0),), ("worker", 0), 1, can_hang=True, silence=1e9)
+    finding = WaitFinding("r/0 1 c", "", 0.0, (("worker", 0),), ("worker", 0), 1, is_restartable=True, silence=1e9)
     watch._look_at(shell.state, finding)
 
 

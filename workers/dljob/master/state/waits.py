@@ -23,37 +23,37 @@ from dljob.master.state.state import RankKey, RankPhase
 if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
 
-MEASURED = 5
+LEAST_WAITS = 5
 """Earlier waits of a kind from which on their durations set the limit."""
 TOLD_S, TOLD_FACTOR, TOLD_SHARE = 60.0, 10.0, 1 / 3
 """A wait is told after so many medians of the earlier waits, and after LONGEST_FACTOR times the longest: tails are
 long, and an evaluation once in a thousand steps is no stall. TOLD_S at least, or TOLD_SHARE of `idleSeconds` where that
 is shorter: else a job with short bounds would restart a rank before anybody is told. The bounds of a hang are those of
 `hang`."""
-FRESH_S = 12.0
+LEAST_SILENCE_S = 12.0
 """Least seconds of silence after which anything but a circle is told: a report that differs from the one before only in
 lines and in what was finished last is written every 8 s (`activities.LINES_S`), found by a look every 2 s, and taken to
 PrimeMaster by a heartbeat."""
 ENDED_WELL = "ended with code 0"
-CIRCLE_S = 10.0
+CIRCLE_TOLD_S = 10.0
 """Seconds after which a circle, or a stopped process, is told: neither ends by itself, and what is reported is some
 seconds old."""
-STANDS_S = 5.0
+CONFIRMED_S = 5.0
 """Seconds for which a wait must have been seen before it counts: reports of two ranks are not of the same moment."""
-SILENT_S = 6.0
+UNHEARD_S = 6.0
 """Seconds without a heartbeat after which a rank's own reports are not believed any more."""
-LONGEST_CHAIN = 6
+MOST_SHOWN = 6
 """Most waits that a sentence tells one after the other."""
 
 Node: TypeAlias = "tuple[str, int, str]"
 """(role, rank, id of the activity)."""
 WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 """Activity, kind, name and method of a wait, and the first of its targets."""
-NOBODY = ""
+NO_ROLE = ""
 PAUSED, DEBUGGED = "its caller", "a debugger"
 """What an activity rests for that has begun: whoever uses what it makes, or somebody at a debugger's prompt."""
 STARTING, ENDED = RankPhase.STARTING.value, RankPhase.SUCCEEDED.value
-MOST_ABSENT = 32
+MOST_ABSENT_RANKS = 32
 """Most ranks of a torch group that a waiting rank's edges lead to."""
 
 
@@ -89,8 +89,8 @@ class Activity:
     queued_for: str
     """What a call waits for that has not begun: `setup`, or the method whose places are all taken; else PAUSED,
     DEBUGGED, or nothing."""
-    began: float
-    touched: float
+    began_at: float
+    last_finished: float
     """When it last finished something."""
     line: str
     """Where it is in the user's code, "file.py:12 in f"."""
@@ -100,7 +100,7 @@ class Activity:
     median: float = 0.0
     longest: float = 0.0
     """Seconds of a step: the median of the last ones, and the longest."""
-    stepped: float = 0.0
+    last_step: float = 0.0
     """When it last finished a step."""
 
     @property
@@ -117,7 +117,7 @@ class RankWaits:
     activities: tuple[Activity, ...] = ()
     uses: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """`queue:samples` -> put, get: what the process has done with a queue or a weight channel."""
-    finished: int = 0
+    finished_count: int = 0
     """Number of steps, calls and items that the process has finished."""
     more: int = 0
     """Number of old activities that the report has no room for."""
@@ -158,14 +158,14 @@ class WaitFinding:
     incarnation: int = 0
     line: str = ""
     root_state: RootState = RootState.STANDS
-    can_hang: bool = False
+    is_restartable: bool = False
     """Whether the root is a process of the job that may be restarted for it."""
     silence: float = 0.0
     """Seconds for which nothing has been finished on the way to the root."""
     idle_after: float = 0.0
     busy_after: float = 0.0
     """Seconds of silence after which a root that uses no CPU, or one that does, is taken for hung."""
-    finished: int = 0
+    finished_count: int = 0
     """Number of things that the root's process had finished."""
 
     @property
@@ -200,17 +200,17 @@ def parse(incarnation: int, text: str, offset: float) -> RankWaits:
 
 
 def _activity(row: Sequence[Any], offset: float) -> Activity:
-    id_, kind, label, queued_for, began, touched, line, waits, (steps, median, longest, stepped) = row
+    id_, kind, label, queued_for, began, last_finished, line, waits, (steps, median, longest, stepped) = row
     return Activity(
         *(str(id_), str(kind), str(label), str(queued_for)),
-        began=float(began) + offset,
-        touched=float(touched) + offset,
+        began_at=float(began) + offset,
+        last_finished=float(last_finished) + offset,
         line=str(line),
         waits=tuple(_wait(wait, offset) for wait in waits),
         steps=int(steps),
         median=float(median),
         longest=float(longest),
-        stepped=float(stepped) + offset,
+        last_step=float(stepped) + offset,
     )
 
 
@@ -225,15 +225,15 @@ def _wait(row: Sequence[Any], offset: float) -> Wait:
 # -- limits
 
 
-def told_after(wait: Wait, policy: HangPolicy, *, works: bool) -> float:
-    """Return the seconds after which a wait is told whose root finishes nothing; `works`: whether it uses a CPU."""
-    if wait.count < MEASURED:  # nothing is known yet of how long it usually lasts: the root may compile
-        return max(FRESH_S, policy.busy_seconds if works else policy.idle_seconds)
-    return _usual_limit(wait.median, wait.longest, policy)
+def told_after_s(wait: Wait, policy: HangPolicy, *, uses_cpu: bool) -> float:
+    """Return the seconds after which a wait is told whose root finishes nothing; `uses_cpu`: whether it uses a CPU."""
+    if wait.count < LEAST_WAITS:  # nothing is known yet of how long it usually lasts: the root may compile
+        return max(LEAST_SILENCE_S, policy.busy_seconds if uses_cpu else policy.idle_seconds)
+    return _limit_of_history(wait.median, wait.longest, policy)
 
 
-def _usual_limit(median: float, longest: float, policy: HangPolicy) -> float:
-    bound = max(FRESH_S, min(TOLD_S, TOLD_SHARE * policy.idle_seconds))
+def _limit_of_history(median: float, longest: float, policy: HangPolicy) -> float:
+    bound = max(LEAST_SILENCE_S, min(TOLD_S, TOLD_SHARE * policy.idle_seconds))
     return max(bound, TOLD_FACTOR * median, LONGEST_FACTOR * longest)
 
 
@@ -245,30 +245,35 @@ class _Vertex:
     """A node, or an end of the graph that is no activity."""
 
     key: Node
-    touched: float
+    last_finished: float
     words: str
     """What it does, after the rank's name: `runs score at h.py:9`."""
     line: str = ""
     incarnation: int = 0
     edges: list[_Edge] = field(default_factory=list["_Edge"])
-    can_hang: bool = True
+    is_restartable: bool = True
     can_go_on: bool = False
     """Whether it goes on by itself, and so cannot be to blame."""
-    works: bool = False
+    uses_cpu: bool = False
     """Whether its process uses a CPU, by its own word."""
     state: RootState = RootState.STANDS
-    finished: int = 0
-    at: float = 0.0
+    finished_count: int = 0
+    path_finished: float = 0.0
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
-    stuck: bool = False
+    leads_to_circle: bool = False
     """Whether it is in a circle, or waits for one."""
-    suspects: tuple[RankKey, ...] = ()
+    suspect_ranks: tuple[RankKey, ...] = ()
     """Of an end that is no rank: those to look at first."""
 
     @property
     def rank(self) -> RankKey:
         """The rank that it belongs to."""
         return self.key[:2]
+
+
+def _liveliness(vertex: _Vertex) -> tuple[bool, float]:
+    """Return what orders vertices by how soon they may go on: those on the way to a circle never will."""
+    return not vertex.leads_to_circle, vertex.path_finished
 
 
 @dataclass(slots=True)
@@ -279,10 +284,10 @@ class _Edge:
     """None: the call waits for a free place."""
     groups: list[list[_Vertex]]
 
-    def slowest(self) -> _Vertex:
+    def decisive_vertex(self) -> _Vertex:
         """Return the vertex to which the wait leads: of each group the liveliest, of all groups the one that is not."""
-        ends = [max(group, key=lambda vertex: (not vertex.stuck, vertex.at)) for group in self.groups]
-        return min(ends, key=lambda vertex: (not vertex.stuck, vertex.at))
+        ends = [max(group, key=_liveliness) for group in self.groups]
+        return min(ends, key=_liveliness)
 
 
 class WaitGraph:
@@ -308,63 +313,71 @@ class WaitGraph:
             if key in facts and facts[key].phase == STARTING and facts[key].incarnation == report.incarnation
         }
         mains = (row for report in self._reports.values() for row in report.activities if row.kind == "main")
-        self._last_step = max((main.stepped for main in mains if main.steps), default=0.0)
+        self._last_step = max((main.last_step for main in mains if main.steps), default=0.0)
         """When any rank finished its last step; 0: none has made any."""
-        self._newest_process = max((rank.since for rank in facts.values()), default=0.0)
+        self._last_process_start = max((rank.since for rank in facts.values()), default=0.0)
         """When the last process was ordered: what an earlier one of its rank used to bring, it has yet to bring."""
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
         for key, report in reports.items():
             if key in self._reports or (key in facts and facts[key].phase == ENDED):
                 for name, ways in report.uses.items():
                     self._users.setdefault(name, []).append((key, ways))
-        self._absent_of: dict[tuple[str, str, tuple[range, ...]], list[_Vertex]] = {}
+        self._absent_from: dict[tuple[str, str, tuple[range, ...]], list[_Vertex]] = {}
         """Role, name and ranks of a torch group -> who is not in it."""
         self._vertices: dict[Node, _Vertex] = {}
-        self._by_rank: dict[RankKey, list[tuple[Activity, _Vertex]]] = {}
+        self._activities_of: dict[RankKey, list[tuple[Activity, _Vertex]]] = {}
         for key, report in self._reports.items():
             self._add_rank(key, report)
-        for key, rows in self._by_rank.items():
+        for key, rows in self._activities_of.items():
             for activity, vertex in rows:
                 vertex.edges += self._edges(key, activity)
         self._settle()
 
     def _add_rank(self, key: RankKey, report: RankWaits) -> None:
-        silent = self._facts[key].silent_s > SILENT_S
-        rows = self._by_rank[key] = []
+        silent = self._facts[key].silent_s > UNHEARD_S
+        rows = self._activities_of[key] = []
         for activity in report.activities:
             node = (*key, activity.id)
-            vertex = _Vertex(node, activity.touched, _words(activity), activity.line, report.incarnation)
-            vertex.finished, vertex.works = report.finished, report.idle_since is None
+            vertex = _Vertex(
+                node, activity.last_finished, _words_of_activity(activity), activity.line, report.incarnation
+            )
+            vertex.finished_count, vertex.uses_cpu = report.finished_count, report.idle_since is None
             vertex.can_go_on = activity.queued_for == PAUSED
-            vertex.can_hang = activity.kind != "idle" and activity.queued_for != DEBUGGED and not silent
+            vertex.is_restartable = activity.kind != "idle" and activity.queued_for != DEBUGGED and not silent
             self._vertices[node] = vertex
             rows.append((activity, vertex))
 
     def _edges(self, key: RankKey, activity: Activity) -> list[_Edge]:
-        edges = [_Edge(wait, self._groups(key, activity, wait)) for wait in activity.waits]
+        edges = [_Edge(wait, self._awaited_groups(key, activity, wait)) for wait in activity.waits]
         if activity.is_queued:
-            edges.append(_Edge(None, [self._holders(key, activity)]))
+            edges.append(_Edge(None, [self._slot_holders(key, activity)]))
         return edges
 
-    def _holders(self, key: RankKey, queued: Activity) -> list[_Vertex]:
+    def _slot_holders(self, key: RankKey, queued: Activity) -> list[_Vertex]:
         """Return who keeps a call from beginning."""
-        rows = self._by_rank[key]
+        rows = self._activities_of[key]
         if queued.queued_for == "setup":
             holders = [vertex for activity, vertex in rows if activity.kind == "main"]
         else:
             running = (pair for pair in rows if pair[0].kind == "call" and not pair[0].is_queued)
             holders = [vertex for activity, vertex in running if activity.label == queued.queued_for]
-        return holders or [self._going_on(key)]
+        return holders or [self._leaf_of_active_rank(key)]
 
-    def _groups(self, key: RankKey, activity: Activity, wait: Wait) -> list[list[_Vertex]]:
+    def _awaited_groups(self, key: RankKey, activity: Activity, wait: Wait) -> list[list[_Vertex]]:
         if wait.kind == "call":
             targets = wait.targets or (_named(wait.name),)
             return [self._callee(key, wait, target) for target in targets]
         if wait.kind in ("queue", "weights"):
-            return [self._bringers(key, activity, wait)]
+            return [self._suppliers(key, activity, wait)]
         if wait.kind == "group" and wait.ranks:
             return [[vertex] for vertex in self._absent(key[0], wait)]
-        return [[self._end((NOBODY, 0, wait.kind), wait.since, f"{wait.name} {wait.method}".strip(), can_hang=False)]]
+        return [
+            [
+                self._leaf(
+                    (NO_ROLE, 0, wait.kind), wait.since, f"{wait.name} {wait.method}".strip(), is_restartable=False
+                )
+            ]
+        ]
 
     def _callee(self, caller: RankKey, wait: Wait, target: Node) -> list[_Vertex]:
         """Return what runs a call; where that is not known, whatever holds a place that it may need."""
@@ -372,10 +385,10 @@ class WaitGraph:
         key = (role, rank)
         facts = self._facts.get(key)
         if facts is None:
-            return [self._end(target, wait.since, "is not there any more", can_hang=False)]
-        if not facts.ready or facts.silent_s > SILENT_S:
-            return [self._not_heard(key, facts)]
-        rows = self._by_rank.get(key, [])
+            return [self._leaf(target, wait.since, "is not there any more", is_restartable=False)]
+        if not facts.ready or facts.silent_s > UNHEARD_S:
+            return [self._leaf_of_silent_rank(key, facts)]
+        rows = self._activities_of.get(key, [])
         for activity, vertex in rows:
             if call and activity.id == call:
                 return [vertex]
@@ -389,101 +402,105 @@ class WaitGraph:
         if running:
             return running
         if any(activity.kind == "idle" for activity, _ in rows):
-            return [self._end(target, wait.since, "does not have the call, and is idle", can_hang=False)]
-        return [self._going_on(key)]
+            return [self._leaf(target, wait.since, "does not have the call, and is idle", is_restartable=False)]
+        return [self._leaf_of_active_rank(key)]
 
     @staticmethod
     def _caller_of(activity: Activity) -> str:
         """Return the rank that made a call: an id is `<role>/<rank>:<process>:<number>`."""
         return activity.id.rsplit(":", 2)[0]
 
-    def _bringers(self, waiter: RankKey, activity: Activity, wait: Wait) -> list[_Vertex]:
+    def _suppliers(self, waiter: RankKey, activity: Activity, wait: Wait) -> list[_Vertex]:
         """Return who may bring an item, room or a version: any activity of those who have done so before."""
         way = "get" if (wait.kind, wait.method) == ("queue", "put") else "put"
-        bringers: list[_Vertex] = []
+        suppliers: list[_Vertex] = []
         ended: list[_Vertex] = []
         for key, ways in self._users.get(f"{wait.kind}:{wait.name}", ()):
             if way not in ways:
                 continue
             facts = self._facts[key]
             if key not in self._reports:
-                ended.append(self._ended((*key, "gone"), facts.since, ENDED_WELL))
+                ended.append(self._leaf_of_ended_rank((*key, "gone"), facts.since, ENDED_WELL))
                 continue
-            rows = self._by_rank[key]
+            rows = self._activities_of[key]
             others = [vertex for activity_there, vertex in rows if key != waiter or activity_there.id != activity.id]
-            bringers += others or ([] if key == waiter else [self._going_on(key)])
-        if bringers or ended:
-            return bringers or ended
+            suppliers += others or ([] if key == waiter else [self._leaf_of_active_rank(key)])
+        if suppliers or ended:
+            return suppliers or ended
         deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
         words = f"no rank that runs has {deeds.get(wait.method, 'published one')}"
-        since = max(wait.since, self._newest_process)
-        return [self._end((NOBODY, 0, f"{wait.kind}:{wait.name}"), since, words, can_hang=False)]
+        since = max(wait.since, self._last_process_start)
+        return [self._leaf((NO_ROLE, 0, f"{wait.kind}:{wait.name}"), since, words, is_restartable=False)]
 
     def _absent(self, role: str, wait: Wait) -> list[_Vertex]:
         """Return who of a torch group is not in it, those that ended first; where all are, that it does not end."""
         group = role, wait.name, wait.ranks
-        if group not in self._absent_of:
+        if group not in self._absent_from:
             known = all(not run or {(role, run[0]), (role, run[-1])} <= self._facts.keys() for run in wait.ranks)
             members = [(role, rank) for run in wait.ranks for rank in run] if known else []
             in_group = {key: row for key in members for row in self._waits_in(key, wait)}
-            absent = [self._member(key) for key in members if key not in in_group]
+            absent = [self._vertex_of_member(key) for key in members if key not in in_group]
             if not in_group:  # torch's world is not this role alone
                 words = f"it has other ranks than {role}"
-                absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), wait.since, words, can_hang=False)]
+                absent = [
+                    self._leaf((NO_ROLE, 0, f"group {role} {wait.name}"), wait.since, words, is_restartable=False)
+                ]
             elif not absent:
                 since = max(own_wait.since for _, own_wait in in_group.values())
-                words, odd_one = _all_in_group(in_group)
-                absent = [self._end((NOBODY, 0, f"group {role} {wait.name}"), since, words, can_hang=False)]
-                absent[0].suspects = tuple((role, rank) for rank in odd_one)
-            self._absent_of[group] = sorted(absent, key=lambda vertex: vertex.key[2] != "ended")[:MOST_ABSENT]
-        return self._absent_of[group]
+                words, odd_one = _words_of_full_group(in_group)
+                absent = [self._leaf((NO_ROLE, 0, f"group {role} {wait.name}"), since, words, is_restartable=False)]
+                absent[0].suspect_ranks = tuple((role, rank) for rank in odd_one)
+            self._absent_from[group] = sorted(absent, key=lambda vertex: vertex.key[2] != "ended")[:MOST_ABSENT_RANKS]
+        return self._absent_from[group]
 
     def _waits_in(self, key: RankKey, wait: Wait) -> Iterator[tuple[Activity, Wait]]:
         """Yield the activity and the wait of a rank for the same group as a wait."""
-        for activity, _ in self._by_rank.get(key, ()):
+        for activity, _ in self._activities_of.get(key, ()):
             for own_wait in activity.waits:
                 if (own_wait.kind, own_wait.name, own_wait.ranks) == (wait.kind, wait.name, wait.ranks):
                     yield activity, own_wait
 
-    def _member(self, key: RankKey) -> _Vertex:
+    def _vertex_of_member(self, key: RankKey) -> _Vertex:
         """Return what a rank does that is not in a torch group where others wait."""
         facts = self._facts[key]
         if facts.phase == ENDED:
-            return self._ended((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?")
-        if not facts.ready or facts.silent_s > SILENT_S:
-            return self._not_heard(key, facts)
-        rows = [vertex for activity, vertex in self._by_rank.get(key, ()) if activity.kind in ("main", "call")]
-        return rows[0] if rows else self._going_on(key)
+            return self._leaf_of_ended_rank((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?")
+        if not facts.ready or facts.silent_s > UNHEARD_S:
+            return self._leaf_of_silent_rank(key, facts)
+        rows = [vertex for activity, vertex in self._activities_of.get(key, ()) if activity.kind in ("main", "call")]
+        return rows[0] if rows else self._leaf_of_active_rank(key)
 
-    def _not_heard(self, key: RankKey, facts: RankFacts) -> _Vertex:
+    def _leaf_of_silent_rank(self, key: RankKey, facts: RankFacts) -> _Vertex:
         """Return the end of the graph for a rank that has no process, or whose process is not heard."""
         if not facts.ready:
             words = f"is {facts.phase} (it is not ready)"
-            return self._end((*key, "not ready"), facts.since, words, can_hang=False)
-        vertex = self._end((*key, "silent"), self._now - facts.silent_s, _silence(facts.sample), can_hang=True)
+            return self._leaf((*key, "not ready"), facts.since, words, is_restartable=False)
+        vertex = self._leaf(
+            (*key, "silent"), self._now - facts.silent_s, _words_of_silence(facts.sample), is_restartable=True
+        )
         if facts.sample is not None:
             vertex.line = facts.sample.gil_line
             vertex.state = RootState.STOPPED if facts.sample.stopped else RootState.STANDS
         return vertex
 
-    def _end(self, key: Node, since: float, words: str, *, can_hang: bool) -> _Vertex:
+    def _leaf(self, key: Node, since: float, words: str, *, is_restartable: bool) -> _Vertex:
         vertex = self._vertices.get(key)
         if vertex is None:
             facts = self._facts.get(key[:2])
-            vertex = self._vertices[key] = _Vertex(key, since, words, can_hang=can_hang)
+            vertex = self._vertices[key] = _Vertex(key, since, words, is_restartable=is_restartable)
             vertex.incarnation = 0 if facts is None else facts.incarnation
-        vertex.touched = max(vertex.touched, since)
+        vertex.last_finished = max(vertex.last_finished, since)
         return vertex
 
-    def _ended(self, key: Node, since: float, words: str) -> _Vertex:
+    def _leaf_of_ended_rank(self, key: Node, since: float, words: str) -> _Vertex:
         """Return the vertex of a rank that has ended well."""
-        vertex = self._end(key, since, words, can_hang=False)
+        vertex = self._leaf(key, since, words, is_restartable=False)
         vertex.state = RootState.ENDED
         return vertex
 
-    def _going_on(self, key: RankKey) -> _Vertex:
+    def _leaf_of_active_rank(self, key: RankKey) -> _Vertex:
         """Return the vertex of a rank all of whose activities are young: it goes on."""
-        vertex = self._end((*key, "young"), self._now, "goes on", can_hang=False)
+        vertex = self._leaf((*key, "young"), self._now, "goes on", is_restartable=False)
         vertex.can_go_on = True
         return vertex
 
@@ -500,17 +517,19 @@ class WaitGraph:
                     going.add(vertex.key)
                     changed = True
         for vertex in self._vertices.values():
-            vertex.stuck = vertex.key not in going
-            vertex.at = self._now if vertex.can_go_on else vertex.touched
+            vertex.leads_to_circle = vertex.key not in going
+            vertex.path_finished = self._now if vertex.can_go_on else vertex.last_finished
         # 2. A moment at which somebody on the way finished something is one for all that wait for it.
         changed = True
         while changed:
             changed = False
             for vertex in waiting:
-                ends = [edge.slowest() for edge in vertex.edges]
-                at = max([vertex.touched, *(end.at for end in ends if not end.stuck)])
-                if at > vertex.at:
-                    vertex.at = at
+                ends = [edge.decisive_vertex() for edge in vertex.edges]
+                path_finished = max(
+                    [vertex.last_finished, *(end.path_finished for end in ends if not end.leads_to_circle)]
+                )
+                if path_finished > vertex.path_finished:
+                    vertex.path_finished = path_finished
                     changed = True
 
     # -- what is told
@@ -526,36 +545,38 @@ class WaitGraph:
         for vertex in list(self._vertices.values()):
             for edge in vertex.edges:
                 wait = edge.wait
-                if wait is None or self._now - first_seen.get(_identity(vertex.key, wait), self._now) < STANDS_S:
+                if wait is None or self._now - first_seen.get(_identity(vertex.key, wait), self._now) < CONFIRMED_S:
                     continue
                 finding = self._judge(vertex, edge, wait, policy)
                 if finding is not None:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
-        joined = [*map(_joined, stalls.values()), *self._without_steps(policy, roots)]
-        joined += [*self._not_starting(policy), *self._standing_still(policy)]
+        joined = [*map(_joined, stalls.values()), *self._findings_without_steps(policy, roots)]
+        joined += [*self._findings_of_slow_starts(policy), *self._findings_of_still_scripts(policy)]
         return tuple(sorted(joined, key=lambda finding: finding.since))
 
-    def _without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
+    def _findings_without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that make no step, wait for nobody, and are no stall's root.
 
         Ranks of a torch world wait for each other where no report shows it, so that all of them may be silent: the
         sentence tells where each of them is. Whether one hangs is judged by `master.state.hang`, from its stack.
         """
         silent: dict[str, list[tuple[int, Activity]]] = {}
-        for (role, rank), rows in self._by_rank.items():
+        for (role, rank), rows in self._activities_of.items():
             for activity, vertex in rows:
                 is_without_wait = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
-                limit = _usual_limit(activity.median, activity.longest, policy)
-                if is_without_wait and activity.steps >= MEASURED and self._now - activity.touched > limit:
+                limit = _limit_of_history(activity.median, activity.longest, policy)
+                if is_without_wait and activity.steps >= LEAST_WAITS and self._now - activity.last_finished > limit:
                     silent.setdefault(role, []).append((rank, activity))
         for role, ranks in silent.items():
-            usual_s = min(ranks, key=lambda pair: pair[1].stepped)[1].median
+            usual_s = min(ranks, key=lambda pair: pair[1].last_step)[1].median
             words = f"has made no step for {{}} (usually {usual_s:.3g} s)"
             lines = [(rank, activity.line or "no line that is known") for rank, activity in ranks]
-            yield self._finding_of_role("steps", role, words, lines, min(activity.touched for _, activity in ranks))
+            yield self._finding_of_role(
+                "steps", role, words, lines, min(activity.last_finished for _, activity in ranks)
+            )
 
-    def _not_starting(self, policy: HangPolicy) -> Iterator[WaitFinding]:
+    def _findings_of_slow_starts(self, policy: HangPolicy) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that stand still before they are ready, as in a constructor.
 
         How long a start usually takes is not known, so it is only reported: nobody is restarted for it.
@@ -564,11 +585,11 @@ class WaitGraph:
         for (role, rank), report in self._starting.items():
             main = next((row for row in report.activities if row.kind == "main" and row.line), None)
             facts = self._facts[role, rank]
-            if main is None or facts.silent_s > SILENT_S:
+            if main is None or facts.silent_s > UNHEARD_S:
                 continue
             idle_since = report.idle_since
-            limit = max(FRESH_S, policy.busy_seconds if idle_since is None else policy.idle_seconds)
-            since = max(facts.since, main.touched if idle_since is None else idle_since)
+            limit = max(LEAST_SILENCE_S, policy.busy_seconds if idle_since is None else policy.idle_seconds)
+            since = max(facts.since, main.last_finished if idle_since is None else idle_since)
             if self._now - since > limit:
                 silent.setdefault(role, []).append((rank, main.line, since))
         for role, ranks in silent.items():
@@ -576,7 +597,7 @@ class WaitGraph:
             words = "is not ready, and stands still for {}"
             yield self._finding_of_role("start", role, words, lines, min(since for *_, since in ranks))
 
-    def _standing_still(self, policy: HangPolicy) -> Iterator[WaitFinding]:
+    def _findings_of_still_scripts(self, policy: HangPolicy) -> Iterator[WaitFinding]:
         """Yield a finding for each role of scripts without steps, groups and calls, none of whose ranks does anything.
 
         While one of them works, the others may rightly wait for it: a file that it makes, say.
@@ -621,27 +642,29 @@ class WaitGraph:
                     yield _identity(vertex.key, edge.wait), edge.wait.since
 
     def _judge(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
-        end = edge.slowest()
+        end = edge.decisive_vertex()
         age = self._now - wait.since
         chain = self._chain(vertex, end)
         root = chain[-1]
-        if end.stuck:
-            silence = min(age, self._now - max(member.touched for member in chain))
-            if silence < CIRCLE_S:
+        if end.leads_to_circle:
+            silence = min(age, self._now - max(member.last_finished for member in chain))
+            if silence < CIRCLE_TOLD_S:
                 return None
         else:
-            silence = min(age, self._now - end.at)
-            if silence <= (CIRCLE_S if root.state is RootState.STOPPED else told_after(wait, policy, works=root.works)):
-                return self._starved(vertex, edge, wait, policy)
+            silence = min(age, self._now - end.path_finished)
+            if silence <= (
+                CIRCLE_TOLD_S if root.state is RootState.STOPPED else told_after_s(wait, policy, uses_cpu=root.uses_cpu)
+            ):
+                return self._starved_finding(vertex, edge, wait, policy)
         circle = root in chain[:-1]
         members = chain[chain.index(root) : -1] if circle else []
         sentence = self._sentence(vertex, wait, chain, members)
-        in_chain = (member.rank for member in chain if member.key[0] != NOBODY)
-        ranks = tuple(dict.fromkeys((*root.suspects, *in_chain)))
+        in_chain = (member.rank for member in chain if member.key[0] != NO_ROLE)
+        ranks = tuple(dict.fromkeys((*root.suspect_ranks, *in_chain)))
         # Of a circle any member may be restarted: the first by name, so that each PrimeMaster chooses the same.
         root = min(members, key=lambda member: member.key) if circle else root
         name = f"{'/'.join(map(str, root.rank))} {root.incarnation} {root.key[2]}"
-        known = root.key[0] != NOBODY
+        known = root.key[0] != NO_ROLE
         return WaitFinding(
             name=f"circle {name}" if circle else name,
             sentence=sentence,
@@ -651,34 +674,34 @@ class WaitGraph:
             incarnation=root.incarnation,
             line=root.line,
             root_state=RootState.CIRCLE if circle else root.state,
-            can_hang=known and root.can_hang and (circle or self._is_known(chain)),
+            is_restartable=known and root.is_restartable and (circle or self._is_certain(chain)),
             silence=silence,
             idle_after=idle_after(wait, policy),
             busy_after=busy_after(wait, policy),
-            finished=root.finished,
+            finished_count=root.finished_count,
         )
 
-    def _starved(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
+    def _starved_finding(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
         """Return that a wait does not end, though those who could end it go on: with something else.
 
         Only where the job has made steps, and none since: otherwise it goes on, and some of it waits for its turn.
         """
         age = self._now - wait.since
-        if wait.count < MEASURED or age <= idle_after(wait, policy):
+        if wait.count < LEAST_WAITS or age <= idle_after(wait, policy):
             return None
-        if not self._last_step or self._last_step > wait.since + STANDS_S:
+        if not self._last_step or self._last_step > wait.since + CONFIRMED_S:
             return None
-        awaited_ranks = sorted({end.rank for group in edge.groups for end in group if end.rank[0] != NOBODY})
+        awaited_ranks = sorted({end.rank for group in edge.groups for end in group if end.rank[0] != NO_ROLE})
         if not awaited_ranks:
             return None
-        names = ", ".join(f"{role}/{rank}" for role, rank in awaited_ranks[:LONGEST_CHAIN])
-        names += ", ..." if len(awaited_ranks) > LONGEST_CHAIN else ""
+        names = ", ".join(f"{role}/{rank}" for role, rank in awaited_ranks[:MOST_SHOWN])
+        names += ", ..." if len(awaited_ranks) > MOST_SHOWN else ""
         singular, plural = _OMITTED.get((wait.kind, wait.method)) or _OMITTED.get((wait.kind, ""), _OMITTED["call", ""])
         goes_on = f"goes on, and {singular}" if len(awaited_ranks) == 1 else f"go on, and {plural}"
         line = f" at {vertex.line}" if vertex.line else ""
         return WaitFinding(
             name=f"starved {wait.kind}:{wait.name} {wait.method}",
-            sentence=f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}{line}; {names} {goes_on}",
+            sentence=f"{_rank_name(vertex)} has waited {{}} for {_words_of_wait(wait)}{line}; {names} {goes_on}",
             since=wait.since,
             ranks=(vertex.rank,),
             root=awaited_ranks[0] if len(awaited_ranks) == 1 else None,
@@ -687,7 +710,7 @@ class WaitGraph:
         )
 
     @staticmethod
-    def _is_known(chain: Sequence[_Vertex]) -> bool:
+    def _is_certain(chain: Sequence[_Vertex]) -> bool:
         """Whether each step of a chain is known for certain: a thread of the user's may work for any call."""
         return not any(vertex.key[2].startswith("thread-") for vertex in chain)
 
@@ -696,10 +719,10 @@ class WaitGraph:
         chain = [vertex]
         while end not in chain:
             chain.append(end)
-            ends = [edge.slowest() for edge in end.edges]
+            ends = [edge.decisive_vertex() for edge in end.edges]
             if not ends or end.can_go_on:
                 return chain
-            end = max(ends, key=lambda next_vertex: (not next_vertex.stuck, next_vertex.at))
+            end = max(ends, key=_liveliness)
         chain.append(end)
         return chain
 
@@ -708,25 +731,25 @@ class WaitGraph:
             # From the first by name on, so that each report, and each PrimeMaster, tells the same circle alike.
             first = min(range(len(members)), key=lambda index: members[index].key)
             members = [*members[first:], *members[:first]]
-            names = " -> ".join(dict.fromkeys(map(_name, members)))
+            names = " -> ".join(dict.fromkeys(map(_name_in_circle, members)))
             report = self._reports.get(members[0].rank)
             many = len(report.activities) + report.more if report is not None else 0
             more = f"; {many} calls of {_rank_name(members[0])} wait" if many > 1 else ""
             places = dict.fromkeys(words for member in members if (words := _place_in_circle(member)))
-            lines = ", ".join(list(places)[:LONGEST_CHAIN])
-            names += f" -> {_name(members[0])}"
-            waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}: "
+            lines = ", ".join(list(places)[:MOST_SHOWN])
+            names += f" -> {_name_in_circle(members[0])}"
+            waited = "" if vertex in members else f"{_rank_name(vertex)} has waited {{}} for {_words_of_wait(wait)}: "
             lasts = "" if waited else ", for {}"
             return f"{waited}{names}: a circle{lasts}, nobody in it can go on{more}{f' ({lines})' if lines else ''}"
         root = chain[-1]
-        words = f"{_rank_name(vertex)} has waited {{}} for {_awaited(wait)}"
-        for member in chain[1:-1][:LONGEST_CHAIN]:
+        words = f"{_rank_name(vertex)} has waited {{}} for {_words_of_wait(wait)}"
+        for member in chain[1:-1][:MOST_SHOWN]:
             further = next((edge.wait for edge in member.edges if edge.wait is not None), None)
-            words += f"; {_rank_name(member)} waits for {_awaited(further)}" if further is not None else ""
+            words += f"; {_rank_name(member)} waits for {_words_of_wait(further)}" if further is not None else ""
         if not root.line and not any(edge.wait is not None and edge.wait.kind == "group" for edge in chain[-2].edges):
             # The root is nowhere in the user's code: the line of who waits for it has to do.
             words += f" at {chain[-2].line}" if chain[-2].line else ""
-        if root.key[0] == NOBODY:
+        if root.key[0] == NO_ROLE:
             return f"{words}: {root.words}"
         runs = f"runs {wait.method}"
         if root is chain[1] and len(wait.targets) == 1 and root.words.startswith(runs):
@@ -768,7 +791,7 @@ def _joined(findings: Sequence[WaitFinding]) -> WaitFinding:
     return replace(
         oldest,
         ranks=tuple(dict.fromkeys(rank for finding in (oldest, *findings) for rank in finding.ranks)),
-        can_hang=any(finding.can_hang for finding in findings),
+        is_restartable=any(finding.is_restartable for finding in findings),
         silence=max(finding.silence for finding in findings),
         idle_after=max(finding.idle_after for finding in findings),
         busy_after=max(finding.busy_after for finding in findings),
@@ -790,12 +813,12 @@ _OMITTED = {
 
 def _ranks(role: str, numbers: Sequence[int]) -> str:
     """Return ranks in words: `trainer/0, 2 and 17 more`."""
-    shown = ", ".join(map(str, numbers[:LONGEST_CHAIN]))
-    more = len(numbers) - LONGEST_CHAIN
+    shown = ", ".join(map(str, numbers[:MOST_SHOWN]))
+    more = len(numbers) - MOST_SHOWN
     return f"{role}/{shown}{f' and {more} more' if more > 0 else ''}"
 
 
-def _all_in_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> tuple[str, list[int]]:
+def _words_of_full_group(waits: Mapping[RankKey, tuple[Activity, Wait]]) -> tuple[str, list[int]]:
     """Return in words that all ranks of a torch group are in it and where, the fewest first; and who is alone there."""
     places = [
         (rank, f"in {wait.method}{f' at {activity.line}' if activity.line else ''}")
@@ -815,11 +838,11 @@ def _by_place(role: str, places: Iterable[tuple[int, str]]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, place in sorted(places):
         ranks.setdefault(place, []).append(rank)
-    shown = sorted(ranks.items(), key=lambda pair: len(pair[1]))[:LONGEST_CHAIN]
+    shown = sorted(ranks.items(), key=lambda pair: len(pair[1]))[:MOST_SHOWN]
     return "; ".join(f"{_ranks(role, numbers)} {place}" for place, numbers in shown)
 
 
-def _words(activity: Activity) -> str:
+def _words_of_activity(activity: Activity) -> str:
     at_line = f" at {activity.line}" if activity.line else ""
     if activity.queued_for == DEBUGGED:
         return f"is in a debugger{at_line}"
@@ -838,7 +861,7 @@ def _words(activity: Activity) -> str:
             return f"is{at_line} in thread {activity.label}"
 
 
-def _silence(sample: ProcessSample | None) -> str:
+def _words_of_silence(sample: ProcessSample | None) -> str:
     """Return in words why a process is silent, as far as its node can see it."""
     if sample is not None and sample.stopped:
         return f"does not answer: {sample.stopped}"
@@ -847,7 +870,7 @@ def _silence(sample: ProcessSample | None) -> str:
     return "does not answer: it is stopped, or C code of it holds the GIL"
 
 
-def _awaited(wait: Wait) -> str:
+def _words_of_wait(wait: Wait) -> str:
     match wait.kind:
         case "queue":
             return f"{'room in' if wait.method == 'put' else 'an item of'} queue {wait.name}"
@@ -861,8 +884,8 @@ def _awaited(wait: Wait) -> str:
             role, rank, _ = wait.targets[0]
             return f"{role}/{rank}.{wait.method}"
         case "call" if wait.targets:
-            ranks = ", ".join(f"{role}/{rank}" for role, rank, _ in wait.targets[:LONGEST_CHAIN])
-            return f"{wait.name}.{wait.method} ({ranks}{', ...' if len(wait.targets) > LONGEST_CHAIN else ''})"
+            ranks = ", ".join(f"{role}/{rank}" for role, rank, _ in wait.targets[:MOST_SHOWN])
+            return f"{wait.name}.{wait.method} ({ranks}{', ...' if len(wait.targets) > MOST_SHOWN else ''})"
         case _:
             return f"{wait.name}.{wait.method}".strip(".")
 
@@ -870,7 +893,7 @@ def _awaited(wait: Wait) -> str:
 def _place_in_circle(member: _Vertex) -> str:
     """Return in words what a member of a circle waits for, unless its name says so, and where; empty: not known."""
     waits = [edge.wait for edge in member.edges if edge.wait is not None and edge.wait.kind != "call"]
-    words = f" waits for {_awaited(waits[0])}" if waits else ""
+    words = f" waits for {_words_of_wait(waits[0])}" if waits else ""
     words += f" at {member.line}" if member.line else ""
     return f"{_rank_name(member)}{words}" if words else ""
 
@@ -879,7 +902,7 @@ def _rank_name(vertex: _Vertex) -> str:
     return f"{vertex.key[0]}/{vertex.key[1]}"
 
 
-def _name(vertex: _Vertex) -> str:
+def _name_in_circle(vertex: _Vertex) -> str:
     """Return the name of a member of a circle; a call with its method."""
     method = vertex.words.removeprefix("runs ").partition(" at ")[0] if vertex.words.startswith("runs ") else ""
     return f"{_rank_name(vertex)}.{method}" if method else _rank_name(vertex)

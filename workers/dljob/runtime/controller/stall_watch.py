@@ -20,7 +20,7 @@ from dljob.master.state.hang import ProcessSample, Where
 from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
-from dljob.master.state.waits import STANDS_S, RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
+from dljob.master.state.waits import CONFIRMED_S, RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.stack_collector import RankSampler
@@ -36,7 +36,7 @@ PAUSE_S = 2.0
 """Seconds between the two looks at a root that show whether it uses a CPU."""
 AGAIN = 1.5
 """A root that works, or could not be looked at, is looked at again when its silence has grown by this factor."""
-KNOWN_S = STANDS_S + 2 * EVERY_S
+KNOWN_S = CONFIRMED_S + 2 * EVERY_S
 """Seconds after a rank's first report by which a stall that it is in is found."""
 UNSURE_S = 30.0
 """Seconds for which a new PrimeMaster lets a recorded stall stand whose ranks it has not heard yet."""
@@ -184,7 +184,12 @@ class StallWatch:
     def _look_at(self, state: JobState, finding: WaitFinding) -> None:
         """Look at a root whose silence is as long as that of a hang, and report it if it is one."""
         policy = state.job.fault_tolerance.hang
-        if policy.action == "Ignore" or finding.root is None or not finding.can_hang or finding.name in self._looking:
+        if (
+            policy.action == "Ignore"
+            or finding.root is None
+            or not finding.is_restartable
+            or finding.name in self._looking
+        ):
             return
         if finding.silence <= max(finding.idle_after, self._looked_at.get(finding.name, 0.0)):
             return
@@ -217,7 +222,7 @@ class StallWatch:
                 whole=finding.is_circle,
                 silent_s=round(finding.silence, 3),
                 line=finding.line,
-                finished=finding.finished,
+                finished=finding.finished_count,
             )
         )
 
