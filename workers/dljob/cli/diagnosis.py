@@ -20,19 +20,21 @@ from dljob.telemetry.wording import counted, level_words, seconds
 
 Json = Mapping[str, Any]
 
-EVIDENCE, FOLLOWED, EARLIER = 4, 4, 3
+MOST_EVIDENCE, MOST_FOLLOWED, MOST_EARLIER = 4, 4, 3
 """Most lines of evidence, of causes that followed, and of earlier failures: the whole has at most 20."""
-PROBLEMS = 3
+MOST_PROBLEMS = 3
 """Most problems that are shown."""
 WIDTH = 160
-STALLS = 3
+MOST_STALLS = 3
 """Most stalls that are told."""
-STANDS = "see what it does there in its stack and log; a restart of it ends the wait, if it would not do the same again"
-WAITS = (
+STANDS_ADVICE = (
+    "see what it does there in its stack and log; a restart of it ends the wait, if it would not do the same again"
+)
+MAY_GO_ON_ADVICE = (
     "see in its stack and log what it does there; an evaluation or another long step may go on by itself, else it is"
     " restarted after hang.idleSeconds, or hang.busySeconds where it computes"
 )
-NOBODY = "see in its stack and log what it waits for, and who was to bring that"
+NOBODY_ADVICE = "see in its stack and log what it waits for, and who was to bring that"
 STALL_ADVICE = {
     RootState.CIRCLE.value: (
         "break the circle: have no call wait for one that needs its place, or give the method more places,"
@@ -137,7 +139,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     if phase == "Succeeded":
         lines = [*head, "nothing failed in the end; the job went on after each failure", *_restarts(status)]
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
-    faults, restarts = _without_restarts_beside(faults)
+    faults, restarts = _without_later_master_restarts(faults)
     last = faults[-1]
     remedy = _remedy(last)
     if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
@@ -154,7 +156,7 @@ def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:
         return found
     lines = [
         one_line(f"problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}", 3 * WIDTH)
-        for row in problems[:PROBLEMS]
+        for row in problems[:MOST_PROBLEMS]
     ]
     if found.kind is CauseKind.NOTHING:
         remedy = VERDICTS.get(str(problems[0].get("reason")), FAULTS["Unknown"])
@@ -171,15 +173,15 @@ def _faults(status: Json) -> list[Json]:
 def _stalls(status: Json) -> Sequence[Json]:
     """Return the stalls of a job that runs: what stands now matters more than any failure from which it recovered."""
     rows = items(status, "stalls") if status.get("phase") not in TERMINAL else []
-    return [stall for stall in rows if stall.get("sentence")][:STALLS]
+    return [stall for stall in rows if stall.get("sentence")][:MOST_STALLS]
 
 
 def _advice_for(stall: Json) -> str:
     if (advice := STALL_ADVICE.get(str(stall.get("rootState")))) is not None:
         return advice
     if stall.get("hung"):
-        return STANDS
-    return WAITS if stall.get("root") else NOBODY
+        return STANDS_ADVICE
+    return MAY_GO_ON_ADVICE if stall.get("root") else NOBODY_ADVICE
 
 
 def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> list[str]:
@@ -214,19 +216,19 @@ def _without_faults(head: Sequence[str], phase: str, name: str, flags: str) -> D
     return Diagnosis(CauseKind.NOTHING, [*head, "nothing failed"])
 
 
-def _without_restarts_beside(faults: Sequence[Json]) -> tuple[Sequence[Json], list[str]]:
+def _without_later_master_restarts(faults: Sequence[Json]) -> tuple[Sequence[Json], list[str]]:
     """Return the failures without PrimeMaster's restarts during the recovery from the last other one, and their causes.
 
     Such a restart is no cause of that failure, and delays its end by less than a second.
     """
-    count = len(faults)
-    while count > 1 and _is_master_restart(faults[count - 1]):
-        count -= 1
-    failure, restarts = faults[count - 1], faults[count:]
-    over = str(failure.get("recoveredAt") or "")
-    if not restarts or (over and over < str(restarts[-1].get("detectedAt"))):
+    kept = len(faults)
+    while kept > 1 and _is_master_restart(faults[kept - 1]):
+        kept -= 1
+    failure, restarts = faults[kept - 1], faults[kept:]
+    recovered_at = str(failure.get("recoveredAt") or "")
+    if not restarts or (recovered_at and recovered_at < str(restarts[-1].get("detectedAt"))):
         return faults, []
-    return faults[:count], [str(restart.get("firstCause")) for restart in restarts]
+    return faults[:kept], [str(restart.get("firstCause")) for restart in restarts]
 
 
 def _is_master_restart(fault: Json) -> bool:
@@ -282,11 +284,11 @@ def _first(fault: Json, pod_places: Sequence[str], restarts: Sequence[str]) -> l
         one_line(f"first cause: {rank}{life}{at}: {cause}", 2 * WIDTH),
         *(
             f"  evidence: {one_line(str(line), WIDTH)}"
-            for line in _most([*_list(fault.get("evidence")), *pod_places], EVIDENCE)
+            for line in _most([*_list(fault.get("evidence")), *pod_places], MOST_EVIDENCE)
         ),
         *(
             f"  after it: {one_line(str(line), WIDTH)}"
-            for line in _most([*_list(fault.get("followed")), *restarts], FOLLOWED)
+            for line in _most([*_list(fault.get("followed")), *restarts], MOST_FOLLOWED)
         ),
     ]
 
@@ -322,7 +324,7 @@ def _restarts(status: Json) -> list[str]:
 def _earlier(faults: Sequence[Json]) -> list[str]:
     return [
         one_line(f"earlier: {fault.get('detectedAt') or '-'} {_whose(fault)}: {_cause(fault)[1]}", WIDTH)
-        for fault in faults[-EARLIER:]
+        for fault in faults[-MOST_EARLIER:]
     ]
 
 

@@ -482,7 +482,7 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
             "first cause: reward/0: trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
             "also: Hang: a/0 -> b/0 -> a/0",
             "  evidence: 8 other ranks stand still with it, since 2026-01-01T00:05:00Z",
-            f"next: {diagnosis.WAITS}",
+            f"next: {diagnosis.MAY_GO_ON_ADVICE}",
             "      dljob stack ppo -n team",
             "      dljob restart ppo reward/0 -n team",
             "earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled: ended by SIGKILL, exit code 137",
@@ -490,17 +490,17 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
     )
     for stall, advice in (
         (circle, diagnosis.STALL_ADVICE["circle"]),
-        ({**STALL, "hung": True}, diagnosis.STANDS),
+        ({**STALL, "hung": True}, diagnosis.STANDS_ADVICE),
         ({**STALL, "rootState": "stopped"}, diagnosis.STALL_ADVICE["stopped"]),
         ({**STALL, "rootState": "ended"}, diagnosis.STALL_ADVICE["ended"]),
         ({**STALL, "rootState": "elsewhere"}, diagnosis.STALL_ADVICE["elsewhere"]),
-        ({**STALL, "sentence": "t/0 has waited for an item of queue ended with code 0"}, diagnosis.WAITS),
-        ({**STALL, "root": None}, diagnosis.NOBODY),
+        ({**STALL, "sentence": "t/0 has waited for an item of queue ended with code 0"}, diagnosis.MAY_GO_ON_ADVICE),
+        ({**STALL, "root": None}, diagnosis.NOBODY_ADVICE),
     ):
         _, lines = explained({**said, "stalls": [stall]})
         assert f"next: {advice}" in lines
         assert ("      dljob restart ppo reward/0 -n team" in lines) is (
-            advice in (diagnosis.STANDS, diagnosis.STALL_ADVICE["stopped"])
+            advice in (diagnosis.STANDS_ADVICE, diagnosis.STALL_ADVICE["stopped"])
         )
     # A job that has ended stands still no more, whatever is left in its status.
     assert explained({**said, "phase": "Succeeded", "recentFaults": []})[0] is CauseKind.NOTHING

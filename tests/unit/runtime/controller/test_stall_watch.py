@@ -161,7 +161,7 @@ async def test_reports_of_another_clock_and_nonsense_change_nothing(
 
 
 async def until_idle(scene: Scene) -> None:
-    while scene.watch._looking:
+    while scene.watch._inquiries:
         await stall_watch.asyncio.sleep(0.001)
 
 

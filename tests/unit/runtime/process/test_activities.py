@@ -175,15 +175,15 @@ def test_a_call_that_was_refused_is_no_work() -> None:
 
 def test_a_wait_that_ends_by_an_error_is_no_progress_and_no_measure_of_the_next_one() -> None:
     activities.begin_main()
-    touched = activities.present().touched
+    last_finished = activities.present().last_finished
     before = activities.report(0.0)["finished"]
     with contextlib.suppress(TimeoutError), Waiting("queue", "it", "get", lambda: ()):
         raise TimeoutError
     assert not activities._durations
-    assert (activities.report(0.0)["finished"], activities.present().touched) == (before, touched)
+    assert (activities.report(0.0)["finished"], activities.present().last_finished) == (before, last_finished)
     with Waiting("queue", "it", "get", lambda: ()):
         pass
-    assert activities.present().touched > touched
+    assert activities.present().last_finished > last_finished
 
 
 def test_a_step_and_an_item_are_progress() -> None:
@@ -212,7 +212,7 @@ def test_queues_that_are_used_are_named_with_their_ways() -> None:
     assert activities.report(0.0)["uses"] == {"queue:samples": ["get", "put"]}
     for number in range(100):
         activities.use("queue", str(number), "put")
-    assert len(activities.report(0.0)["uses"]) == activities.USES
+    assert len(activities.report(0.0)["uses"]) == activities.MOST_USES
 
 
 def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed() -> None:
@@ -394,7 +394,7 @@ def test_a_look_at_all_threads_keeps_no_locals_of_the_user_s_alive(look: str, mo
         else:
             activities._of_thread(1)
 
-    monkeypatch.setattr(activities, "_threads", dict.fromkeys(range(10**6, 10**6 + 5 * activities.MOST)))
+    monkeypatch.setattr(activities, "_threads", dict.fromkeys(range(10**6, 10**6 + 5 * activities.MOST_ROWS)))
     thread = threading.Thread(target=step)
     thread.start()
     assert begun.wait(10)

@@ -320,8 +320,8 @@ class WaitGraph:
         self._users: dict[str, list[tuple[RankKey, Sequence[str]]]] = {}
         for key, report in reports.items():
             if key in self._reports or (key in facts and facts[key].phase == ENDED):
-                for name, ways in report.uses.items():
-                    self._users.setdefault(name, []).append((key, ways))
+                for name, uses in report.uses.items():
+                    self._users.setdefault(name, []).append((key, uses))
         self._absent_from: dict[tuple[str, str, tuple[range, ...]], list[_Vertex]] = {}
         """Role, name and ranks of a torch group -> who is not in it."""
         self._vertices: dict[Node, _Vertex] = {}
@@ -412,14 +412,15 @@ class WaitGraph:
 
     def _suppliers(self, waiter: RankKey, activity: Activity, wait: Wait) -> list[_Vertex]:
         """Return who may bring an item, room or a version: any activity of those who have done so before."""
-        way = "get" if (wait.kind, wait.method) == ("queue", "put") else "put"
+        needed_use = "get" if (wait.kind, wait.method) == ("queue", "put") else "put"
         suppliers: list[_Vertex] = []
         ended: list[_Vertex] = []
-        for key, ways in self._users.get(f"{wait.kind}:{wait.name}", ()):
-            if way not in ways:
+        for key, uses in self._users.get(f"{wait.kind}:{wait.name}", ()):
+            if needed_use not in uses:
                 continue
             facts = self._facts[key]
-            if key not in self._reports:
+            has_ended = key not in self._reports
+            if has_ended:
                 ended.append(self._leaf_of_ended_rank((*key, "gone"), facts.since, ENDED_WELL))
                 continue
             rows = self._activities_of[key]
@@ -427,8 +428,7 @@ class WaitGraph:
             suppliers += others or ([] if key == waiter else [self._leaf_of_active_rank(key)])
         if suppliers or ended:
             return suppliers or ended
-        deeds = {"queue": {"get": "put anything into it", "put": "taken anything from it"}}.get(wait.kind, {})
-        words = f"no rank that runs has {deeds.get(wait.method, 'published one')}"
+        words = f"no rank that runs has {_NEVER_DONE.get((wait.kind, wait.method), 'published one')}"
         since = max(wait.since, self._last_process_start)
         return [self._leaf((NO_ROLE, 0, f"{wait.kind}:{wait.name}"), since, words, is_restartable=False)]
 
@@ -644,37 +644,38 @@ class WaitGraph:
     def _judge(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
         end = edge.decisive_vertex()
         age = self._now - wait.since
-        chain = self._chain(vertex, end)
-        root = chain[-1]
+        path = self._chain(vertex, end)
+        root = path[-1]
         if end.leads_to_circle:
-            silence = min(age, self._now - max(member.last_finished for member in chain))
+            silence = min(age, self._now - max(member.last_finished for member in path))
             if silence < CIRCLE_TOLD_S:
                 return None
         else:
             silence = min(age, self._now - end.path_finished)
-            if silence <= (
-                CIRCLE_TOLD_S if root.state is RootState.STOPPED else told_after_s(wait, policy, uses_cpu=root.uses_cpu)
-            ):
+            is_stopped = root.state is RootState.STOPPED
+            limit = CIRCLE_TOLD_S if is_stopped else told_after_s(wait, policy, uses_cpu=root.uses_cpu)
+            if silence <= limit:
                 return self._starved_finding(vertex, edge, wait, policy)
-        circle = root in chain[:-1]
-        members = chain[chain.index(root) : -1] if circle else []
-        sentence = self._sentence(vertex, wait, chain, members)
-        in_chain = (member.rank for member in chain if member.key[0] != NO_ROLE)
-        ranks = tuple(dict.fromkeys((*root.suspect_ranks, *in_chain)))
+        # The end of a path into a circle is on it twice: between the two is the circle.
+        circle = path[path.index(root) : -1]
+        sentence = self._sentence(vertex, wait, path, circle)
+        ranks_of_path = (member.rank for member in path if member.key[0] != NO_ROLE)
+        ranks = tuple(dict.fromkeys((*root.suspect_ranks, *ranks_of_path)))
         # Of a circle any member may be restarted: the first by name, so that each PrimeMaster chooses the same.
-        root = min(members, key=lambda member: member.key) if circle else root
-        name = f"{'/'.join(map(str, root.rank))} {root.incarnation} {root.key[2]}"
-        known = root.key[0] != NO_ROLE
+        root = min(circle, key=lambda member: member.key) if circle else root
+        role, rank, activity_id = root.key
+        name = f"{role}/{rank} {root.incarnation} {activity_id}"
+        is_in_job = root.key[0] != NO_ROLE
         return WaitFinding(
             name=f"circle {name}" if circle else name,
             sentence=sentence,
             since=wait.since,
             ranks=ranks,
-            root=root.rank if known else None,
+            root=root.rank if is_in_job else None,
             incarnation=root.incarnation,
             line=root.line,
             root_state=RootState.CIRCLE if circle else root.state,
-            is_restartable=known and root.is_restartable and (circle or self._is_certain(chain)),
+            is_restartable=is_in_job and root.is_restartable and (bool(circle) or self._is_certain(path)),
             silence=silence,
             idle_after=idle_after(wait, policy),
             busy_after=busy_after(wait, policy),
@@ -809,6 +810,8 @@ _OMITTED = {
     ("call", ""): ("does not answer it", "do not answer it"),
 }
 """(kind, method) of a wait -> what who goes on does not do for it, of one rank and of several."""
+_NEVER_DONE = {("queue", "get"): "put anything into it", ("queue", "put"): "taken anything from it"}
+"""(kind, method) of a wait -> what nobody has done for it yet."""
 
 
 def _ranks(role: str, numbers: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from dljob.master.failure.stalling import standing_stalls
 from dljob.master.state import events as ev
@@ -34,18 +35,27 @@ SAME_S = 1.5
 """Seconds by which the beginning of a wait may differ between two reports of it: clocks are read at both ends."""
 PAUSE_S = 2.0
 """Seconds between the two looks at a root that show whether it uses a CPU."""
-AGAIN = 1.5
+SILENCE_GROWTH = 1.5
 """A root that works, or could not be looked at, is looked at again when its silence has grown by this factor."""
 KNOWN_S = CONFIRMED_S + 2 * EVERY_S
 """Seconds after a rank's first report by which a stall that it is in is found."""
 UNSURE_S = 30.0
 """Seconds for which a new PrimeMaster lets a recorded stall stand whose ranks it has not heard yet."""
-SHOWN = 16
+MOST_RANKS = 16
 """Most ranks of a stall whose stacks are written down, the root's first, and most silent ranks that one look is at."""
 SILENCE_S, SILENCE_AGAIN_S = 8.0, 30.0
 """Seconds of silence after which a rank's node is asked why, and again after no answer: before a stall is told."""
 
 Offer = Callable[..., Awaitable[None]]
+
+
+class SilentRank(NamedTuple):
+    """A rank that is not heard, and why, as its node told."""
+
+    incarnation: int
+    asked_at: float
+    sample: ProcessSample | None = None
+    """None: its node has not answered."""
 
 
 class StallWatch:
@@ -76,12 +86,11 @@ class StallWatch:
         """Rank -> when this watch had its first report."""
         self._seen: dict[WaitId, tuple[float, float]] = {}
         """Wait -> when it began, and when this watch saw it first."""
-        self._reported: tuple[Stall, ...] = ()
-        self._looked_at: dict[str, float] = {}
-        """Stall -> the silence at which its root is looked at again."""
-        self._looking: set[str] = set()
-        self._silent_samples: dict[RankKey, tuple[int, float, ProcessSample | None]] = {}
-        """Silent rank -> its incarnation, when its node was asked why, and what the node saw."""
+        self._next_inquiry: dict[str, float] = {}
+        """Stall -> the seconds of silence after which its root is looked at again."""
+        self._inquiries: set[str] = set()
+        """Stalls whose roots are being looked at."""
+        self._silent_ranks: dict[RankKey, SilentRank] = {}
         self._sampler = RankSampler(backend, state)
         self.pause_s = EVERY_S
         """Seconds until the next look."""
@@ -123,7 +132,7 @@ class StallWatch:
         still = any(report.still_since is not None for report in reports.values())
         if not (starting or still) and not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
-            self._silent_samples.clear()
+            self._silent_ranks.clear()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)
         seen: dict[WaitId, tuple[float, float]] = {}
@@ -136,23 +145,26 @@ class StallWatch:
 
     def _reports(self) -> Mapping[RankKey, RankWaits]:
         for key, row in self._heartbeats.activities.items():
-            before = self._parsed.get(key)
-            if before is None or before[0] is not row:
+            known = self._parsed.get(key)
+            if known is None or known[0] is not row:
+                incarnation, offset, text = row
                 try:
-                    self._parsed[key] = row, parse(row[0], row[2], row[1])
+                    self._parsed[key] = row, parse(incarnation, text, offset)
                 except ValueError as error:
                     log.warning("the report of %s/%d is not read: %s", *key, error)
-                    self._parsed[key] = row, RankWaits(row[0])
+                    self._parsed[key] = row, RankWaits(incarnation)
         return {key: report for key, (_, report) in self._parsed.items()}
 
     def _facts(self, state: JobState, now: float) -> Mapping[RankKey, RankFacts]:
         facts: dict[RankKey, RankFacts] = {}
         for key, rank in state.ranks.items():
-            heard = self._heartbeats.heard(state.hosts[state.job.roles[key[0]].host_of(key[1])].actor)
-            silent_s = 0.0 if heard is None else max(0.0, now - heard)
-            ready = rank.phase is RankPhase.READY
-            _, _, sample = self._silent_samples.get(key, (0, 0.0, None))
-            facts[key] = RankFacts(rank.incarnation, rank.phase.value, ready, rank.since, silent_s, sample)
+            role, number = key
+            heard_at = self._heartbeats.heard(state.hosts[state.job.roles[role].host_of(number)].actor)
+            silent_s = 0.0 if heard_at is None else max(0.0, now - heard_at)
+            is_ready = rank.phase is RankPhase.READY
+            silent_rank = self._silent_ranks.get(key)
+            sample = None if silent_rank is None else silent_rank.sample
+            facts[key] = RankFacts(rank.incarnation, rank.phase.value, is_ready, rank.since, silent_s, sample)
         return facts
 
     # -- ranks that are silent
@@ -160,24 +172,24 @@ class StallWatch:
     def _ask_why_silent(self, state: JobState, ranks: Sequence[RankKey], now: float) -> None:
         """Have the nodes of silent ranks look at their processes: those cannot tell it themselves."""
         known = {
-            key: row
+            key: before
             for key in ranks
-            if (row := self._silent_samples.get(key)) and row[0] == state.ranks[key].incarnation
+            if (before := self._silent_ranks.get(key)) and before.incarnation == state.ranks[key].incarnation
         }
-        unasked_ranks = [
+        without_answer = [
             key
             for key in ranks
-            if key not in known or (known[key][2] is None and now - known[key][1] > SILENCE_AGAIN_S)
+            if key not in known or (known[key].sample is None and now - known[key].asked_at > SILENCE_AGAIN_S)
         ]
-        asked = {key: (state.ranks[key].incarnation, now, None) for key in unasked_ranks[:SHOWN]}
-        self._silent_samples = {**known, **asked}
+        asked = {key: SilentRank(state.ranks[key].incarnation, now) for key in without_answer[:MOST_RANKS]}
+        self._silent_ranks = {**known, **asked}
         if asked:
             self._owner.start("look at silent ranks", self._look_at_silent(asked), nobody_waits)
 
-    async def _look_at_silent(self, asked: Mapping[RankKey, tuple[int, float, None]]) -> None:
+    async def _look_at_silent(self, asked: Mapping[RankKey, SilentRank]) -> None:
         for key, look in (await self._sampler.sample(asked, stacks=True)).items():
-            if self._silent_samples.get(key) == asked[key]:  # neither heard again, nor restarted
-                self._silent_samples[key] = (*asked[key][:2], look.sample)
+            if self._silent_ranks.get(key) == asked[key]:  # neither heard again, nor restarted
+                self._silent_ranks[key] = asked[key]._replace(sample=look.sample)
 
     # -- roots that stand as still as if they hung
 
@@ -188,33 +200,34 @@ class StallWatch:
             policy.action == "Ignore"
             or finding.root is None
             or not finding.is_restartable
-            or finding.name in self._looking
+            or finding.name in self._inquiries
         ):
             return
-        if finding.silence <= max(finding.idle_after, self._looked_at.get(finding.name, 0.0)):
+        if finding.silence <= max(finding.idle_after, self._next_inquiry.get(finding.name, 0.0)):
             return
-        self._looking.add(finding.name)
+        self._inquiries.add(finding.name)
 
         def failed(_: Exception) -> None:
-            self._looked_at[finding.name] = finding.silence * AGAIN
+            self._next_inquiry[finding.name] = finding.silence * SILENCE_GROWTH
 
         task = self._owner.start("stall inquiry", self._inquire(finding, finding.root), failed)
-        task.add_done_callback(lambda _: self._looking.discard(finding.name))
+        task.add_done_callback(lambda _: self._inquiries.discard(finding.name))
 
     async def _inquire(self, finding: WaitFinding, root: RankKey) -> None:
-        works = finding.silence <= finding.busy_after and not finding.is_circle and await self._works(root)
-        self._looked_at[finding.name] = finding.silence * AGAIN
+        may_work = finding.silence <= finding.busy_after and not finding.is_circle
+        works = may_work and await self._works(root)
+        self._next_inquiry[finding.name] = finding.silence * SILENCE_GROWTH
         if works:
             return
         ranks = tuple(dict.fromkeys((root, *finding.ranks)))
         words = _sentence(finding, self._now())
-        path, looks = await self._sampler.write_stacks(self._folder, finding.incarnation, words, ranks, SHOWN)
-        if root in looks and looks[root].sample.activity is Where.DEBUGGER:
+        path, stacks = await self._sampler.write_stacks(self._folder, finding.incarnation, words, ranks, MOST_RANKS)
+        if root in stacks and stacks[root].sample.activity is Where.DEBUGGER:
             return  # a person keeps it, and lets it go on
         state, now = self._state(), self._now()
         # It may have gone on while stacks were written.
-        stands = any(later.name == finding.name for later in self._findings(state, now))
-        if not stands or state.ranks[root].incarnation != finding.incarnation:
+        still_stands = any(later.name == finding.name for later in self._findings(state, now))
+        if not still_stands or state.ranks[root].incarnation != finding.incarnation:
             return
         await self._offer(
             ev.HangFound(

@@ -43,13 +43,13 @@ LINES_S = 8.0
 """Least seconds between two reports that differ only in the lines at which activities are."""
 STILL_S = 20.0
 """Seconds without any sign of work after which a script that asks nothing of dljob reports where it stands."""
-MOST = 32
+MOST_ROWS = 32
 """Most activities, and most waits of one, in a report."""
 RECENT = 32
 """Number of the last durations of a kind of wait whose median is told."""
-NONE = [0, 0.0, 0.0]
+NO_DURATIONS = [0, 0.0, 0.0]
 """What is usual of a kind of wait that has not ended yet."""
-USES = 64
+MOST_USES = 64
 """Most queues and weight channels of which a report says that the rank puts or gets."""
 
 Target: TypeAlias = tuple[str, int, str]
@@ -85,7 +85,18 @@ class Durations:
 class Activity:
     """Something of the user's that runs in this process."""
 
-    __slots__ = ("began", "caller", "id", "kind", "label", "queued_for", "stepped", "steps", "thread", "touched")
+    __slots__ = (
+        "began",
+        "caller",
+        "id",
+        "kind",
+        "label",
+        "last_finished",
+        "last_step",
+        "queued_for",
+        "steps",
+        "thread",
+    )
 
     def __init__(self, id: str, kind: str, label: str, thread: int, caller: str = "") -> None:  # noqa: A002 - its name
         self.id = id
@@ -96,11 +107,11 @@ class Activity:
         self.queued_for = ""
         """What a call waits for that has not begun: `setup`, or the name of a method whose `concurrency` is used up."""
         self.thread = thread
-        self.began = self.touched = monotonic()
+        self.began = self.last_finished = monotonic()
         """When it began, and when it last finished something: a wait, a step, an item."""
         self.steps: Durations | None = None
         """How long its steps have lasted; None before the first."""
-        self.stepped = self.began
+        self.last_step = self.began
         """When it last finished a step."""
 
 
@@ -127,7 +138,7 @@ class _Totals:
 
     finished = 0
     """Calls, steps and items that have ended; waits are counted in `_durations`."""
-    touched = 0.0
+    last_call_ended = 0.0
     """When the last call of another role ended, or this rank began."""
 
 
@@ -149,7 +160,7 @@ def begin_main(thread: int | None = None) -> None:
 
 
 def _of_thread(thread: int) -> Activity:
-    if len(_threads) > 4 * MOST:  # threads come and go
+    if len(_threads) > 4 * MOST_ROWS:  # threads come and go
         alive = set(sys._current_frames())  # not its keys(): those would hold the frames, and this one among them
         for ended in _threads.keys() - alive:
             _threads.pop(ended, None)
@@ -159,7 +170,7 @@ def _of_thread(thread: int) -> Activity:
 class Waiting:
     """A wait of the present activity, for as long as a `with` block runs."""
 
-    __slots__ = ("activity", "begun", "kind", "method", "name", "targets", "thread")
+    __slots__ = ("activity", "began", "kind", "method", "name", "targets", "thread")
 
     def __init__(self, kind: Kind, name: str, method: str, targets: Callable[[], Iterable[Target]]) -> None:
         """Describe a wait.
@@ -178,19 +189,19 @@ class Waiting:
     def __enter__(self) -> None:
         self.thread = thread = get_ident()
         self.activity = _current.get() or _threads.get(thread) or present()
-        self.begun = monotonic()
+        self.began = monotonic()
         _waits[self] = None
 
     def __exit__(self, error: object, _value: object, _traceback: object) -> None:
         _waits.pop(self, None)
         if error is not None:
             return  # a lost call, or a time-out: nothing came, and the next one may take as long as it likes
-        ended = self.activity.touched = monotonic()
+        ended = self.activity.last_finished = monotonic()
         key = (self.kind, self.name, self.method)
         durations = _durations.get(key)
         if durations is None:
             durations = _durations.setdefault(key, Durations())
-        spent = ended - self.begun
+        spent = ended - self.began
         durations.count += 1
         durations.recent.append(spent)
         if spent > durations.longest:  # noqa: PLR1730 - max() costs a tenth of the wait
@@ -214,7 +225,7 @@ def use(kind: Kind, name: str, how: Literal["put", "get"]) -> None:
     """Note that this process puts into, or gets from, a queue or a weight channel."""
     key = f"{kind}:{name}"
     ways = _uses.get(key)
-    if ways is None and len(_uses) < USES:
+    if ways is None and len(_uses) < MOST_USES:
         ways = _uses[key] = set()
     if ways is not None:
         ways.add(how)
@@ -226,8 +237,8 @@ def progressed() -> None:
     if activity.steps is None:
         activity.steps = Durations()  # the first one ends what came before the loop, which is no step
     else:
-        activity.steps.add(ended - activity.stepped)
-    activity.stepped = activity.touched = ended
+        activity.steps.add(ended - activity.last_step)
+    activity.last_step = activity.last_finished = ended
     _Totals.finished += 1
 
 
@@ -252,7 +263,7 @@ def paused(awaited: str) -> Generator[None]:
         yield
     finally:
         activity.queued_for = ""
-        activity.touched = monotonic()
+        activity.last_finished = monotonic()
 
 
 class CallActivity:
@@ -267,12 +278,12 @@ class CallActivity:
     def queue(self, awaited: str) -> None:
         """Note that the call waits for `setup`, or for a free place of a method; empty: it waits no longer."""
         self.activity.queued_for = awaited
-        self.activity.touched = monotonic()
+        self.activity.last_finished = monotonic()
 
     def __enter__(self) -> CallActivity:
         """Run the user's method as this activity: what it calls, and the tasks that it makes, are part of it."""
         self.activity.thread = get_ident()
-        self.activity.touched = monotonic()
+        self.activity.last_finished = monotonic()
         self._token = _current.set(self.activity)
         self._has_run = True
         return self
@@ -284,7 +295,7 @@ class CallActivity:
         """Forget a call that has ended."""
         _calls.pop(self.activity.id, None)
         _Totals.finished += self._has_run  # one that was refused is no work
-        _Totals.touched = monotonic()
+        _Totals.last_call_ended = monotonic()
 
 
 # -- the report
@@ -297,40 +308,47 @@ def report(offset: float) -> dict[str, Any]:
         offset: Seconds to add to the monotonic clock, so that times mean the same in all processes of a machine.
     """
     at = monotonic()
-    before = at - OLD_S
+    old_before = at - OLD_S
     _idle.look(at)
-    begun = _groups.look(at, is_idle=_idle.since is not None)
+    new_collectives = _groups.look(at, is_idle=_idle.since is not None)
     waits: dict[int, list[Waiting]] = {}
-    old: dict[int, Activity] = {}
+    old_activities: dict[int, Activity] = {}
     for wait in list(_waits):
-        if wait.begun <= before:
+        if wait.began <= old_before:
             waits.setdefault(id(wait.activity), []).append(wait)
-            old[id(wait.activity)] = wait.activity
+            old_activities[id(wait.activity)] = wait.activity
     calls = list(_calls.values())
     mains = [activity for activity in list(_threads.values()) if activity.kind == "main"]
-    _Totals.finished += begun
+    _Totals.finished += new_collectives
     for activity in (*calls, *mains):
-        if begun:
-            activity.touched = at
-        if activity.touched <= before or activity.began <= before:
-            old[id(activity)] = activity
+        if new_collectives:
+            activity.last_finished = at
+        if activity.last_finished <= old_before or activity.began <= old_before:
+            old_activities[id(activity)] = activity
     # The main thread and those that wait first: where there are too many, young running calls say least.
-    ranked = sorted(old.items(), key=lambda pair: (pair[1].kind != "main", pair[0] not in waits, pair[1].began))
+    ranked = sorted(
+        old_activities.items(), key=lambda pair: (pair[1].kind != "main", pair[0] not in waits, pair[1].began)
+    )
     rows: list[list[Any]] = []
     frames = sys._current_frames()
     try:
-        if not calls and _Totals.touched <= before and not any(_line_of(main, (), frames) for main in mains):
-            rows.append(["idle", "idle", "", "", *[round(_Totals.touched + offset, 1)] * 2, "", [], [*NONE, 0.0]])
-        for key, activity in ranked[:MOST]:
-            row = _row(activity, waits.get(key, []), frames, offset, at)
+        if (
+            not calls
+            and _Totals.last_call_ended <= old_before
+            and not any(_line_of(main, (), frames) for main in mains)
+        ):
+            began = last_finished = round(_Totals.last_call_ended + offset, 1)
+            rows.append(["idle", "idle", "", "", began, last_finished, "", [], [*NO_DURATIONS, 0.0]])
+        for key, activity in ranked[:MOST_ROWS]:
+            row = _activity_row(activity, waits.get(key, []), frames, offset, at)
             if row is not None:
                 rows.append(row)
     finally:
         # The frame of this function is among them, and holds them: a circle that would keep the locals of all threads,
         # such as a step's tensors, until a full collection.
         frames.clear()
-    data: dict[str, Any] = {"rows": rows, "more": max(0, len(old) - MOST), "finished": _finished()}
-    data |= _idle_row(offset, before) | _still_row(offset, data["finished"])
+    data: dict[str, Any] = {"rows": rows, "more": max(0, len(old_activities) - MOST_ROWS), "finished": _finished()}
+    data |= _idle_row(offset, old_before) | _still_row(offset, data["finished"])
     _look_at_links(rows)
     if _uses:
         data["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
@@ -371,20 +389,20 @@ def _look_at_links(rows: Sequence[Sequence[Any]]) -> None:
             own_sockets.look_for_dead_links()
 
 
-def _row(
+def _activity_row(
     activity: Activity, waits: Sequence[Waiting], frames: dict[int, FrameType], offset: float, at: float
 ) -> list[Any] | None:
     """Return the row of an activity; None for a main thread that only serves calls, or has ended."""
     line = _line_of(activity, waits, frames)
     if activity.kind == "main" and not line and not waits:
         return None
-    wait_rows = [_wait_row(wait, offset) for wait in waits[:MOST]]
+    wait_rows = [_wait_row(wait, offset) for wait in waits[:MOST_ROWS]]
     group_wait = None if waits else _groups.wait(activity.thread, _chain(frames.get(activity.thread)), _is_users, at)
     if group_wait is not None and group_wait.since <= at - OLD_S:
         wait_rows.append(_group_row(group_wait, offset))
-    times = [round(moment + offset, 1) for moment in (activity.began, activity.touched)]
-    usual = activity.steps.usual() if activity.steps is not None else NONE
-    stepped = round(activity.stepped + offset, 1)
+    times = [round(moment + offset, 1) for moment in (activity.began, activity.last_finished)]
+    usual = activity.steps.usual() if activity.steps is not None else NO_DURATIONS
+    stepped = round(activity.last_step + offset, 1)
     rests_for = activity.queued_for
     if not waits and not rests_for and _in_debugger(_chain(frames.get(activity.thread))):
         rests_for = "a debugger"
@@ -400,15 +418,15 @@ def _finished() -> int:
 
 def _wait_row(wait: Waiting, offset: float) -> list[Any]:
     durations = _durations.get((wait.kind, wait.name, wait.method))
-    usual = NONE if durations is None else durations.usual()
+    usual = NO_DURATIONS if durations is None else durations.usual()
     targets: list[Target] = []
     with suppress(Exception):  # the call may end while it is looked at
-        targets = list(wait.targets())[:MOST]
+        targets = list(wait.targets())[:MOST_ROWS]
     return [
         wait.kind,
         wait.name,
         wait.method,
-        round(wait.begun + offset, 1),
+        round(wait.began + offset, 1),
         usual,
         [list(target) for target in targets],
     ]
@@ -443,7 +461,7 @@ def _chain(frame: FrameType | None) -> list[FrameType]:
 def _awaited(coroutine: Coroutine[Any, Any, Any] | Any) -> list[FrameType]:
     """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
     frames: list[FrameType] = []
-    while coroutine is not None and len(frames) < MOST:
+    while coroutine is not None and len(frames) < MOST_ROWS:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:
             frames.append(frame)
@@ -515,7 +533,7 @@ def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
     """Report what this process does as a rank, from now on; a restart in process changes the incarnation."""
     global _reporter, _pid  # noqa: PLW0603 - one rank per process
     _forget()
-    _Totals.touched = monotonic()
+    _Totals.last_call_ended = monotonic()
     _reporter = Reporter(slot, rank, incarnation)
     # At once, not at the first look: this process may hold the GIL by then, and is to be known as the silent one.
     slot.put_activities(rank, incarnation, {"rows": []})

@@ -136,32 +136,34 @@ class ActivityReport:
 class StepCounter:
     """The counter of one rank; the rank's next process uses the same one."""
 
-    def __init__(self, cell: SharedValue, activities: SharedValue, looked: SharedValue) -> None:
-        self._cell = cell
+    def __init__(self, progress: SharedValue, activities: SharedValue, looked_at: SharedValue) -> None:
+        self._progress = progress
         self._activities = activities
-        self._looked = looked
+        self._looked_at = looked_at
         self._lock = threading.Lock()
-        self._said = False
-        self._beside: dict[str, int] = {}
+        self._has_warned = False
+        """Whether the log says already that metrics are left out."""
+        self._noted: dict[str, int] = {}
+        """Name -> the last value that was noted beside the steps."""
 
     def begin(self, rank: int, incarnation: int) -> None:
         """Start over for a new process of the rank: the steps of an earlier one are void."""
         with self._lock:
-            self._beside = {}
+            self._noted = {}
             self._write(rank, incarnation, None, {})
 
     def note(self, rank: int, incarnation: int, name: str, value: int) -> None:
         """Note a value beside the steps, which stay as they are."""
         with self._lock:
             last = self.read()
-            if last is not None and last.incarnation <= incarnation and self._beside.get(name) != value:
-                self._beside[name] = value
+            if last is not None and last.incarnation <= incarnation and self._noted.get(name) != value:
+                self._noted[name] = value
                 self._write(rank, incarnation, last.step, last.metrics)
 
     def put(self, rank: int, incarnation: int, step: int, metrics: Mapping[str, float]) -> None:
         """Record a step of the rank's process; ignored when a later incarnation has begun."""
         with self._lock:
-            last = self._cell.read()
+            last = self._progress.read()
             # A process that is being replaced may still run for a while.
             if last is None or _RANK_RECORD.unpack_from(last[1])[1] <= incarnation:
                 self._write(rank, incarnation, step, metrics)
@@ -178,14 +180,15 @@ class StepCounter:
     def activities(self) -> ActivityReport | None:
         """Return the last report, with the time since which the process is silent; None before the first."""
         silent_since = self._silent_since()
-        last = self._activities.read()
-        if last is None:
+        written = self._activities.read()
+        if written is None:
             return None
-        rank, incarnation, _ = _RANK_RECORD.unpack_from(last[1])
-        text = last[1][_RANK_RECORD.size :].decode()
+        number, record = written
+        rank, incarnation, _written_at = _RANK_RECORD.unpack_from(record)
+        text = record[_RANK_RECORD.size :].decode()
         if silent_since is not None:
             text = json.dumps({**json.loads(text), "silent": round(silent_since, 1)}, separators=(",", ":"))
-        return ActivityReport(rank, incarnation, text, 2 * last[0] + (silent_since is not None))
+        return ActivityReport(rank, incarnation, text, 2 * number + (silent_since is not None))
 
     def activities_number(self) -> int:
         """Return the number of the present report; cheap but unchecked, 0 before the first."""
@@ -194,20 +197,20 @@ class StepCounter:
 
     def count_look(self) -> None:
         """Record that the process looks at what it does: one that is stopped, or holds the GIL in C code, does not."""
-        self._looked.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+        self._looked_at.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
     def _silent_since(self) -> float | None:
-        last = self._looked.read()
+        last = self._looked_at.read()
         looked = _HEART.unpack(last[1])[0] / 1e9 if last is not None else None
         return looked if looked is not None and now() - looked > SILENT_S else None
 
     def number(self) -> int:
         """Return a number that grows with every write."""
-        return self._cell.number()
+        return self._progress.number()
 
     def read(self) -> Count | None:
         """Return the last progress; None while the slot has no rank."""
-        found = self._cell.read()
+        found = self._progress.read()
         if found is None:
             return None
         number, value = found
@@ -217,13 +220,13 @@ class StepCounter:
 
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
         who = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        beside = [self._beside] if self._beside else []
+        beside = [self._noted] if self._noted else []
         text = json.dumps([step, dict(metrics), *beside]).encode()
         # `progress()` must not fail because of metrics: metrics that do not fit are left out.
         room = ROOM - _HEAD.size - _RANK_RECORD.size
         if len(text) > room:
             text = self._shortened(rank, step, metrics, room)
-        self._cell.write(who + text)
+        self._progress.write(who + text)
 
     def _shortened(self, rank: int, step: int | None, metrics: Mapping[str, float], room: int) -> bytes:
         """Encode as many metrics, in their order, as there is room for; warns in the log the first time."""
@@ -234,8 +237,8 @@ class StepCounter:
             if length > room:
                 break
             kept[name] = value
-        if not self._said:
-            self._said = True
+        if not self._has_warned:
+            self._has_warned = True
             said = f"[dljob] rank {rank}: progress() takes {room} bytes of metrics; {len(metrics) - len(kept)} of "
             print(f"{said}{len(metrics)} are left out", file=sys.stderr)  # noqa: T201 - into the rank's log
         return json.dumps([step, kept]).encode()
