@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
@@ -65,6 +67,48 @@ def test_steps_are_slower_that_take_longer_several_times_in_a_row(
         assert found.usual_s == pytest.approx(0.1, rel=0.2)
         assert found.now_s == pytest.approx(spans[1][1], rel=0.3)
         assert found.since == pytest.approx(spans[0][0], abs=spans[1][1] + 1)
+
+
+def ends_of_steps(seed: int, seconds: float, *, slow_from: float = float("inf")) -> list[list[float]]:
+    """When the steps of two ranks end that have tails, and wait for each other's long answers of a third one."""
+    chances, free_at = [Random(f"{seed} {rank}") for rank in range(2)], 0.0  # noqa: S311 - it keeps no secret
+
+    def takes(chance: Random) -> float:
+        return 0.07 * (100 if chance.random() < 0.005 else chance.choice((0.5, 1, 1, 1, 2, 3)))
+
+    ends: list[list[float]] = [[0.0], [0.0]]
+    while min(own[-1] for own in ends) < seconds:
+        own = min(ends, key=lambda own: own[-1])
+        chance, now = chances[ends.index(own)], own[-1]
+        now += (6 if now > slow_from else 1) * takes(chance) + chance.uniform(0.015, 0.06)
+        if chance.random() < 0.2:
+            now = free_at = max(now, free_at) + takes(chance)
+        own.append(now)
+    return ends
+
+
+def found_slower(ends: list[float]) -> list[float]:
+    """When a rank becomes slower whose steps end at these times, by looks every second."""
+    times, found, was_slower = None, list[float](), False
+    for now in range(1, int(ends[-1])):
+        times = slowness.timed(times, 1, bisect(ends, now), now)
+        is_slower = slowness.slow_steps(times, now) is not None
+        found += [float(now)] if is_slower and not was_slower else []
+        was_slower = is_slower
+    return found
+
+
+def test_long_steps_that_are_usual_make_nobody_slower() -> None:
+    hours = [rank for seed in range(5) for rank in ends_of_steps(seed, 3600)]
+    assert [found_slower(ends) for ends in hours] == [[]] * len(hours)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_with_long_steps_that_becomes_slower_is_found(seed: int) -> None:
+    for ends in ends_of_steps(seed, 1800, slow_from=1500):
+        found = found_slower(ends)
+        assert found
+        assert 1500 < found[0] < 1620
 
 
 def test_what_is_usual_stays_while_steps_are_slow() -> None:

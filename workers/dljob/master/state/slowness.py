@@ -21,8 +21,13 @@ from dljob.telemetry.wording import moment, seconds
 
 SLOW = 2.0
 """A step is slow that takes so many times as long as is usual."""
-SLOW_SHARE, SLOW_FEWEST, LASTS_S = 0.8, 3, 15.0
-"""A rank is slower once steps have been slow for LASTS_S: this share of what was measured, and SLOW_FEWEST of it."""
+SLOW_SHARE, LASTS_S, SLOW_FEWEST, SLOW_MOST = 0.8, 15.0, 3, 6
+"""A rank is slower once steps have been slow for LASTS_S: this share of what was measured, as often as slow steps fit
+into that time, SLOW_FEWEST to SLOW_MOST times."""
+RUN_FACTOR, LONGEST_RUN_S = 3.0, 60.0
+"""And for RUN_FACTOR times as long as slow steps have lasted before and ended by themselves, as far as that was up to
+LONGEST_RUN_S: where long steps are usual, some follow each other by chance. In simulated jobs with tails of 100 times
+the usual step (test_slowness.py), this and SLOW_MOST leave one finding in 80 hours; there were seven an hour."""
 USUAL_STEPS, USUAL_FEWEST, USUAL_MOST = 20, 2, 32
 """What is usual is known after so many steps, measured so many times; the last USUAL_MOST of these count."""
 THROTTLED, UNTHROTTLED = 0.5, 0.1
@@ -60,9 +65,13 @@ class StepTimes:
     usual: tuple[float, ...] = ()
     """Seconds a step, of the last times that were not slow."""
     recent: tuple[tuple[float, float], ...] = ()
-    """(when, seconds a step) of the last LASTS_S, of SLOW_FEWEST times at least."""
+    """(when, seconds a step) of the last LASTS_S, of a few times at least."""
     slow_since: float | None = None
     """When steps became slow; None: they are not."""
+    run_since: float | None = None
+    """Since when each step was slow; None: the last one was not."""
+    longest_run: float = 0.0
+    """Seconds for which steps have been slow at most, and then were not any more."""
 
 
 class SlowSteps(NamedTuple):
@@ -87,17 +96,22 @@ def timed(old: StepTimes | None, incarnation: int, step: int, now: float) -> Ste
     usual_s = _usual(old)
     slow = usual_s is not None and step_s >= SLOW * usual_s
     usual = old.usual if slow else (*old.usual, step_s)[-USUAL_MOST:]
+    fewest = SLOW_MOST if usual_s is None else max(SLOW_FEWEST, min(SLOW_MOST, round(LASTS_S / (SLOW * usual_s))))
     recent = (*old.recent, (now, step_s))
     young = sum(at > now - LASTS_S for at, _ in recent)
-    recent = recent[-max(SLOW_FEWEST, young) :]
+    recent = recent[-max(fewest, young) :]
     since = old.slow_since
-    if usual_s is not None and len(recent) >= SLOW_FEWEST:
+    if usual_s is not None and len(recent) >= fewest:
         slow_ones = [(at, spent) for at, spent in recent if spent >= SLOW * usual_s]
         if len(slow_ones) < SLOW_SHARE * len(recent):
             since = None
         elif since is None:
             since = slow_ones[0][0] - slow_ones[0][1]
-    return StepTimes(incarnation, step, now, old.steps + step - old.step, usual, recent, since)
+    ended_runs = [old.at - began for began in (old.slow_since, old.run_since) if began is not None and not slow]
+    longest_run = old.longest_run if since is not None else max(old.longest_run, *ended_runs, 0.0)
+    run_since = (old.at if old.run_since is None else old.run_since) if slow else None
+    steps = old.steps + step - old.step
+    return StepTimes(incarnation, step, now, steps, usual, recent, since, run_since, longest_run)
 
 
 def _usual(times: StepTimes) -> float | None:
@@ -107,7 +121,9 @@ def _usual(times: StepTimes) -> float | None:
 
 def slow_steps(times: StepTimes | None, now: float) -> SlowSteps | None:
     """Return how much slower a rank's steps became; None: they did not, or too short a time ago."""
-    if times is None or times.slow_since is None or now - times.slow_since < LASTS_S:
+    if times is None or times.slow_since is None:
+        return None
+    if now - times.slow_since < max(LASTS_S, RUN_FACTOR * min(times.longest_run, LONGEST_RUN_S)):
         return None
     return SlowSteps(median(times.usual), median(spent for _, spent in times.recent), times.slow_since)
 
