@@ -210,15 +210,49 @@ def test_a_connection_serves_several_requests_and_ends_with_a_refused_one() -> N
     run(check)
 
 
-def test_too_many_connections_are_closed_unserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_s_connections_end_with_an_answer_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "CONNECTIONS", 0)
 
     async def check(server: PageServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        assert await reader.read() == b""
+        writer.write(get(server, "/none", cookie(server)).encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 204 ")
         writer.close()
 
     run(check)
+
+
+def test_strangers_who_say_nothing_keep_no_reader_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "STRANGERS", 3)
+
+    async def check(server: PageServer) -> None:
+        mine = cookie(server)
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        reading, own = await asyncio.open_connection("127.0.0.1", server.port)
+        for strangers in range(2):
+            own.write(get(server, "/none", mine).encode())
+            assert (await reading.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+            assert await idle[strangers][0].read() == b""
+            idle += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(9)]
+        for _, line in [*idle, (reading, own)]:
+            line.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize("target", ["//[", "//[x]y/", "/?a=%zz&b;c"])
+def test_a_target_that_is_no_url_is_refused_in_silence(target: str) -> None:
+    complaints: list[object] = []
+
+    async def check(server: PageServer) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(get(server, target).encode())
+        assert (await reader.read()).split()[1] in (b"400", b"401")
+        writer.close()
+
+    run(check)
+    assert complaints == []
 
 
 def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +287,7 @@ def test_connections_that_browsers_keep_open_say_nothing_when_the_command_ends()
         await server.start()
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         async with asyncio.timeout(10):
-            while not server._open:  # noqa: ASYNC110 - it has no event for that
+            while not server._strangers:  # noqa: ASYNC110 - it has no event for that
                 await asyncio.sleep(0.005)
         await server.close()
         writer.close()

@@ -20,8 +20,9 @@ from dljob.report.live.access import PageAccess
 HEAD_BYTES = 16 << 10
 HEAD_S = 75.0
 """Longest time, in seconds, until a request is whole; also how long an idle connection stays open."""
-CONNECTIONS = 256
-"""Connections at a time; a browser needs up to six."""
+CONNECTIONS, STRANGERS = 256, 32
+"""Connections at a time of those who may read, of whom a browser needs up to six; and of those who have not shown it
+yet: of these the oldest goes, so that nobody who connects and says nothing keeps the reader out."""
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -71,7 +72,9 @@ class PageServer:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._open = 0
+        self._readers: set[asyncio.StreamWriter] = set()
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        """The connections of those who have not shown that they may read, the oldest first."""
         self._server: asyncio.Server | None = None
         self.access = PageAccess(0)
         self.port = 0
@@ -92,15 +95,26 @@ class PageServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._strangers[writer] = None
+        if len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
         try:
             # Cancelled: by the end of the command, with connections that browsers keep open; asyncio would print each.
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while self._open <= CONNECTIONS and await self._one(reader, writer):
+                while await self._one(reader, writer) and self._has_room(writer):
                     pass
         finally:
-            self._open -= 1
+            self._strangers.pop(writer, None)
+            self._readers.discard(writer)
             writer.close()
+
+    def _has_room(self, writer: asyncio.StreamWriter) -> bool:
+        """Count a connection among those of who may read; return whether it may stay."""
+        self._strangers.pop(writer, None)
+        self._readers.add(writer)
+        return len(self._readers) <= CONNECTIONS
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection stays open."""
@@ -126,8 +140,11 @@ class PageServer:
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             raise RefusedError(HTTPStatus.BAD_REQUEST)
-        url = urlsplit(target)
-        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        try:
+            url = urlsplit(target)
+            query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        except ValueError:
+            raise RefusedError(HTTPStatus.BAD_REQUEST) from None
         if url.path == "/" and "code" in query:
             cookie = self.access.redeem(query["code"])
             if cookie is None:
