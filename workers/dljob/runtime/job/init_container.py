@@ -18,6 +18,7 @@ import stat
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -147,7 +148,7 @@ def _unzip(archive: Path, folder: Path) -> int:
                     continue
                 left -= _extract(packed, entry, target, left)
                 count += 1
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise _refused(f"cannot be unpacked: {error}") from error
     return count
 
