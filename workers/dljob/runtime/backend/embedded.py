@@ -288,7 +288,8 @@ class EmbeddedRay:
         # Ports of 0 let the kernel choose: fixed ones would collide with other Rays of this machine.
         wanted: dict[str, Any] = {
             "node_ip_address": LOCALHOST,
-            "temp_dir": str(self.folder if index == 0 else self.folder / f"n{index}"),
+            # Below the folder that only its owner may enter: Ray lets everybody write to its own.
+            "temp_dir": str(self.folder / f"n{index}"),
             "plasma_store_socket_name": str(self.folder / f"plasma-{index}"),
             "raylet_socket_name": str(self.folder / f"raylet-{index}"),
             "object_store_memory": self._store,
@@ -414,7 +415,9 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
         return start_raylet(lambda forking: start(forking, process_type, *args, **more), light, embedded.forks)
 
     def head_at_once(*_: Any, **__: Any) -> list[Any]:
-        return [SimpleNamespace(state=1, temp_dir=str(folder), session_dir=embedded._head.get_session_dir_path())]
+        return [
+            SimpleNamespace(state=1, temp_dir=str(folder / "n0"), session_dir=embedded._head.get_session_dir_path())
+        ]
 
     with ray_private.nodes_started_by(start_lighter, head_at_once):
         yield

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError, UsageError
+from dljob.linux.socket_peer import connect_to_own
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.model import CheckpointLocation
@@ -305,7 +306,7 @@ class CheckpointClient:
             place, self._next = self._next or CheckpointLocation(**self._ask()), None
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
-                connection.connect(f"\0{place.address[1:]}")
+                connect_to_own(connection, f"\0{place.address[1:]}")
                 wire = Wire(connection)
                 wire.send({"op": "hello", "place": asdict(place)})
                 got = wire.receive()

@@ -12,9 +12,10 @@ import json
 import os
 import select
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Any
+
+from dljob.linux import socket_peer
 
 MESSAGE_BYTES = 64 << 10
 """The longest text that goes through the socket itself."""
@@ -78,8 +79,7 @@ class Wire:
 
     def peer(self) -> tuple[int, int]:
         """Return process id and user id of the process that connected."""
-        pid, uid, _ = struct.unpack("3i", self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return pid, uid
+        return socket_peer.peer(self.socket)
 
     def close(self) -> None:
         """Close it; a `receive` in another thread returns None."""

@@ -16,12 +16,14 @@ can do, or does not do in time, is done as Ray does it.
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import io
 import json
 import os
 import re
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -109,6 +111,9 @@ def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] 
     try:
         line.settimeout(PATIENCE_S)
         line.connect(path)
+        # The environment, which may have secrets, goes to nobody else.
+        if _uid_of_peer(line) != os.geteuid():
+            raise PermissionError(errno.EPERM, "another user listens there", path)
         whole = len(text).to_bytes(4, "big") + text
         # In one message: a starter that is ended meanwhile has sent all of it, or nothing.
         sent = line.sendmsg([whole], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
@@ -119,6 +124,10 @@ def ask(path: str, request: Request, kind: str = WORKER, files: tuple[int, ...] 
         line.close()
         raise
     return line
+
+
+def _uid_of_peer(line: socket.socket) -> int:
+    return struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
 def reach(folder: str, request: Request, raylet: int) -> socket.socket:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dljob.linux.socket_peer import peer
 from dljob.logs import archive
 
 ANSWER_BYTES = 64 << 10
@@ -88,7 +88,7 @@ class AgentConnection:
         try:
             self._socket.settimeout(CONNECT_S)
             self._socket.connect(address)
-            pid, uid, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            pid, uid = peer(self._socket)
             # The kernel gives pid 0 for a process of another pid namespace, which is another pod.
             if not pid or uid != os.getuid():
                 raise ConnectionRefusedError("not of this pod")

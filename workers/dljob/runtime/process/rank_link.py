@@ -16,6 +16,7 @@ from typing import Any
 
 import dljob.errors
 from dljob.errors import CallError, CallTimeoutError, CheckpointError, ErrorOrigin, UnreachableError
+from dljob.linux.socket_peer import connect_to_own
 from dljob.runtime.process import activities
 from dljob.runtime.process.frames import Frames, abstract, call_frames
 from dljob.runtime.process.messages import NotRun, Reply
@@ -64,7 +65,7 @@ class RankLink(CallTransport):
         self.pid = os.getpid()
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(abstract(path))
+            connect_to_own(connection, abstract(path))
         except OSError as error:
             connection.close()
             raise UnreachableError(f"the host of this rank does not answer at {path}: {error.strerror}") from None

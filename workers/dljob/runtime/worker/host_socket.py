@@ -11,7 +11,6 @@ import logging
 import os
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from dataclasses import astuple
 from typing import Any
 
 from dljob.errors import CallError, CallTimeoutError, PeerLostError
+from dljob.linux.socket_peer import peer
 from dljob.runtime.process.frames import Frames, IncomingCalls, abstract
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import CallTransport, RankCall
@@ -90,7 +90,7 @@ class HostSocket:
                     return
                 log.warning("no rank can connect: %s (ulimit -n); tried again each second", error.strerror)
                 continue
-            if _peer(connection) != os.getuid():
+            if peer(connection)[1] != os.getuid():
                 connection.close()
                 continue
             thread = threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True)
@@ -155,11 +155,6 @@ def _notify(lines: Collection[Frames], notice: Mapping[str, Any]) -> None:
     """Send a notice to ranks. One that is stopped gets it once it reads again, and holds up no other one."""
     for line in lines:
         line.post(dict(notice))
-
-
-def _peer(connection: socket.socket) -> int:
-    """Return the uid of the connected process."""
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
 def _start_calls(calls: CallTransport, made: Sequence[RankCall]) -> Sequence[Future[Reply]]:
