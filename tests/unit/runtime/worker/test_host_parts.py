@@ -119,6 +119,17 @@ class TestLease:
         now[0] = 3706.0
         assert lease.over
 
+    def test_what_others_were_answered_for_this_process_counts_when_it_runs_again(self):
+        now, answered = [100.0], [None, 137.0, 137.0]
+        lease = Lease(30.0, clock=lambda: now[0], answered_at=lambda: answered.pop(0))
+        now[0] = 129.9
+        assert (lease.over, len(answered)) == (False, 3), "nobody is asked before it is needed"
+        now[0] = 141.0  # code held the GIL for 41 s
+        assert lease.over
+        assert (lease.over, len(answered)) == (False, 1)
+        now[0] = 167.0
+        assert lease.over, "nobody spoke for it since"
+
     def test_sleep_counts_as_common_only_on_the_same_boot(self):
         assert len(boot_id()) == 36
         assert asleep_together(boot_id())() == pytest.approx(suspended(), abs=1)

@@ -371,6 +371,15 @@ def line_of_call(call: str) -> str:
     return _line_of(oldest, [wait for wait in list(_waits) if wait.activity is oldest], sys._current_frames())
 
 
+def user_lines() -> list[str]:
+    """Return the lines of the user's code at which this process's threads are, each once."""
+    frames = sys._current_frames()
+    try:
+        return list(dict.fromkeys(line for frame in frames.values() if (line := _line(_chain(frame)))))
+    finally:
+        frames.clear()  # as in `report`
+
+
 def _idle_row(offset: float, before: float) -> dict[str, float]:
     since = _idle.with_children
     return {"idle": round(since + offset, 1)} if since is not None and since <= before else {}

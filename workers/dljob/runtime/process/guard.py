@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from dljob.linux import descendants, shared_memory
+from dljob.runtime.process.activities import user_lines
 
 TICK_S = 0.2
 """Longest delay, in seconds, until the end of a lease is noticed."""
+LONG_PAUSE_S = 5.0
+"""Seconds without a tick that are told as the reason for the end of a lease."""
 
 
 class EndCode(IntEnum):
@@ -68,14 +71,23 @@ class Lease:
     It is renewed as of the time at which the answered heartbeat was *sent*. Time for which the machine is suspended
     counts, since a successor may be at work elsewhere. It does not count where there is no elsewhere
     (`asleep_together`): otherwise every process would wake up to the end of a lease that nobody could have renewed.
+
+    Another process may send heartbeats for this one, which hears of their answers only while it runs: `answered_at`
+    returns when the last of them was sent. It is asked before a lease is over, as code that held the GIL, or a SIGSTOP,
+    may have kept this process from hearing.
     """
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = boottime, excused: Callable[[], float] = lambda: 0.0
+        self,
+        seconds: float,
+        clock: Callable[[], float] = boottime,
+        excused: Callable[[], float] = lambda: 0.0,
+        answered_at: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._seconds = seconds
         self._clock = clock
         self._excused = excused
+        self._answered_at = answered_at
         # The first lease needs no answer: PrimeMaster may be away while this process starts.
         self._until = clock() - excused() + seconds
 
@@ -87,6 +99,13 @@ class Lease:
     @property
     def over(self) -> bool:
         """Whether the process must end before it does anything else."""
+        if not self._is_past():
+            return False
+        if (sent_at := self._answered_at()) is not None:
+            self.renew(sent_at)
+        return self._is_past()
+
+    def _is_past(self) -> bool:
         return self._clock() - self._excused() >= self._until
 
     @property
@@ -113,11 +132,14 @@ class Guard:
         for fd in (self._raylet, self._signals):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
+        looked_at = boottime()
         while True:
             ready = {fd for fd, _ in poll.poll(TICK_S * 1000)}
+            before, looked_at = looked_at, boottime()
             # First of all: the lease may have run out while this process was stopped.
             if self._lease.over:
-                end(EndCode.LEASE_OVER, f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over")
+                why = f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over"
+                end(EndCode.LEASE_OVER, why + _words_of_pause(looked_at - before))
             if self._raylet in ready:
                 full = f"; {shared_memory.SHM} is full, of which a raylet dies" if shared_memory.is_full() else ""
                 end(EndCode.RAYLET_GONE, f"the raylet of this node is gone{full}")
@@ -125,6 +147,15 @@ class Guard:
                 # In a thread of its own: winding down takes seconds, in which the lease is watched on.
                 self._has_ended = True
                 threading.Thread(target=self._on_sigterm, name="dljob-term", daemon=True).start()
+
+
+def _words_of_pause(seconds: float) -> str:
+    """Return in words why this thread has not run for so long; empty where it has."""
+    if seconds < LONG_PAUSE_S:
+        return ""
+    lines = user_lines()
+    where = f", which was at {' and '.join(lines)}" if lines else ""
+    return f"; for {seconds:.0f} s this process was stopped, or its code held the GIL{where}"
 
 
 def raylet_pidfd() -> int | None:

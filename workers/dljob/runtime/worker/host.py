@@ -71,7 +71,7 @@ class Host:
         descendants.end_forks_with_me()
         _keep_ray_connected()
         self.counters = StepCounters.made(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
-        lease = Lease(spec.job.lease_s, excused=asleep_together(spec.job.boot))
+        lease = Lease(spec.job.lease_s, excused=asleep_together(spec.job.boot), answered_at=self._answered_at)
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
@@ -232,6 +232,11 @@ class Host:
         """Stop user code within TERM_GRACE_S after a SIGTERM from outside, and report its end."""
 
     # -- shared by all hosts
+
+    def _answered_at(self) -> float | None:
+        """Return when the node's agent sent the last heartbeat for this host that PrimeMaster answered as known."""
+        renewal = self.counters.renewal()
+        return renewal.sent_at if renewal is not None and renewal.known else None
 
     def _sigterm(self) -> None:
         try:
