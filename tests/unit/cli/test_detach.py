@@ -56,7 +56,7 @@ def dljob(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_job_goes_on_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
-    done = dljob(tmp_path, "run", "dljob.yaml", "--detach", "--pretend", "NPU=8", "--name", "other")
+    done = dljob(tmp_path, "run", "dljob.yaml", "-d", "-q", "--pretend", "NPU=8", "--name", "other")
     record = registry.find("hello")
     try:
         assert (done.returncode, json.loads(done.stdout)) == (0, {"name": "hello", "uid": UID, "dir": record.dir})
@@ -78,7 +78,7 @@ def test_a_refusal_of_the_session_host_is_told(tmp_path: Path) -> None:
     assert done.stderr == "error: job hello runs already\n  stop it\n"
 
 
-@pytest.mark.parametrize("more", [["-k"], ["--quiet"], ["--roles", "worker"], ["--faults", "f.yaml"]])
+@pytest.mark.parametrize("more", [["-k"], ["--roles", "worker"], ["--faults", "f.yaml"]])
 def test_options_for_watching_are_refused_with_detach(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from dljob.cli import main
 

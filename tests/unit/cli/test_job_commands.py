@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import struct
 import subprocess
 import sys
@@ -89,6 +90,22 @@ def gone(home: Path) -> RegistryEntry:
 def test_status_without_jobs_names_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["status"]) == 0
     assert str(home) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", ["", "~/jobs"])
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(_: int) -> object:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DLJOB_HOME", said)
+    assert main.run(["status"]) == 4
+    assert "has no home folder" in (shown := capsys.readouterr().err)
+    assert "set DLJOB_HOME to a folder that you may write to" in shown
 
 
 def test_status_lists_all_jobs_with_their_phases(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,13 +120,23 @@ def start_of(pid: int) -> int:
 
 
 def home() -> Path:
-    """Return DLJOB_HOME, else dljob's folder in the user's state folder."""
-    said = os.environ.get("DLJOB_HOME")
-    if said:
-        return Path(said).expanduser().absolute()
-    from platformdirs import user_state_path
+    """Return DLJOB_HOME, else dljob's folder in the user's state folder.
 
-    return user_state_path("dljob")
+    Raises:
+        UnreachableError: the user has no home folder, as in a container with a uid of its own.
+    """
+    said = os.environ.get("DLJOB_HOME")
+    try:
+        if said:
+            return Path(said).expanduser().absolute()
+        from platformdirs import user_state_path
+
+        return user_state_path("dljob").expanduser().absolute()
+    except RuntimeError:
+        raise UnreachableError(
+            f"user {os.geteuid()} has no home folder: HOME is not set, and the user database has no such user",
+            hint="set DLJOB_HOME to a folder that you may write to",
+        ) from None
 
 
 def check_home() -> None:
@@ -135,15 +145,21 @@ def check_home() -> None:
     Raises:
         UnreachableError: it cannot be created or written.
     """
-    folder = home() / "jobs"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = _folder_of_jobs()
     except OSError as error:
         raise _refused(error) from error
     # `mkdir` accepts a folder that exists, also one in which nothing can be written.
     if not os.access(folder, os.W_OK | os.X_OK):
         number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
         raise _refused(OSError(number, os.strerror(number)))
+
+
+def _folder_of_jobs() -> Path:
+    """Create the folder of all jobs, which only this user can enter, and return it. Raises OSError."""
+    for folder in (home(), home() / "jobs"):  # the mode of `mkdir` is not that of the parents that it makes
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 def _refused(error: OSError) -> UnreachableError:
@@ -177,8 +193,7 @@ def claimed(name: str) -> Generator[RegistryEntry | None]:
     dies.
     """
     try:
-        folder = home() / "jobs"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = _folder_of_jobs()
         # O_CLOEXEC: a child that inherited the descriptor would hold the lock after this process.
         descriptor = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of, unfit_here, with_resources
-from dljob.cli.rank_output import EVERYTHING, selected
+from dljob.cli.rank_output import selected
 from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
@@ -64,7 +64,7 @@ def run(
     # Flags first: a mistake in them costs no reading, and no import of the runtime.
     shown = selected(quiet=quiet, roles=roles)
     _check(where, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
-    _check_detached(detach=detach, watched=where.remote or faults is not None or shown != EVERYTHING)
+    _check_detached(detach=detach, watched=where.remote or faults is not None or bool(shown.roles))
     if where.remote:
         from dljob.cli.kubernetes.run import run as remote
 
@@ -103,7 +103,7 @@ def _check_detached(*, detach: bool, watched: bool) -> None:
     """
     if detach and watched:
         raise UsageError(
-            "--detach is for a run on this machine that is not watched: not with --faults, --quiet or --roles",
+            "--detach is for a run on this machine that is not watched: not with --faults or --roles",
             hint="on Kubernetes dljob submit returns when the job is accepted",
         )
 
