@@ -253,4 +253,5 @@ def anew(fd: int) -> NoReturn:
     with os.fdopen(fd, "rb") as file:
         order = json.load(file)
     os.set_inheritable(order["words"], False)
+    supervise.show_title(order)
     script.finish(script.run({**order, "said": b""}))

@@ -15,9 +15,11 @@ import signal
 import socket
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dljob.linux import descendants
+from dljob.linux.process_title import set_title
 from dljob.master.state.views import Outcome, Reason
 
 TERM = signal.SIGUSR1
@@ -55,6 +57,15 @@ def fork_supervised(link: socket.socket, order: dict[str, Any]) -> int | None:
     return None
 
 
+def show_title(order: dict[str, Any]) -> None:
+    """Have ps and nvidia-smi show this process as the rank of an order: `dljob: train.py default/1`."""
+    set_title(f"dljob: {Path(order['entrypoint'][1]).name} {_name(order)}")
+
+
+def _name(order: dict[str, Any]) -> str:
+    return f"{order['env'].get('DLJOB_ROLE', '')}/{order['rank']}"
+
+
 def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> None:
     """In the supervisor: fork the rank and watch it until its end. Returns only in the rank."""
     # Blocked before the fork, so that no signal is lost: the supervisor takes them by sigwait.
@@ -81,7 +92,9 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         order["words"], order["supervisor"] = writer, me
+        show_title(order)
         return
+    set_title(f"dljob: supervisor of {_name(order)}")
     # With the writer closed here, a read of the pipe ends once the rank has.
     os.close(writer)
     with contextlib.suppress(OSError):
