@@ -69,7 +69,7 @@ def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
         (["submit", "f.yaml", "-k", "--address", "h:1"], "submit to one place", "--kubernetes"),
         (["submit", "f.yaml", "--address", "h:1", "--no-upload"], "--upload and --no-upload are for Kubernetes", ""),
         (["run", "f.yaml", "--stop-on-interrupt"], "for a run on Kubernetes", "add --kubernetes"),
-        (["run", "f.yaml", "-k", "--pretend", "NPU=8"], "--faults and --pretend", ""),
+        (["run", "f.yaml", "-k", "--pretend", "NPU=8"], "--faults, --pretend and --resume", ""),
         (["submit", "f.yaml", "-k", "--quiet"], "--quiet and --roles are for submit --wait --address", ""),
         (["status", "j", "-A"], "--all-namespaces is for the list", ""),
         (["plan", "f.yaml", "-o", "xml"], "xml", "see dljob plan --help"),

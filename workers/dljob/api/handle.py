@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
+from dljob.api.next_attempt import CHECKPOINTS, link_checkpoints, next_attempt, set_aside
 from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from dljob.spec.model import DLJobManifest
 
 
+log = logging.getLogger(__package__)
 ASK_S = 5.0
 """Interval, in seconds, at which PrimeMaster on a running Ray is asked for the job's end while logs are followed."""
 SILENT_S = 60.0
@@ -257,7 +260,7 @@ class JobHandle(ShownJob):
         del wait
         return UsageError(
             f"{verb}() of job {self.name}: only Kubernetes suspends and resumes jobs",
-            hint="stop() saves a checkpoint; a later submit with the same checkpoint.path goes on from it",
+            hint="stop() saves a checkpoint; dljob run with --resume goes on from it",
         )
 
     def _has_ended(self) -> bool:
@@ -304,6 +307,7 @@ def submit(
     environment: tuple[tuple[str, str], ...] = (),
     runner: int = 0,
     replace: bool = False,
+    resume: str | None = None,
 ) -> JobHandle:
     """Start a job on a Ray. `DLJob.submit` is the public form.
 
@@ -316,10 +320,12 @@ def submit(
         environment: variables with which other processes reach this Ray.
         runner: pid of the process that owns this Ray, which ends with it; 0 for a Ray that was there before.
         replace: stop a running job of that name first.
+        resume: uid of an ended job of that name, which goes on from its newest checkpoint; empty: the newest one.
 
     Raises:
         UnreachableError: there is no Ray, or DLJOB_HOME cannot be written.
-        UsageError: a job of that name runs; there is no working directory; the job is suspended.
+        UsageError: a job of that name runs; there is no working directory; the job is suspended; there is nothing to
+            go on with.
     """
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
@@ -335,6 +341,11 @@ def submit(
     with registry.claimed(name) as namesake:
         if namesake is not None and may_run(namesake):
             raise name_taken_error(namesake)
+        after = None
+        if resume is not None:
+            after = next_attempt(name, resume)
+            uid = after.record.uid
+            set_aside(after)
         # Registered before the launch: if this process dies in between, the job can still be found and stopped.
         entry = record(
             registry.RegistryEntry(
@@ -347,8 +358,20 @@ def submit(
                 runner_started=registry.start_of(runner) if runner else 0,  # a later process may get its pid
             )
         )
+    checkpoint = manifest.spec.checkpoint
+    path = checkpoint.path if runner and checkpoint is not None else None
+    if path and (why := link_checkpoints(entry.folder, path, name, uid)):
+        log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, why)
     try:
-        made = launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend)
+        made = launch(
+            manifest,
+            job_dir=entry.folder,
+            code_dir=code_dir,
+            uid=uid,
+            backend=backend,
+            attempt=1 if after is None else after.number,
+            carried="" if after is None else after.carried,
+        )
     except UnreachableError:
         raise  # its master may still come up, and then this entry is how the user finds the job
     except DLJobError:

@@ -18,7 +18,13 @@ Form = Literal["name", "json", "yaml"]
 
 
 def start(
-    manifest: DLJobManifest, code_dir: Path, *, pretend: tuple[str, ...], replace: bool, form: output.DataFormat
+    manifest: DLJobManifest,
+    code_dir: Path,
+    *,
+    pretend: tuple[str, ...],
+    replace: bool,
+    resume: str | None,
+    form: output.DataFormat,
 ) -> int:
     """Run a job on an embedded Ray in a separate process, which ends with the job, and print the job.
 
@@ -37,7 +43,7 @@ def start(
     registry.check_home()
     ray = LocalRay(pretend=parse_pretend(pretend), once=True)
     # `keep`: otherwise the session host would stop the job at the end of this command.
-    record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace)
+    record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
     return accepted(handle_of(record), form, environment_of(record))
 
 

@@ -125,6 +125,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
+        verdict = _for_place(verdict, status)
         # No other line has the facts of a verdict, and of the stalls in which the job was.
         title, stood_still, sentences = title.partition(STOOD_STILL)
         stalls_then = [f"  {stood_still.strip('; ')} {sentences}"] if sentences else []
@@ -141,12 +142,17 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
     faults, restarts = _without_later_master_restarts(faults)
     last = faults[-1]
-    remedy = _remedy(last)
-    if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
-        remedy = remedy._replace(advice=remedy.without_kubernetes)
+    remedy = _for_place(_remedy(last), status)
     pod_places = _kubernetes_nodes(status, last)
     lines = [*head, *_first(last, pod_places, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
+
+
+def _for_place(remedy: Remedy, status: Json) -> Remedy:
+    """Return a remedy with the advice for a job that has no Kubernetes, where it has none."""
+    if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
+        return remedy._replace(advice=remedy.without_kubernetes)
+    return remedy
 
 
 def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dljob.api import registry
 from dljob.api.handle import check_code_dir, free_name, refuse_suspended
 from dljob.api.local.final_status import AbruptEnd, ray_end, write_end
+from dljob.api.next_attempt import newest_step, next_attempt, offer
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
 from dljob.cli.progress import outcome_line
@@ -65,6 +66,7 @@ class Runner:
         form: output.DataFormat = "json",
         shown: Shown = EVERYTHING,
         replace: bool = False,
+        resume: str | None = None,
     ) -> None:
         from dljob.runtime.backend.interface import chosen, entry_point_of
         from dljob.runtime.backend.machine import devices_here, lay_out, oversubscribed, parse_pretend
@@ -72,6 +74,7 @@ class Runner:
         # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
         self._form: output.DataFormat = form
         self._replace = replace
+        self._resume = resume
         self._manifest = manifest
         shown.check(manifest)
         self._shown = shown
@@ -102,6 +105,7 @@ class Runner:
         registry.check_home()
         # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
         free_name(self._manifest.metadata.name, replace=self._replace)
+        self._say_where_it_begins()
         listen()
         try:
             # The inner handlers run while the Ray lives, and can stop the job in order; the outer ones after its end.
@@ -145,6 +149,7 @@ class Runner:
             environment=ray.environment(),
             runner=os.getpid(),
             record=self._registered,
+            resume=self._resume,
         )
         inflictor = self._inflictor(handle)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
@@ -174,6 +179,19 @@ class Runner:
         raylets = counted(count, "raylet")
         output.say(f"job {made.name} ({made.uid[:8]}) on {raylets}; folder: {made.dir}")
         return made
+
+    def _say_where_it_begins(self) -> None:
+        """Say from which checkpoint the job goes on, or could go on.
+
+        Raises:
+            DLJobError: it is to go on, and cannot.
+        """
+        name = self._manifest.metadata.name
+        if self._resume is not None:
+            after = next_attempt(name, self._resume)
+            output.say(f"attempt {after.number} of job {name} ({after.record.uid[:8]}) goes on from step {after.step}")
+        elif words := offer(name):
+            output.say(words)
 
     def _inflictor(self, handle: JobHandle) -> FaultInjector | None:
         if self._faults is None:
@@ -210,7 +228,8 @@ class Runner:
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._handle is not None:
             output.say_if_open(f"interrupted; the journal is in {self._folder() / 'journal'}")
-            output.say_if_open(f"its checkpoints are in {self._folder()}")
+            if newest_step(self._folder()) is not None:
+                output.say_if_open("to go on from its last checkpoint: the same command with --resume")
         # Also when the job stopped in order: the command did not watch it to its own end.
         return ExitCode.INTERRUPTED
 

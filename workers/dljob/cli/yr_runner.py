@@ -30,11 +30,14 @@ class YrRunner(Runner):
         form: output.DataFormat = "json",
         shown: Shown = EVERYTHING,
         replace: bool = False,
+        resume: str | None = None,
     ) -> None:
         from dljob.runtime.yr.admitted import local
 
-        if faults is not None or pretend:
-            raise UsageError("--faults and --pretend are for a run on Ray", hint="leave out DISTRIBUTED_BACKEND=yr")
+        if faults is not None or pretend or resume is not None:
+            raise UsageError(
+                "--faults, --pretend and --resume are for a run on Ray", hint="leave out DISTRIBUTED_BACKEND=yr"
+            )
         super().__init__(local(manifest), code_dir, form=form, shown=shown, replace=replace)
 
     def run(self) -> int:

@@ -196,8 +196,9 @@ class Checkpoint(Model):
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.CLAIM_PATH))
 
     path: AbsolutePath | None = None
-    """An absolute path, the same in every pod; processes read it from DLJOB_CHECKPOINT. Left out, and on a laptop:
-    checkpoints and cuts are in the job's folder, which on Kubernetes ends with the head's pod."""
+    """An absolute path, the same in every pod, where processes read it from DLJOB_CHECKPOINT. Left out, and on a laptop
+    that cannot write there: checkpoints and cuts are in the job's folder, which on Kubernetes ends with the head's
+    pod."""
     claim_name: ObjectName | None = None
     """The PersistentVolumeClaim to mount at path in every Ray pod, ReadWriteMany for more than one machine; left out: a
     template mounts a volume there, or the image has the path."""

@@ -85,4 +85,4 @@ def test_a_fault_file_is_refused_for_other_backends_than_ray(
     )
     monkeypatch.setenv("DISTRIBUTED_BACKEND", "yr")
     assert main.run(["run", str(file), "--faults", str(file)]) == 2
-    assert "--faults and --pretend are for a run on Ray" in capsys.readouterr().err
+    assert "--faults, --pretend and --resume are for a run on Ray" in capsys.readouterr().err

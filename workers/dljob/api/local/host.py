@@ -3,7 +3,7 @@
 `python -m dljob.api.local.host` reads commands from stdin, one JSON object per line, and answers each on stdout:
 
     {"do": "submit", "manifest": {...}, "code_dir": "/x", "pretend": {}, "keep": false,
-     "replace": false}
+     "replace": false, "resume": null}
     {"do": "close"}
 
 It is a separate process so that the program imports no Ray, may fork, and keeps its signal handlers. It ends when its
@@ -85,6 +85,7 @@ class LocalJobs:
                 environment=ray.environment(),
                 runner=os.getpid(),
                 replace=bool(order["replace"]),
+                resume=order.get("resume"),
             )
         except BaseException:
             self.idle += nodes  # they are started by now, and the next job may use them

@@ -53,7 +53,9 @@ class LocalRay:
         _open.remove(self)
         self.close("this `with dljob.local()` block")
 
-    def submit(self, manifest: DLJobManifest, *, code_dir: Path, keep: bool, replace: bool) -> registry.RegistryEntry:
+    def submit(
+        self, manifest: DLJobManifest, *, code_dir: Path, keep: bool, replace: bool, resume: str | None = None
+    ) -> registry.RegistryEntry:
         """Start a job.
 
         Raises:
@@ -69,6 +71,7 @@ class LocalRay:
             "pretend": self._pretend,
             "keep": keep,
             "replace": replace,
+            "resume": resume,
         }
         with self._lock:  # threads of the program may submit concurrently; an answer belongs to the last command
             answer = self._ask(order)

@@ -29,6 +29,7 @@ def run(
     pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     upload: bool | None = None,
     replace: Annotated[bool, Parameter(negative="")] = False,
+    resume: Annotated[bool | str, Parameter(negative="")] = False,
     stop_on_interrupt: Annotated[bool, Parameter(negative="")] = False,
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative="")] = False,
     roles: str | None = None,
@@ -54,6 +55,8 @@ def run(
         upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
             spec names a place of the code that exists.
         replace: stop a running job of the same name first; on Kubernetes, delete it.
+        resume: on this machine: go on from the newest checkpoint of the job of this name that was stopped, that failed
+            or that was killed last, or of the one with this uid.
         stop_on_interrupt: on Kubernetes: let the first Ctrl-C stop the job.
         quiet: do not show the output of ranks; dljob logs has it.
         roles: show only the output of these roles: trainer,rollout.
@@ -63,7 +66,9 @@ def run(
     """
     # Flags first: a mistake in them costs no reading, and no import of the runtime.
     shown = selected(quiet=quiet, roles=roles)
-    _check(where, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
+    _check(
+        where, local=faults is not None or bool(pretend) or bool(resume), remote=stop_on_interrupt or upload is not None
+    )
     _check_detached(detach=detach, watched=where.remote or faults is not None or bool(shown.roles))
     if where.remote:
         from dljob.cli.kubernetes.run import run as remote
@@ -76,9 +81,17 @@ def run(
     if detach:
         from dljob.cli.detach import start
 
-        return start(manifest, folder, pretend=pretend, replace=replace, form=form)
-    made = _runner(manifest)
-    return made(manifest, folder, faults=faults, pretend=pretend, form=form, shown=shown, replace=replace).run()
+        return start(manifest, folder, pretend=pretend, replace=replace, resume=_job_of(resume), form=form)
+    made = _runner(manifest)(
+        *(manifest, folder), faults=faults, pretend=pretend, form=form, shown=shown, replace=replace,
+        resume=_job_of(resume),
+    )  # fmt: skip
+    return made.run()
+
+
+def _job_of(resume: bool | str) -> str | None:  # noqa: FBT001 - a flag with or without a value
+    """Return the uid with which `--resume` was given; empty: without one; None: it was not given."""
+    return resume if isinstance(resume, str) else "" if resume else None
 
 
 def _check(where: JobTarget, *, local: bool, remote: bool) -> None:
@@ -88,7 +101,7 @@ def _check(where: JobTarget, *, local: bool, remote: bool) -> None:
         UsageError: there is such a flag.
     """
     if where.remote and local:
-        raise UsageError("--faults and --pretend are for a run on this machine")
+        raise UsageError("--faults, --pretend and --resume are for a run on this machine")
     if remote and not where.remote:
         raise UsageError(
             "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"

@@ -207,12 +207,15 @@ def launch(
     code_dir: Path | None,
     uid: str = "",
     backend: str | None = None,
+    attempt: int = 1,
+    carried: str = "",
 ) -> JobConnection:
     """Start a job on the Ray that this process has joined, from the manifest as it is now. Arguments as in `begin`."""
     # As JSON, with the names of the file: PrimeMaster validates the same text that a launcher sends.
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
     register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})
-    return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
+    job = outline(text)
+    return begin(job, job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend, attempt=attempt, carried=carried)
 
 
 def begin(

@@ -1,0 +1,117 @@
+"""The next attempt of an ended job: which one it is, what it gets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.api import next_attempt as attempts
+from dljob.api import registry
+from dljob.api.next_attempt import NextAttempt, link_checkpoints, newest_step, next_attempt, offer, set_aside
+from dljob.errors import NotFoundError, UsageError
+from dljob.master.placement.previous_attempt import carried
+
+UID = "0123456789abcdef0123456789abcdef"
+CARRY = {
+    "v": 1, "restarts": {"Process": 3}, "roles": {"t": 3}, "marks": {"t": [1.0]},
+    "checkpoints": {"t": [1, 2, 15, 1e9]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DLJOB_HOME, in which all jobs have a whole checkpoint of step 15 unless they have no folder of checkpoints."""
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    monkeypatch.setattr(attempts, "newest_step", lambda folder: 15 if (folder / "checkpoints").is_dir() else None)
+    return tmp_path
+
+
+def an_ended_job(uid: str = UID, *, phase: str = "Stopped", started: float = 1.0, **status: Any) -> Path:
+    """A job's folder with what an attempt leaves."""
+    folder = registry.folder_of("again", uid)
+    registry.register(registry.RegistryEntry("again", uid, str(folder), started=started))
+    for name in ("journal/1", "logs/t-0.log", "checkpoints/t/x"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(name)
+    (folder / "status.json").write_text(json.dumps({"phase": phase, "step": 17, "carry": CARRY, **status}))
+    return folder
+
+
+def test_a_stopped_job_goes_on_with_its_checkpoints_and_without_its_spent_budgets(home: Path) -> None:
+    folder = an_ended_job()
+    after = next_attempt("again")
+    assert (after.record.uid, after.number, after.step) == (UID, 2, 15)
+    taken = carried(after.carried, UID, 2)
+    assert (taken.why, taken.step, dict(taken.saves)["t"].mark.step) == ("", 17, 15)
+    assert (taken.restarts, taken.roles, taken.marks) == ((), (), ())
+    set_aside(after)
+    assert sorted(path.name for path in folder.iterdir()) == ["attempts", "checkpoints"]
+    assert (folder / "attempts/1/journal/1").read_text() == "journal/1"
+    assert (folder / "attempts/1/job.json").is_file()
+    assert (folder / "checkpoints/t/x").is_file()
+    with pytest.raises(NotFoundError):
+        next_attempt("again")  # until the new attempt is registered, there is no such job to a second command
+    registry.register(after.record)
+    (folder / "status.json").write_text(json.dumps({"phase": "Failed"}))
+    assert next_attempt("again")._replace(record=after.record) == NextAttempt(after.record, 3, 15, "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes", "words"),
+    [
+        ("Succeeded", {}, "has succeeded"),
+        ("Running", {}, "has not ended"),
+        ("Stopped", {"checkpoints": None}, "has no complete checkpoint"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_and_not_offered(
+    phase: str, changes: dict[str, None], words: str, home: Path
+) -> None:
+    folder = an_ended_job(phase=phase)
+    for name in changes:
+        (folder / name).rename(home / name)
+    with pytest.raises(UsageError, match=words):
+        next_attempt("again")
+    assert offer("again") == ""
+
+
+def test_a_job_is_named_by_its_uid_and_has_to_have_the_file_s_name(home: Path) -> None:
+    an_ended_job(started=1.0)
+    an_ended_job("f" * 32, phase="Failed", started=2.0)
+    assert next_attempt("again").record.uid == "f" * 32
+    assert next_attempt("again", UID[:8]).record.uid == UID
+    with pytest.raises(UsageError, match=f"again .{UID[:8]}. is not of the name of the file's job, other"):
+        next_attempt("other", UID)
+    with pytest.raises(NotFoundError, match="no job 'other'"):
+        next_attempt("other")
+    assert offer("again") == "a failed job of this name has a checkpoint of step 15: add --resume to go on from it"
+    assert offer("other") == ""
+
+
+@pytest.mark.parametrize("carry", [None, [], {"w": 1}])
+def test_a_status_without_the_state_to_hand_on_gives_none(carry: object, home: Path) -> None:
+    an_ended_job(carry=carry)
+    assert next_attempt("again").carried == ""
+
+
+def test_without_a_folder_of_checkpoints_there_is_no_step(tmp_path: Path) -> None:
+    assert newest_step(tmp_path) is None
+
+
+def test_checkpoints_of_a_job_here_are_below_its_path_where_that_can_be(tmp_path: Path) -> None:
+    folder, volume = tmp_path / "job", tmp_path / "volume"
+    folder.mkdir()
+    for _ in range(2):  # a second attempt finds the link
+        assert link_checkpoints(folder, str(volume), "again", UID) == ""
+        assert (folder / "checkpoints").resolve() == volume / f"again-{UID[:8]}"
+    (folder / "checkpoints/x").write_text("saved")
+    shutil.rmtree(folder)
+    assert (volume / f"again-{UID[:8]}/x").read_text() == "saved", "the job's folder goes, what it saved stays"
+    folder.mkdir()
+    assert "Not a directory" in link_checkpoints(folder, "/dev/null/volume", "again", UID)
+    (folder / "checkpoints").mkdir()
+    assert "its earlier checkpoints are in" in link_checkpoints(folder, str(volume), "again", UID)

@@ -1,0 +1,112 @@
+"""The next attempt of a job of this machine that has ended: with its uid, in its folder, from its newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dljob.api import registry
+from dljob.api.registry import RegistryEntry
+from dljob.errors import UsageError
+from dljob.logs import archive
+
+ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+"""Folders of a job's folder that stay where they are: what earlier attempts left, and what ranks saved."""
+_COUNTS = ("restarts", "roles", "marks")
+"""What is not handed on of an attempt's state: who resumes a job has looked at it, and its budgets begin anew."""
+
+
+class NextAttempt(NamedTuple):
+    """How an ended job goes on."""
+
+    record: RegistryEntry
+    number: int
+    """Number of the new attempt; the first one was 1."""
+    step: int
+    """The step of its newest complete checkpoint."""
+    carried: str
+    """What the last attempt hands on, as JSON; empty where that is not known (`previous_attempt.carried`)."""
+
+
+def next_attempt(name: str, job: str = "") -> NextAttempt:
+    """Return how a job of a name goes on: the newest one, or the one of `job`, its uid or the beginning of it.
+
+    Raises:
+        NotFoundError: there is no such job.
+        UsageError: it runs, has succeeded, has another name, or has no complete checkpoint.
+    """
+    record = registry.find(job or name)
+    who = f"job {record.name} ({record.uid[:8]})"
+    if record.name != name:
+        raise UsageError(f"{who} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
+    if not (record.over or record.stale):
+        raise UsageError(f"{who} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
+    if record.status().get("phase") == "Succeeded":
+        raise UsageError(f"{who} has succeeded: nothing is left to go on with", hint="run it without --resume")
+    step = newest_step(record.folder)
+    if step is None:
+        raise UsageError(f"{who} has no complete checkpoint", hint="run it without --resume: it begins at its start")
+    number = 2 + len(list((record.folder / ATTEMPTS).glob("*")))
+    return NextAttempt(record, number, step, _carried(record, number - 1))
+
+
+def newest_step(folder: Path) -> int | None:
+    """Return the highest step that all ranks of some world of a job have saved; None: there is none."""
+    from dljob.runtime.checkpoint.listing import rows, worlds
+
+    with suppress(OSError):
+        found = (row for name, world in worlds(folder / CHECKPOINTS) for row in rows(name, world))
+        return max((row.mark.step for row in found if row.state in ("whole", "unchecked")), default=None)
+    return None
+
+
+def _carried(record: RegistryEntry, attempt: int) -> str:
+    status = record.status()
+    state = status.get("carry")
+    if not isinstance(state, dict) or "v" not in state:
+        return ""
+    kept = {key: value for key, value in state.items() if key not in _COUNTS}
+    return json.dumps({"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": kept})
+
+
+def set_aside(attempt: NextAttempt) -> None:
+    """Move what the last attempt has left in the job's folder below `attempts`: its journal is not the new one's.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    folder = attempt.record.folder
+    place = folder / ATTEMPTS / str(attempt.number - 1)
+    place.mkdir(parents=True, mode=0o700)
+    # The entry comes last: without it nobody would find the rest.
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == registry.ENTRY):
+        if path.name not in (ATTEMPTS, CHECKPOINTS):
+            path.rename(place / path.name)
+
+
+def link_checkpoints(folder: Path, path: str, name: str, uid: str) -> str:
+    """Have a job of this machine save below its `checkpoint.path`, by a link in its folder.
+
+    Returns why it cannot, and saves in its own folder; empty: it can. A path of pods may not be there on a laptop.
+    """
+    place, link = archive.root(path, name, uid), folder / CHECKPOINTS
+    if link.is_dir() and not link.is_symlink():
+        return f"its earlier checkpoints are in {link}"
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not link.is_symlink():
+            link.symlink_to(place)
+    except OSError as error:
+        return f"{error.strerror}: {error.filename}"
+    return ""
+
+
+def offer(name: str) -> str:
+    """Return in words that the newest job of a name could go on; empty: it could not."""
+    with suppress(Exception):  # it only helps: whatever is wrong with an earlier job, the new one begins
+        attempt = next_attempt(name)
+        ended = str(attempt.record.status().get("phase", "lost")).lower()
+        return f"a {ended} job of this name has a checkpoint of step {attempt.step}: add --resume to go on from it"
+    return ""
