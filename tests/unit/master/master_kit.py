@@ -444,6 +444,7 @@ _EXECUTE = {
     act.StopRanks: World._stop_ranks,
     act.LeaveGroup: World._leave_group,
     act.LoadWeights: World._load_weights,
+    act.HoldCalls: lambda _world, _action: None,
     act.KillHost: World._kill_host,
     act.SpawnSpare: World._spawn_spare,
     act.CheckNodes: World._check_nodes,

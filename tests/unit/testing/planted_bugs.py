@@ -355,6 +355,12 @@ def serves_old_weights(patch):
     patch.setattr(staleness, "why_stale", lambda plan, newest, own: "")
 
 
+@bug
+def serves_calls_with_old_weights(patch):
+    """Nobody tells a rank whose weights have become stale to keep calls waiting."""
+    patch.setattr(weights, "_hold_calls", lambda d, role: None)
+
+
 def serves_weights_of_left_steps(patch):
     """Nothing of what engines hold is left when a job goes back to a cut."""
     patch.setattr(weights, "cut_restored", lambda d, cut, of: None)

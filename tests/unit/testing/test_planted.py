@@ -37,6 +37,7 @@ FOUND = {
     "skips_a_count": ("two nodes", "count"),
     "loads_all_at_once": ("weights of servers", "weights"),
     "serves_old_weights": ("weights of servers", "weights"),
+    "serves_calls_with_old_weights": ("weights of servers", "weights"),
     "leaves_a_coupled_role_alone": ("a coupled pair", "coupled"),
     "restarts_a_fleet_for_its_size": ("a fleet", "elastic"),
     "lists_a_server_that_is_stopped": ("a server that drains", "endpoints"),

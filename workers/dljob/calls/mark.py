@@ -42,6 +42,8 @@ class RpcMark:
     stream: bool = False
     resume: str | None = None
     """Streams only: "prefix": after a loss the method is called again, elsewhere, with the items that came before."""
+    any_weights: bool = False
+    """Whether it runs also while the rank's weights are stale."""
     parameters: tuple[str, ...] = ()
     """Names of the method's parameters after `self`, in which `hash:<parameter>` finds the position of its key."""
 
@@ -146,10 +148,13 @@ def _mesh(value: Any) -> str | None:
     return value
 
 
-def _idempotent(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"idempotent={value!r}: wanted True or False")
-    return value
+def _flag(option: str) -> Callable[[Any], bool]:
+    def checked(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise UsageError(f"{option}={value!r}: wanted True or False")
+        return value
+
+    return checked
 
 
 def _hand_over(value: Any) -> str:
@@ -165,7 +170,8 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "stream": _stream,
     "dispatch": _dispatch,
     "mesh": _mesh,
-    "idempotent": _idempotent,
+    "idempotent": _flag("idempotent"),
+    "any_weights": _flag("any_weights"),
     "hand_over": _hand_over,
 }
 """Option -> check and conversion to a plain Python value: the wire format cannot carry NumPy's numbers."""

@@ -14,6 +14,7 @@ from dljob.master.state import events as ev
 from dljob.master.state import staleness
 from dljob.master.state.ledger import Account
 from dljob.master.state.weight_versions import PublishedWeights, RankWeights
+from dljob.master.transition import next_wake
 from dljob.plan.serving import ProbePlan, WeightsPlan
 from dljob.runtime.controller.peers import callees_of
 from dljob.telemetry import reasons
@@ -139,6 +140,26 @@ def test_a_failed_load_is_stale_told_and_tried_again_after_growing_pauses():
     assert [weights.retry_s(n) for n in (1, 2, 3, 7, 100)] == [1.0, 2.0, 4.0, 60.0, 60.0]
 
 
+def test_a_retry_that_has_to_wait_for_its_turn_leaves_no_timer_that_is_always_due():
+    world = fleet(2, ports=False, maxLag=9)
+    publish(world, 1)
+    world.settle()
+    world.bad_loads.update({("s", 0): ("the channel has it no more", True), ("s", 1): ("out of memory", False)})
+    publish(world, 2)
+    world.settle()
+    assert shown(world, 0)["version"] == 1, "it serves, and tries again in a second"
+    world.bad_loads.clear()
+    seen = len(loads(world))
+    world.now = world.state.ranks["s", 0].weights.retry_at
+    world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].life, KILLED))
+    world.send(ev.Tick())
+    assert len(loads(world)) == seen, "1 serves nothing now, and minReady is 1"
+    assert next_wake(world.state) is None or next_wake(world.state) > world.now
+    while world.pending or len(loads(world)) < seen + 2:
+        world.deliver() if world.pending else world.tick()
+    assert loads(world, seen) == [(1, 2), (0, 2)]
+
+
 def test_a_load_that_never_reached_the_rank_leaves_it_with_what_it_held():
     world = fleet(minReady=3)
     publish(world, 1)
@@ -181,6 +202,63 @@ def test_a_new_prime_master_repeats_loads_without_an_answer():
     assert len(again) == 4
     world.settle()
     assert not [one for one in reissue(world.state, world.now) if isinstance(one, act.LoadWeights)]
+
+
+def calls_that_wait(world):
+    """The ranks whose processes were told last to keep calls waiting, by the orders and starts that they got."""
+    told = {}
+    for one in world.all_actions:
+        if isinstance(one, act.StartRanks):
+            for start in one.ranks:
+                if one.host.role == "s":
+                    told[start.rank] = max(
+                        told.get(start.rank, ()), (start.incarnation, start.calls_held, start.why_held)
+                    )
+        elif isinstance(one, act.HoldCalls):
+            told[one.rank] = max(told.get(one.rank, ()), (one.incarnation, one.number, one.why))
+    return {rank: why for rank, (_, _, why) in sorted(told.items()) if why}
+
+
+def test_calls_wait_as_long_as_weights_are_stale_or_load():
+    world = fleet(2, ports=False, hold=True)
+    assert not world.of(act.HoldCalls), "before the first version nobody is stale"
+    publish(world, 1)
+    assert calls_that_wait(world) == {0: "it loads version 1", 1: "it loads version 1"}
+    world.settle()
+    assert calls_that_wait(world) == {}
+    publish(world, 2)
+    assert calls_that_wait(world) == {0: "it loads version 2"}, "one of two goes on with a version that is 1 behind"
+    publish(world, 3)
+    assert calls_that_wait(world).keys() == {0, 1}, "2 behind"
+    world.settle()
+    assert calls_that_wait(world) == {}
+    orders = len(world.of(act.HoldCalls))
+    world.send(ev.WeightsPublished("w", 9, world.now))
+    assert len(world.of(act.HoldCalls)) == orders
+
+
+def test_the_next_process_of_a_rank_serves_no_call_before_it_has_loaded():
+    world = fleet(2, ports=False)
+    publish(world, 1)
+    world.settle()
+    for life in range(1, 3):
+        world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].life, KILLED))
+        while sum(one.host == host("s", 1) for one in world.of(act.StartRanks)) == life:
+            world.deliver() if world.pending else world.tick()
+        # Also where it died while its calls waited, so that nothing about them has changed.
+        assert calls_that_wait(world) == {1: "it holds no version, and the newest is 1"}
+    world.settle()
+    assert calls_that_wait(world) == {}
+
+
+def test_a_new_prime_master_repeats_which_calls_wait():
+    world = fleet(2, ports=False, hold=True)
+    publish(world, 1)
+    again = [one for one in reissue(world.state, world.now) if isinstance(one, act.HoldCalls)]
+    assert again == world.of(act.HoldCalls)[-2:]
+    world.settle()
+    again = [one for one in reissue(world.state, world.now) if isinstance(one, act.HoldCalls)]
+    assert [(one.rank, one.number, one.why) for one in again] == [(0, 2, ""), (1, 2, "")]
 
 
 def test_late_and_foreign_news_change_nothing():

@@ -41,7 +41,17 @@ from dljob.tasks import TaskOwner
 
 ROOT = Path(__file__).parents[4]
 RUNTIME = ROOT / "workers/dljob/runtime"
-EXECUTED = ("Reserve", "StartRanks", "StopRanks", "LeaveGroup", "LoadWeights", "SaveCopies", "RelaunchNode", "Release")
+EXECUTED = (
+    "Reserve",
+    "StartRanks",
+    "StopRanks",
+    "LeaveGroup",
+    "LoadWeights",
+    "HoldCalls",
+    "SaveCopies",
+    "RelaunchNode",
+    "Release",
+)
 MAKERS = {
     "operator/dljob_operator/app.py watch": "awaited; its result is taken",
     "operator/dljob_operator/app.py _ended_or_hangs": "waits for an event, which cannot fail; cancelled after",
@@ -303,6 +313,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "evidence inquiry": ask_a_clue,
     "execution of LeaveGroup": order(ac.LeaveGroup),
     "execution of LoadWeights": order(ac.LoadWeights),
+    "execution of HoldCalls": order(ac.HoldCalls),
     "execution of RelaunchNode": order(ac.RelaunchNode),
     "execution of Release": order(ac.Release),
     "execution of Reserve": go_on,

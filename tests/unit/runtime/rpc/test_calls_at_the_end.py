@@ -11,7 +11,7 @@ import pytest
 
 from dljob import rpc
 from dljob.master.state.views import Outcome
-from dljob.runtime.process import wire
+from dljob.runtime.process import activities, wire
 from dljob.runtime.process.messages import PULL, Call, NotRun
 from dljob.runtime.rpc import server
 from dljob.runtime.rpc.server import RpcServer
@@ -124,3 +124,38 @@ def test_call_that_is_being_read_is_refused_at_the_end(callee, doer, method):
     reply = answer(callee, method, EndsTheRank())
     assert (reply.refused, reply.message) == (NotRun.ENDED, "w/0 ended well")
     assert doer.ran == []
+
+
+class Engine:
+    """A callee with one method that runs whatever its weights are."""
+
+    @rpc
+    def score(self, what):
+        return what
+
+    @rpc(any_weights=True)
+    def ping(self, what):
+        return what
+
+
+def test_calls_wait_while_weights_are_stale_but_of_methods_that_take_any():
+    callee = RpcServer("w")
+    callee.open(Engine())
+    callee.hold("it loads version 7")
+    with ThreadPoolExecutor(2) as callers:
+        waiting = callers.submit(answer, callee, "score", 1)
+        assert wire.load(answer(callee, "ping", 2).payload) == 2
+        late = callee.answer(Call("me:999999", 0, 1, "score", 0.01, "me"), wire.dump(((3,), {}), ""))
+        assert (late.refused, late.message) == (NotRun.LATE, "for the weights of w/0, not run: it loads version 7")
+        while callee.under_way != 1:
+            time.sleep(0.001)
+        assert "score" not in [row[2] for row in activities.report(0.0)["rows"] if not row[3]], "it does not run"
+        assert not waiting.done()
+        callee.hold("")
+        assert wire.load(waiting.result(WAIT_S).payload) == 1
+        callee.hold("it holds no version")
+        last = callers.submit(answer, callee, "score", 4)
+        while callee.under_way != 1:
+            time.sleep(0.001)
+        callee.close(Outcome(ok=True))
+        assert last.result(WAIT_S).refused is NotRun.ENDED

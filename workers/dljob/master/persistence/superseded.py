@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from dljob.master.state.actions import (
     Action,
+    HoldCalls,
     KillHost,
     KillSpare,
     LeaveGroup,
@@ -47,7 +48,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 def _begins(action: Action) -> tuple[object, ...]:
     """Return the process or reservation that an action needs alive; empty: none."""
     match action:
-        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup() | LoadWeights():
+        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup() | LoadWeights() | HoldCalls():
             return action.host, action.life
         case SpawnSpare():
             return action.role, action.node, action.slot, action.life

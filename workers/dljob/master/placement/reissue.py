@@ -74,7 +74,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *departures.orders(state, now),
         *elastic.orders(state, now),
         *relaunch.orders(state),
-        *weights.orders(state),
+        *weights.orders(d),
     )
 
 

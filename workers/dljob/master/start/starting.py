@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dljob.master.start import checks, spares, visible_devices
-from dljob.master.state import limits
+from dljob.master.state import limits, staleness
 from dljob.master.state.actions import RankStart, SpawnHost, StartRanks
 from dljob.master.state.evolve import evolve
 from dljob.master.state.job import STORE
@@ -252,6 +252,8 @@ def order(
                 devices=devices,
                 device_index=device_index,
                 ports=tuple((name, int(address.rpartition(":")[2])) for name, address in own.addresses),
+                calls_held=own.calls_held,
+                why_held=staleness.why_out(d, (host.role, rank)) if own.holds_calls else "",
             )
         )
     generation = d.roles[host.role].generation

@@ -1,7 +1,8 @@
 """Weights of servers: which ranks are stale, which load now, and why. Hosts load; this decides.
 
 A rank is stale while it is more than `maxLag` versions behind the newest one, holds none, or failed to load. It gets no
-requests then, and none while it loads.
+requests then, and none while it loads: endpoints leave it out, and calls of other roles wait in its process, but for
+methods that take any weights.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.master.state import staleness
-from dljob.master.state.actions import LoadWeights
+from dljob.master.state.actions import HoldCalls, LoadWeights
 from dljob.master.state.events import WeightsLoaded, WeightsPublished
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, RankKey, RankPhase, RankState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.weight_versions import PublishedWeights, RankWeights
-from dljob.plan.role import RolePlan
+from dljob.plan.role import HostKind, RolePlan
 from dljob.plan.serving import WeightsPlan
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
@@ -118,13 +119,15 @@ def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
                 yield own.weights.retry_at
 
 
-def orders(state: JobState) -> Iterator[LoadWeights]:
-    """Yield the loads that have no answer, for a new epoch: it repeats them."""
-    for role in state.job.loading:
-        for rank in state.job.roles[role].ranks:
-            own = state.ranks[role, rank]
+def orders(d: StateTransaction) -> Iterator[LoadWeights | HoldCalls]:
+    """Yield the loads that have no answer, and whether calls wait, for a new epoch: it repeats them."""
+    for role in d.job.loading:
+        for rank in d.facts(role).ranks:
+            own = d.ranks[role, rank]
             if own.phase is RankPhase.READY and own.weights is not None and own.weights.loading is not None:
-                yield _order(state, (role, rank), own.weights.loading)
+                yield _order(d, (role, rank), own.weights.loading)
+            if own.phase.live and d.facts(role).plan.host is HostKind.THREAD:
+                yield _hold_order(d, (role, rank))
 
 
 # -- events
@@ -260,11 +263,31 @@ def follow(d: StateTransaction) -> None:
     """Order the loads that may begin after a change of a role or of its ranks."""
     if d.job.loading and not d.ending:
         touched = d.touched.roles.union(role for role, _ in d.touched.ranks)
-        _begin(d, [role for role in d.job.loading if role in touched])
+        roles = [role for role in d.job.loading if role in touched]
+        _begin(d, roles)
+        for role in roles:
+            if d.facts(role).plan.host is HostKind.THREAD:
+                _hold_calls(d, role)
+
+
+def _hold_calls(d: StateTransaction, role: str) -> None:
+    """Tell the ranks of a role whose weights have become stale, or fresh, to keep calls waiting, or to serve them."""
+    for rank in d.facts(role).ranks:
+        key = role, rank
+        own = d.ranks[key]
+        if own.phase.live and bool(staleness.why_out(d, key)) is not own.holds_calls:
+            d.set_rank(key, evolve(own, calls_held=own.calls_held + 1))
+            d.do(_hold_order(d, key))
 
 
 def tick(d: StateTransaction) -> None:
     """Order the loads whose pause is over."""
+    for role in d.job.loading:
+        for rank in d.facts(role).ranks:
+            own = d.ranks[role, rank]
+            if own.weights is not None and own.weights.retry_at is not None and own.weights.retry_at <= d.now:
+                # Where others have to load first, a change of theirs brings its turn: a timer would be due for ever.
+                d.set_rank((role, rank), evolve(own, weights=evolve(own.weights, retry_at=None)))
     _begin(d, d.job.loading)
 
 
@@ -293,3 +316,10 @@ def _order(s: JobState | StateTransaction, key: RankKey, version: PublishedWeigh
     host = s.job.roles[key[0]].host_of(key[1])
     own = s.hosts[host]
     return LoadWeights(host, own.life, own.actor, key[1], s.ranks[key].incarnation, version.version, version.at)
+
+
+def _hold_order(d: StateTransaction, key: RankKey) -> HoldCalls:
+    host = d.facts(key[0]).host_of(key[1])
+    own = d.hosts[host]
+    rank = d.ranks[key]
+    return HoldCalls(*(host, own.life, own.actor, key[1], rank.incarnation, rank.calls_held), staleness.why_out(d, key))

@@ -79,6 +79,10 @@ class RankStart:
     """(port name, number) that the rank had in its last process."""
     nodes: int = 1
     """Number of nodes that the role spans. It cannot be computed from group counts: groups may share a node."""
+    calls_held: int = 0
+    """Number of the order about its calls that holds at its start (`HoldCalls.number`)."""
+    why_held: str = ""
+    """Why its calls wait; empty: they are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,22 @@ class LoadWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldCalls:
+    """Have a rank keep calls of others waiting, or serve them again. No answer is awaited."""
+
+    host: HostId
+    life: int
+    actor: str
+    rank: int
+    incarnation: int
+    """A newer process of the rank ignores the order."""
+    number: int
+    """Of two orders that overtake each other the one with the higher number counts (`RankState.calls_held`)."""
+    why: str
+    """Why calls wait; empty: they are served."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillHost:
     """Kill a host's process at once, by every means. No answer is awaited."""
 
@@ -244,6 +264,7 @@ Action = (
     | StopRanks
     | LeaveGroup
     | LoadWeights
+    | HoldCalls
     | KillHost
     | KillSpare
     | SaveCopies

@@ -187,8 +187,16 @@ class RankState:
     until its own address is known."""
     hung_at: float = 0.0
     """When it was found to hang last (unix seconds): it is left standing where `hang.action` does not restart it."""
+    calls_held: int = 0
+    """How often its processes were told to keep calls of others waiting, as their weights are stale, and to serve them
+    again, one after the other: an odd number while calls wait."""
     weights: RankWeights | None = None
     """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether calls of others wait, as its weights are stale."""
+        return self.calls_held % 2 == 1
 
 
 @dataclass(frozen=True, slots=True)

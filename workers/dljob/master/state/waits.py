@@ -52,6 +52,8 @@ WaitId: TypeAlias = "tuple[Node, str, str, str, tuple[Node, ...]]"
 NO_ROLE = ""
 PAUSED, DEBUGGED = "its caller", "a debugger"
 """What an activity rests for that has begun: whoever uses what it makes, or somebody at a debugger's prompt."""
+STALE = "weights"
+"""What a call waits for that has not begun as its rank's weights are stale (`start.weights`)."""
 STARTING, ENDED = RankPhase.STARTING.value, RankPhase.SUCCEEDED.value
 MOST_ABSENT_RANKS = 32
 """Most ranks of a torch group that a waiting rank's edges lead to."""
@@ -87,7 +89,7 @@ class Activity:
     label: str
     """Of a call its method."""
     queued_for: str
-    """What a call waits for that has not begun: `setup`, or the method whose places are all taken; else PAUSED,
+    """What a call waits for that has not begun: `setup`, STALE, or the method whose places are all taken; else PAUSED,
     DEBUGGED, or nothing."""
     began_at: float
     last_finished: float
@@ -343,13 +345,15 @@ class WaitGraph:
             )
             vertex.finished_count, vertex.uses_cpu = report.finished_count, report.idle_since is None
             vertex.can_go_on = activity.queued_for == PAUSED
-            vertex.is_restartable = activity.kind != "idle" and activity.queued_for != DEBUGGED and not silent
+            vertex.is_restartable = (
+                activity.kind != "idle" and activity.queued_for not in (DEBUGGED, STALE) and not silent
+            )
             self._vertices[node] = vertex
             rows.append((activity, vertex))
 
     def _edges(self, key: RankKey, activity: Activity) -> list[_Edge]:
         edges = [_Edge(wait, self._awaited_groups(key, activity, wait)) for wait in activity.waits]
-        if activity.is_queued:
+        if activity.is_queued and activity.queued_for != STALE:
             edges.append(_Edge(None, [self._slot_holders(key, activity)]))
         return edges
 
@@ -852,6 +856,8 @@ def _words_of_activity(activity: Activity) -> str:
     match activity.kind:
         case "call" if activity.queued_for == "setup":
             return f"has not begun {activity.label}: it is still in setup()"
+        case "call" if activity.queued_for == STALE:
+            return f"has not begun {activity.label}: its weights are stale"
         case "call" if activity.is_queued:
             return f"has not begun {activity.label}: all of its places are taken"
         case "call":

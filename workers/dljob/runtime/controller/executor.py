@@ -31,6 +31,7 @@ from dljob.runtime.controller.worker_hosts import HostLaunch, Offer, SpareId, Wo
 from dljob.runtime.forked_workers.raylet_command import imports_env
 from dljob.runtime.process import environment, preload
 from dljob.runtime.process.messages import (
+    HoldOrder,
     HostSpec,
     JobInfo,
     LeaveOrder,
@@ -104,6 +105,7 @@ class Executor:
             ac.StopRanks: self._stop,
             ac.LeaveGroup: self._leave,
             ac.LoadWeights: self._load,
+            ac.HoldCalls: self._hold,
             ac.RelaunchNode: self._relaunch,
             ac.Release: self._release,
         }
@@ -197,9 +199,7 @@ class Executor:
                 self._bring_up_spare(action)
             case ac.CheckNodes():
                 self._checks.begin(action)
-            case (
-                ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.LoadWeights() | ac.RelaunchNode() | ac.Release()
-            ):
+            case _ if type(action) in self._works:
                 self._spawn(self._works[type(action)], action)
             case _:
                 raise DLJobError(f"PrimeMaster ordered an unknown action: {action!r}")
@@ -334,6 +334,10 @@ class Executor:
     async def _load(self, action: ac.LoadWeights) -> None:
         order = LoadOrder(self._epoch(), action.rank, action.incarnation, action.version, action.at)
         await self.hosts.tell(action.actor, "load", order)
+
+    async def _hold(self, action: ac.HoldCalls) -> None:
+        order = HoldOrder(self._epoch(), action.rank, action.incarnation, action.number, action.why)
+        await self.hosts.tell(action.actor, "hold", order)
 
     async def _relaunch(self, action: ac.RelaunchNode) -> None:
         await self._offer(ev.RelaunchTold(action.node, await self.relaunching.tell(action)))

@@ -276,7 +276,7 @@ class CallActivity:
         self.activity = _calls[call] = Activity(call, "call", method, get_ident(), caller)
 
     def queue(self, awaited: str) -> None:
-        """Note that the call waits for `setup`, or for a free place of a method; empty: it waits no longer."""
+        """Note what the call waits for: `setup`, `weights`, or the method whose places are taken; empty: nothing."""
         self.activity.queued_for = awaited
         self.activity.last_finished = monotonic()
 

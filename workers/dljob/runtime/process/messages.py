@@ -11,6 +11,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
     leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
     resize(SizesOrder) -> None              learn the present sizes of roles: its ranks call those that are there
     load(LoadOrder) -> None                 have a rank load a version of its weights; `watch` reports how it went
+    hold(HoldOrder) -> None                 keep calls of a rank waiting, or serve them again
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload, common) -> Reply  a call from another role; arguments and result travel pickled; small ones
                                             in packed bytes, with the Call and the Reply
@@ -173,6 +174,17 @@ class LoadOrder:
     incarnation: int
     version: int
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOrder:
+    """An order to keep the calls of a rank waiting, or to serve them again (`actions.HoldCalls`)."""
+
+    epoch: int
+    rank: int
+    incarnation: int
+    number: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def rpc(
     hand_over: str = "",
     versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
+    any_weights: bool = False,
 ) -> Callable[[F], F]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
     """Let other roles call a method of a worker class.
@@ -75,8 +76,10 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
             limit of its own. A rank runs or queues 64 calls of all methods from its own machine, and 64 others; later
             ones wait for a place.
+            `any_weights`: of a role with `weights`: it runs also while the rank loads, or holds a version that is more
+            than `maxLag` behind, or none; other methods wait until it does not.
     """
-    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency"))
+    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency", "any_weights"))
 
     def write(function: Any) -> Any:
         if not callable(function):

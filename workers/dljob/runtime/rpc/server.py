@@ -51,6 +51,8 @@ class RpcServer:
         # One lock for all: what a call waits for (setup, the end, a cancel) is changed under it.
         self._changed = threading.Condition()
         self._open = False
+        self._why_held = ""
+        """Why calls wait, but of methods that take any weights; empty: they are served."""
         self._object: Any = None
         self._closed = ""
         self._cut = False
@@ -69,6 +71,12 @@ class RpcServer:
         """Begin to serve an object whose `setup` is done; waiting calls continue."""
         with self._changed:
             self._object, self._open = instance, True
+            self._changed.notify_all()
+
+    def hold(self, why: str) -> None:
+        """Keep calls waiting for a reason, but of methods that take any weights; serve them again without one."""
+        with self._changed:
+            self._why_held = why
             self._changed.notify_all()
 
     def close(self, outcome: Outcome, *, cut: bool = False) -> None:
@@ -177,6 +185,8 @@ class RpcServer:
             running.queue("" if self._open else "setup")
             refused = self._not_up(call, name)
             target = refused or self._find(call.method, name)
+            if isinstance(target, RpcMark) and not target.any_weights:
+                target = self._not_fresh(running, name, end) or target
             return target if isinstance(target, Reply) else self._run(running, target, call, body, common, end=end)
         finally:
             if running is not None and call.id not in self._streams:
@@ -192,6 +202,19 @@ class RpcServer:
         if self._closed:
             return _refuse(NotRun.ENDED, f"{name} {self._closed}")
         return None if in_time else _refuse(NotRun.LATE, f"for {name} to be set up, not run")
+
+    def _not_fresh(self, running: CallActivity, name: str, end: float | None) -> Reply | None:
+        """Wait for weights that are not stale; returns a refusal when they do not come in time, or the rank ended."""
+        if not self._why_held:
+            return None
+        running.queue("weights")
+        with self._changed:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            in_time = self._changed.wait_for(lambda: not self._why_held or self._closed, left)
+            why = self._why_held
+        if self._closed:
+            return _refuse(NotRun.ENDED, f"{name} {self._closed}")
+        return None if in_time else _refuse(NotRun.LATE, f"for the weights of {name}, not run: {why}")
 
     def _cancel(self, call: str) -> Reply:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed.

@@ -29,6 +29,7 @@ from dljob.runtime.process.guard import EndCode, Guard, Lease, asleep_together, 
 from dljob.runtime.process.messages import (
     Call,
     Hello,
+    HoldOrder,
     HostSpec,
     LeaveOrder,
     LoadOrder,
@@ -135,6 +136,12 @@ class Host:
         self.load_weights(order)
 
     @ray.method(concurrency_group="ctl")
+    def hold(self, order: HoldOrder) -> None:
+        """Keep the calls of a rank waiting, or serve them again."""
+        self._must_be_heard(order.epoch, "hold")
+        self.hold_calls(order)
+
+    @ray.method(concurrency_group="ctl")
     def resize(self, order: SizesOrder) -> None:
         """Learn that roles have other numbers of ranks; the next calls of this host's ranks go to those."""
         self._must_be_heard(order.epoch, "resize")
@@ -186,6 +193,10 @@ class Host:
 
     def load_weights(self, order: LoadOrder) -> None:
         """Begin a load of weights. The base host has no ranks."""
+        del order
+
+    def hold_calls(self, order: HoldOrder) -> None:
+        """Keep the calls of a rank waiting, or serve them again. The base host serves none."""
         del order
 
     def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:

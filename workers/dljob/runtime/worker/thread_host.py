@@ -34,6 +34,7 @@ from dljob.runtime.process.messages import (
     CANCEL,
     CUT,
     Call,
+    HoldOrder,
     HostSpec,
     LeaveOrder,
     LoadOrder,
@@ -105,6 +106,8 @@ class ThreadHost(Host):
         self._numbers: dict[str, tuple[int, ...]] = {}
         """Role -> its number of ranks, and which, as told last."""
         self._lines: LineServer | None = None
+        self._hold = 0, 0, ""
+        """Incarnation and number of the last order about its calls, and why they wait; empty: they are served."""
         self._large = LargeAnswers()
         self._recall = ThreadInterrupt()
         self._left = 0
@@ -149,6 +152,7 @@ class ThreadHost(Host):
                 self._renew()
             self._start, self._order = start, order
             self._callee.trace = self._traces.of(start.rank)
+            self._hold_calls(start.incarnation, start.calls_held, start.why_held)
             activities.report_to(self.counters.slots[0], start.rank, start.incarnation)
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
@@ -428,6 +432,18 @@ class ThreadHost(Host):
     def load_weights(self, order: LoadOrder) -> None:
         """Begin a load of weights."""
         self._serving.load(order)
+
+    def hold_calls(self, order: HoldOrder) -> None:
+        """Keep the rank's calls waiting, or serve them again."""
+        with self._lock:
+            self._hold_calls(order.incarnation, order.number, order.why)
+
+    def _hold_calls(self, incarnation: int, number: int, why: str) -> None:
+        """Obey an order about an incarnation's calls, now or at its start. The caller holds the lock."""
+        self._hold = max(self._hold, (incarnation, number, why))
+        incarnation, _, why = self._hold
+        if self._start is not None and self._start.incarnation == incarnation:
+            self._callee.hold(why)
 
     def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
         """Report news about weights."""

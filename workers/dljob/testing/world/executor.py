@@ -10,6 +10,7 @@ from dljob.master.state.actions import (
     Action,
     CheckNodes,
     Finish,
+    HoldCalls,
     KillHost,
     KillSpare,
     LeaveGroup,
@@ -126,13 +127,13 @@ def end_actor(w: WorldState, actor: str) -> None:
 def effect(w: WorldState, action: Action) -> None:
     """Let an action take effect. An action to a process on a silent node waits until the node answers again."""
     # These are calls to a process: Ray delivers them once the node answers again.
-    if isinstance(action, StartRanks | StopRanks | LeaveGroup | LoadWeights) and _silent(w, action):
+    if isinstance(action, StartRanks | StopRanks | LeaveGroup | LoadWeights | HoldCalls) and _silent(w, action):
         w.later(Carry(action), 0.25)
         return
     _EFFECTS[type(action)](w, action)
 
 
-def _silent(w: WorldState, action: StartRanks | StopRanks | LeaveGroup | LoadWeights) -> bool:
+def _silent(w: WorldState, action: StartRanks | StopRanks | LeaveGroup | LoadWeights | HoldCalls) -> bool:
     # A stop names only the host, whose newest actor is meant.
     actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
     process = w.processes.get(actor)
@@ -290,5 +291,6 @@ _EFFECTS: dict[type, Callable[[WorldState, Any], None]] = {
     StopRanks: _stop,
     LeaveGroup: _leave_group,
     LoadWeights: weight_invariants.load,
+    HoldCalls: weight_invariants.hold,
     Release: _release,
 }

@@ -83,6 +83,8 @@ class Process:
     """Whether its user code ignores the request to leave a torch group."""
     held: tuple[tuple[int, int, int], ...] = ()
     """(rank, incarnation, version) of the weights that its ranks hold."""
+    holds: tuple[tuple[int, int, int, bool], ...] = ()
+    """(rank, incarnation, number, whether calls wait) of the last order about the calls of each rank."""
 
 
 @dataclass(frozen=True, slots=True)

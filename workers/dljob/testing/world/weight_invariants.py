@@ -1,14 +1,14 @@
 """Weights of servers: publications, loads, and the invariants of who gets requests.
 
-Nobody whom PrimeMaster tells as ready lags beyond `maxLag`, or holds weights of steps that the job has left when it
-went back to a cut; and a load leaves `minReady` ranks that are told so.
+Nobody whom PrimeMaster tells as ready, or has serve calls, lags beyond `maxLag`, or holds weights of steps that the job
+has left when it went back to a cut; and a load leaves `minReady` ranks that are told so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dljob.master.state.actions import Action, LoadWeights
+from dljob.master.state.actions import Action, HoldCalls, LoadWeights
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import CutQueue, choices
 from dljob.master.state.events import (
@@ -106,6 +106,17 @@ def load(w: WorldState, a: LoadWeights) -> None:
     w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, why))
 
 
+def hold(w: WorldState, a: HoldCalls) -> None:
+    """Let a rank keep calls waiting, or serve them."""
+    process = w.processes.get(a.actor)
+    if process is not None:
+        known = {(rank, incarnation): (number, held) for rank, incarnation, number, held in process.holds}
+        key = a.rank, a.incarnation
+        known[key] = max(known.get(key, (0, False)), (a.number, bool(a.why)))
+        holds = tuple((*key, *value) for key, value in sorted(known.items()))
+        w.processes[a.actor] = evolve(process, holds=holds)
+
+
 def _told(state: JobState, key: RankKey) -> bool:
     """Whether PrimeMaster tells a rank as one that gets requests, as far as its weights are concerned."""
     return state.ranks[key].phase is RankPhase.READY and not why_out(state, key)
@@ -150,7 +161,11 @@ def served(w: WorldState) -> Iterator[str]:
         for running in process.ranks:
             key = running.role, running.rank
             plan, newest = state.job.roles[running.role].plan.weights, state.roles[running.role].newest
-            if plan is None or newest is None or key not in state.ranks or not _told(state, key):
+            if plan is None or newest is None or key not in state.ranks:
+                continue
+            if (own := state.ranks[key]).phase.live and why_out(state, key) and not own.holds_calls:
+                yield f"weights: {key[0]}/{key[1]} serves calls, though {why_out(state, key)}"
+            if not _told(state, key):
                 continue
             if state.ranks[key].incarnation != running.incarnation:
                 continue
