@@ -360,8 +360,8 @@ def submit(
         )
     checkpoint = manifest.spec.checkpoint
     path = checkpoint.path if runner and checkpoint is not None else None
-    if path and (why := link_checkpoints(entry.folder, path, name, uid)):
-        log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, why)
+    if path and (obstacle := link_checkpoints(entry.folder, path, name, uid)):
+        log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, obstacle)
     try:
         made = launch(
             manifest,

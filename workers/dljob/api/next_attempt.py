@@ -57,8 +57,8 @@ def newest_step(folder: Path) -> int | None:
     from dljob.runtime.checkpoint.listing import rows, worlds
 
     with suppress(OSError):
-        found = (row for name, world in worlds(folder / CHECKPOINTS) for row in rows(name, world))
-        return max((row.mark.step for row in found if row.state in ("whole", "unchecked")), default=None)
+        checkpoints = (row for name, world in worlds(folder / CHECKPOINTS) for row in rows(name, world))
+        return max((row.mark.step for row in checkpoints if row.state in ("whole", "unchecked")), default=None)
     return None
 
 
@@ -67,8 +67,8 @@ def _carried(record: RegistryEntry, attempt: int) -> str:
     state = status.get("carry")
     if not isinstance(state, dict) or "v" not in state:
         return ""
-    kept = {key: value for key, value in state.items() if key not in _COUNTS}
-    return json.dumps({"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": kept})
+    handed_on = {key: value for key, value in state.items() if key not in _COUNTS}
+    return json.dumps({"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": handed_on})
 
 
 def set_aside(attempt: NextAttempt) -> None:

@@ -227,14 +227,14 @@ def _without_later_master_restarts(faults: Sequence[Json]) -> tuple[Sequence[Jso
 
     Such a restart is no cause of that failure, and delays its end by less than a second.
     """
-    kept = len(faults)
-    while kept > 1 and _is_master_restart(faults[kept - 1]):
-        kept -= 1
-    failure, restarts = faults[kept - 1], faults[kept:]
+    count = len(faults)
+    while count > 1 and _is_master_restart(faults[count - 1]):
+        count -= 1
+    failure, restarts = faults[count - 1], faults[count:]
     recovered_at = str(failure.get("recoveredAt") or "")
     if not restarts or (recovered_at and recovered_at < str(restarts[-1].get("detectedAt"))):
         return faults, []
-    return faults[:kept], [str(restart.get("firstCause")) for restart in restarts]
+    return faults[:count], [str(restart.get("firstCause")) for restart in restarts]
 
 
 def _is_master_restart(fault: Json) -> bool:

@@ -212,10 +212,10 @@ def calls_that_wait(world):
             for start in one.ranks:
                 if one.host.role == "s":
                     told[start.rank] = max(
-                        told.get(start.rank, ()), (start.incarnation, start.calls_held, start.why_held)
+                        told.get(start.rank, ()), (start.incarnation, start.calls_held, start.hold_reason)
                     )
         elif isinstance(one, act.HoldCalls):
-            told[one.rank] = max(told.get(one.rank, ()), (one.incarnation, one.number, one.why))
+            told[one.rank] = max(told.get(one.rank, ()), (one.incarnation, one.number, one.reason))
     return {rank: why for rank, (_, _, why) in sorted(told.items()) if why}
 
 
@@ -258,7 +258,7 @@ def test_a_new_prime_master_repeats_which_calls_wait():
     assert again == world.of(act.HoldCalls)[-2:]
     world.settle()
     again = [one for one in reissue(world.state, world.now) if isinstance(one, act.HoldCalls)]
-    assert [(one.rank, one.number, one.why) for one in again] == [(0, 2, ""), (1, 2, "")]
+    assert [(one.rank, one.number, one.reason) for one in again] == [(0, 2, ""), (1, 2, "")]
 
 
 def test_late_and_foreign_news_change_nothing():

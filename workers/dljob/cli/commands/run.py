@@ -82,11 +82,11 @@ def run(
         from dljob.cli.detach import start
 
         return start(manifest, folder, pretend=pretend, replace=replace, resume=_job_of(resume), form=form)
-    made = _runner(manifest)(
+    runner = _runner(manifest)(
         *(manifest, folder), faults=faults, pretend=pretend, form=form, shown=shown, replace=replace,
         resume=_job_of(resume),
     )  # fmt: skip
-    return made.run()
+    return runner.run()
 
 
 def _job_of(resume: bool | str) -> str | None:  # noqa: FBT001 - a flag with or without a value

@@ -253,7 +253,7 @@ def order(
                 device_index=device_index,
                 ports=tuple((name, int(address.rpartition(":")[2])) for name, address in own.addresses),
                 calls_held=own.calls_held,
-                why_held=staleness.why_out(d, (host.role, rank)) if own.holds_calls else "",
+                hold_reason=staleness.why_out(d, (host.role, rank)) if own.holds_calls else "",
             )
         )
     generation = d.roles[host.role].generation

@@ -57,13 +57,13 @@ def who_loads(
     probed = bool(role.ports) or role.readiness is not None
     found: list[LoadDecision] = []
     serve, behind = 0, list[tuple[int, int]]()
-    for rank, own in ranks.items():
-        held = own.weights or _NONE
-        if own.phase is not RankPhase.READY or held.loading is not None:
+    for rank, rank_state in ranks.items():
+        held = rank_state.weights or _NONE
+        if rank_state.phase is not RankPhase.READY or held.loading is not None:
             continue
         stale = staleness.why_stale(plan, newest, held)
         # A rank without ports and probe is called as long as it lives.
-        gets = own.serving or not probed
+        gets = rank_state.serving or not probed
         serve += gets and not stale
         if held.at >= newest.at or (held.retry_at is not None and held.retry_at > now):
             continue
@@ -95,12 +95,12 @@ def shown(state: JobState, key: RankKey) -> Mapping[str, Any]:
     """Return what the status tells of a rank's weights; nothing for a role that loads none."""
     if state.job.roles[key[0]].plan.weights is None:
         return {}
-    own, why, live = state.ranks[key].weights or _NONE, staleness.why_out(state, key), state.ranks[key].phase.live
-    told = "Loading" if own.loading is not None else "Stale" if why else "Fresh"
+    held, why, live = state.ranks[key].weights or _NONE, staleness.why_out(state, key), state.ranks[key].phase.live
+    told = "Loading" if held.loading is not None else "Stale" if why else "Fresh"
     return {
         "weights": {
             "state": told if live else "None",
-            "version": own.version if own.at and live else None,
+            "version": held.version if held.at and live else None,
             "newest": newest.version if (newest := state.roles[key[0]].newest) else None,
             **({"why": why} if why and live else {}),
         }
@@ -111,22 +111,30 @@ def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
     """Yield when failed loads are ordered again."""
     for role in s.job.loading:
         for rank in s.job.roles[role].ranks:
-            own, newest = s.ranks[role, rank], s.roles[role].newest
-            if own.weights is None or own.phase is not RankPhase.READY or own.weights.loading is not None:
+            rank_state, newest = s.ranks[role, rank], s.roles[role].newest
+            if (
+                rank_state.weights is None
+                or rank_state.phase is not RankPhase.READY
+                or rank_state.weights.loading is not None
+            ):
                 continue
             # Who holds the newest, or what a restore left as the newest, loads nothing: its timer would never stop.
-            if newest is not None and own.weights.at < newest.at:
-                yield own.weights.retry_at
+            if newest is not None and rank_state.weights.at < newest.at:
+                yield rank_state.weights.retry_at
 
 
 def orders(d: StateTransaction) -> Iterator[LoadWeights | HoldCalls]:
     """Yield the loads that have no answer, and whether calls wait, for a new epoch: it repeats them."""
     for role in d.job.loading:
         for rank in d.facts(role).ranks:
-            own = d.ranks[role, rank]
-            if own.phase is RankPhase.READY and own.weights is not None and own.weights.loading is not None:
-                yield _order(d, (role, rank), own.weights.loading)
-            if own.phase.live and d.facts(role).plan.host is HostKind.THREAD:
+            rank_state = d.ranks[role, rank]
+            if (
+                rank_state.phase is RankPhase.READY
+                and rank_state.weights is not None
+                and rank_state.weights.loading is not None
+            ):
+                yield _order(d, (role, rank), rank_state.weights.loading)
+            if rank_state.phase.live and d.facts(role).plan.host is HostKind.THREAD:
                 yield _hold_order(d, (role, rank))
 
 
@@ -150,39 +158,44 @@ def published(d: StateTransaction, event: WeightsPublished) -> None:
     with d.many():
         for rank in d.facts(event.role).ranks:
             # A load that failed may go well with another version.
-            own = d.ranks[event.role, rank]
-            if own.weights is not None and own.weights.retry_at is not None:
-                d.set_rank((event.role, rank), evolve(own, weights=evolve(own.weights, retry_at=None)))
+            rank_state = d.ranks[event.role, rank]
+            if rank_state.weights is not None and rank_state.weights.retry_at is not None:
+                d.set_rank((event.role, rank), evolve(rank_state, weights=evolve(rank_state.weights, retry_at=None)))
             d.touched.ranks.add((event.role, rank))
     d.because(f"{event.role}: version {event.version} of its weights is the newest")
 
 
 def _served(d: StateTransaction, role: str, at: float) -> None:
     """Note how old the earliest event is that a rank of the role serves from now on, as the first one."""
-    own = d.roles[role]
-    if times := [since for published_at, since in own.unserved if published_at <= at]:
-        rest = tuple(one for one in own.unserved if one[0] > at)
-        d.set_role(role, evolve(own, unserved=rest, served_lag_s=round(max(0.0, d.now - min(times)), 3)))
+    role_state = d.roles[role]
+    if times := [since for published_at, since in role_state.unserved if published_at <= at]:
+        rest = tuple(one for one in role_state.unserved if one[0] > at)
+        d.set_role(role, evolve(role_state, unserved=rest, served_lag_s=round(max(0.0, d.now - min(times)), 3)))
 
 
 def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     """Take the answer of a load: the rank holds the version, or tries again after a pause."""
     key = (event.role, event.rank)
-    own = d.ranks.get(key)
-    if own is None or own.incarnation != event.incarnation or own.weights is None or own.weights.loading is None:
+    rank_state = d.ranks.get(key)
+    if (
+        rank_state is None
+        or rank_state.incarnation != event.incarnation
+        or rank_state.weights is None
+        or rank_state.weights.loading is None
+    ):
         return
-    if own.weights.loading.at != event.at:
+    if rank_state.weights.loading.at != event.at:
         return
-    before = own.weights
+    before = rank_state.weights
     if before.left:
         kept = evolve(before, loading=None, left="") if event.untouched else RankWeights(why=event.why or before.left)
-        d.set_rank(key, evolve(own, weights=kept))
+        d.set_rank(key, evolve(rank_state, weights=kept))
         return
     if not event.why:
         _served(d, event.role, event.at)
-        d.set_rank(key, evolve(own, weights=RankWeights(event.version, event.at)))
+        d.set_rank(key, evolve(rank_state, weights=RankWeights(event.version, event.at)))
         # A rank's ordinary loads are no news: one for each version and engine.
-        if before.failures or (own.incarnation > 1 and not before.at):
+        if before.failures or (rank_state.incarnation > 1 and not before.at):
             d.note(reasons.WEIGHTS_LOADED, f"{event.role}/{event.rank}", f"holds version {event.version}")
         return
     failures = before.failures + 1
@@ -190,7 +203,7 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     # Nobody knows what a rank holds after a load that went wrong.
     held = before if event.untouched else RankWeights()
     failed = evolve(held, loading=None, failures=failures, retry_at=d.now + pause, why=event.why)
-    d.set_rank(key, evolve(own, weights=failed))
+    d.set_rank(key, evolve(rank_state, weights=failed))
     d.wake_at(d.now + pause)
     said = f"version {event.version} was not loaded, again in {pause:g} s: {event.why}"
     d.note(reasons.WEIGHTS_STALE, f"{event.role}/{event.rank}", said)
@@ -209,13 +222,13 @@ def cut_restored(d: StateTransaction, cut: int, of: Mapping[str, PublishedWeight
     again: its channel may still have it.
     """
     for role in d.job.loading:
-        own = d.roles[role]
-        if own.newest is None:
+        role_state = d.roles[role]
+        if role_state.newest is None:
             continue
         back = of.get(role)
         at = back.at if back is not None else 0.0
-        until = max(own.newest.at, own.weights_left_at)
-        d.set_role(role, evolve(own, newest=back, weights_left_at=until))
+        until = max(role_state.newest.at, role_state.weights_left_at)
+        d.set_role(role, evolve(role_state, newest=back, weights_left_at=until))
         left = [rank for rank in d.facts(role).ranks if _leave(d, (role, rank), at, cut)]
         if left:
             _tell_left(d, role, left, cut)
@@ -232,19 +245,19 @@ def _tell_left(d: StateTransaction, role: str, left: Sequence[int], cut: int) ->
 def _leave(d: StateTransaction, key: RankKey, at: float, cut: int) -> bool:
     """Leave what a rank holds or loads if it was published later than `at`; return whether it was."""
     rank = d.ranks[key]
-    own = rank.weights
-    if own is None:
+    held = rank.weights
+    if held is None:
         return False
     where = f"the job went back to cut {cut}" if cut else "the job began anew"
-    made = own
-    if own.at > at:
-        made = RankWeights(loading=own.loading, left=own.left, why=f"it holds version {own.version}, and {where}")
-    if own.loading is not None and own.loading.at > at:
+    made = held
+    if held.at > at:
+        made = RankWeights(loading=held.loading, left=held.left, why=f"it holds version {held.version}, and {where}")
+    if held.loading is not None and held.loading.at > at:
         # It is waited for: an engine that is asked for two loads at a time may end with either.
-        made = evolve(made, left=f"it loaded version {own.loading.version}, and {where}")
+        made = evolve(made, left=f"it loaded version {held.loading.version}, and {where}")
     # The version of the cut may be loaded at once.
     d.set_rank(key, evolve(rank, weights=evolve(made, retry_at=None)))
-    return made is not own
+    return made is not held
 
 
 def why_left(s: JobState | StateTransaction, by: Iterable[tuple[str, int]]) -> str:
@@ -253,9 +266,9 @@ def why_left(s: JobState | StateTransaction, by: Iterable[tuple[str, int]]) -> s
         role, _, rank = name.rpartition("/")
         if name in s.cuts.pending or role in s.cuts.pending:
             return f"{name} has not gone back to cut {s.cuts.back} yet"
-        own = s.ranks.get((role, int(rank)))
-        if own is not None and life < own.incarnation and (name in s.saves or role in s.saves):
-            return f"it is of process {life} of {name}, and {own.incarnation} has gone back to cut {s.cuts.back}"
+        rank_state = s.ranks.get((role, int(rank)))
+        if rank_state is not None and life < rank_state.incarnation and (name in s.saves or role in s.saves):
+            return f"it is of process {life} of {name}, and {rank_state.incarnation} has gone back to cut {s.cuts.back}"
     return ""
 
 
@@ -274,9 +287,9 @@ def _hold_calls(d: StateTransaction, role: str) -> None:
     """Tell the ranks of a role whose weights have become stale, or fresh, to keep calls waiting, or to serve them."""
     for rank in d.facts(role).ranks:
         key = role, rank
-        own = d.ranks[key]
-        if own.phase.live and bool(staleness.why_out(d, key)) is not own.holds_calls:
-            d.set_rank(key, evolve(own, calls_held=own.calls_held + 1))
+        rank_state = d.ranks[key]
+        if rank_state.phase.live and bool(staleness.why_out(d, key)) is not rank_state.holds_calls:
+            d.set_rank(key, evolve(rank_state, calls_held=rank_state.calls_held + 1))
             d.do(_hold_order(d, key))
 
 
@@ -284,10 +297,14 @@ def tick(d: StateTransaction) -> None:
     """Order the loads whose pause is over."""
     for role in d.job.loading:
         for rank in d.facts(role).ranks:
-            own = d.ranks[role, rank]
-            if own.weights is not None and own.weights.retry_at is not None and own.weights.retry_at <= d.now:
+            rank_state = d.ranks[role, rank]
+            if (
+                rank_state.weights is not None
+                and rank_state.weights.retry_at is not None
+                and rank_state.weights.retry_at <= d.now
+            ):
                 # Where others have to load first, a change of theirs brings its turn: a timer would be due for ever.
-                d.set_rank((role, rank), evolve(own, weights=evolve(own.weights, retry_at=None)))
+                d.set_rank((role, rank), evolve(rank_state, weights=evolve(rank_state.weights, retry_at=None)))
     _begin(d, d.job.loading)
 
 
@@ -303,9 +320,9 @@ def _order_all(d: StateTransaction, role: str, newest: PublishedWeights, found: 
     words: dict[str, list[int]] = {}
     for one in found:
         key = role, one.rank
-        own = d.ranks[key]
-        held = evolve(own.weights or _NONE, loading=newest, retry_at=None)
-        d.set_rank(key, evolve(own, weights=held))
+        rank_state = d.ranks[key]
+        held = evolve(rank_state.weights or _NONE, loading=newest, retry_at=None)
+        d.set_rank(key, evolve(rank_state, weights=held))
         d.do(_order(d, key, newest))
         words.setdefault(one.why, []).append(one.rank)
     for why, ranks in words.items():
@@ -314,12 +331,16 @@ def _order_all(d: StateTransaction, role: str, newest: PublishedWeights, found: 
 
 def _order(s: JobState | StateTransaction, key: RankKey, version: PublishedWeights) -> LoadWeights:
     host = s.job.roles[key[0]].host_of(key[1])
-    own = s.hosts[host]
-    return LoadWeights(host, own.life, own.actor, key[1], s.ranks[key].incarnation, version.version, version.at)
+    host_state = s.hosts[host]
+    return LoadWeights(
+        host, host_state.life, host_state.actor, key[1], s.ranks[key].incarnation, version.version, version.at
+    )
 
 
 def _hold_order(d: StateTransaction, key: RankKey) -> HoldCalls:
     host = d.facts(key[0]).host_of(key[1])
-    own = d.hosts[host]
+    host_state = d.hosts[host]
     rank = d.ranks[key]
-    return HoldCalls(*(host, own.life, own.actor, key[1], rank.incarnation, rank.calls_held), staleness.why_out(d, key))
+    return HoldCalls(
+        *(host, host_state.life, host_state.actor, key[1], rank.incarnation, rank.calls_held), staleness.why_out(d, key)
+    )

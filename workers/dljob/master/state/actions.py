@@ -81,7 +81,7 @@ class RankStart:
     """Number of nodes that the role spans. It cannot be computed from group counts: groups may share a node."""
     calls_held: int = 0
     """Number of the order about its calls that holds at its start (`HoldCalls.number`)."""
-    why_held: str = ""
+    hold_reason: str = ""
     """Why its calls wait; empty: they are served."""
 
 
@@ -181,7 +181,7 @@ class HoldCalls:
     """A newer process of the rank ignores the order."""
     number: int
     """Of two orders that overtake each other the one with the higher number counts (`RankState.calls_held`)."""
-    why: str
+    reason: str
     """Why calls wait; empty: they are served."""
 
 

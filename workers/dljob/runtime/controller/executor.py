@@ -336,7 +336,7 @@ class Executor:
         await self.hosts.tell(action.actor, "load", order)
 
     async def _hold(self, action: ac.HoldCalls) -> None:
-        order = HoldOrder(self._epoch(), action.rank, action.incarnation, action.number, action.why)
+        order = HoldOrder(self._epoch(), action.rank, action.incarnation, action.number, action.reason)
         await self.hosts.tell(action.actor, "hold", order)
 
     async def _relaunch(self, action: ac.RelaunchNode) -> None:

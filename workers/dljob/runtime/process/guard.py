@@ -138,8 +138,8 @@ class Guard:
             before, looked_at = looked_at, boottime()
             # First of all: the lease may have run out while this process was stopped.
             if self._lease.over:
-                why = f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over"
-                end(EndCode.LEASE_OVER, why + _words_of_pause(looked_at - before))
+                cause = f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over"
+                end(EndCode.LEASE_OVER, cause + _words_of_pause(looked_at - before))
             if self._raylet in ready:
                 full = f"; {shared_memory.SHM} is full, of which a raylet dies" if shared_memory.is_full() else ""
                 end(EndCode.RAYLET_GONE, f"the raylet of this node is gone{full}")

@@ -184,7 +184,7 @@ class HoldOrder:
     rank: int
     incarnation: int
     number: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class RpcServer:
         # One lock for all: what a call waits for (setup, the end, a cancel) is changed under it.
         self._changed = threading.Condition()
         self._open = False
-        self._why_held = ""
+        self._hold_reason = ""
         """Why calls wait, but of methods that take any weights; empty: they are served."""
         self._object: Any = None
         self._closed = ""
@@ -73,10 +73,10 @@ class RpcServer:
             self._object, self._open = instance, True
             self._changed.notify_all()
 
-    def hold(self, why: str) -> None:
+    def hold(self, reason: str) -> None:
         """Keep calls waiting for a reason, but of methods that take any weights; serve them again without one."""
         with self._changed:
-            self._why_held = why
+            self._hold_reason = reason
             self._changed.notify_all()
 
     def close(self, outcome: Outcome, *, cut: bool = False) -> None:
@@ -205,16 +205,16 @@ class RpcServer:
 
     def _not_fresh(self, running: CallActivity, name: str, end: float | None) -> Reply | None:
         """Wait for weights that are not stale; returns a refusal when they do not come in time, or the rank ended."""
-        if not self._why_held:
+        if not self._hold_reason:
             return None
         running.queue("weights")
         with self._changed:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            in_time = self._changed.wait_for(lambda: not self._why_held or self._closed, left)
-            why = self._why_held
+            wait_s = None if end is None else max(0.0, end - time.monotonic())
+            in_time = self._changed.wait_for(lambda: not self._hold_reason or self._closed, wait_s)
+            reason = self._hold_reason
         if self._closed:
             return _refuse(NotRun.ENDED, f"{name} {self._closed}")
-        return None if in_time else _refuse(NotRun.LATE, f"for the weights of {name}, not run: {why}")
+        return None if in_time else _refuse(NotRun.LATE, f"for the weights of {name}, not run: {reason}")
 
     def _cancel(self, call: str) -> Reply:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed.

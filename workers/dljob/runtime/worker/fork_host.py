@@ -300,8 +300,8 @@ class ForkHost(Host):
         """
         if incarnation > self._known(number):
             self._barred[number] = incarnation
-            said = Outcome(ok=True, message=f"not started, as ordered ({reason})")
-            self._last_report = self.reports.add(number, incarnation, 0, said)
+            outcome = Outcome(ok=True, message=f"not started, as ordered ({reason})")
+            self._last_report = self.reports.add(number, incarnation, 0, outcome)
 
     def _ask_to_end(self, rank: _Rank, reason: str) -> None:
         """Note that a rank is to end: it is not forked any more."""

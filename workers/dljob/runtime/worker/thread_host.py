@@ -152,7 +152,7 @@ class ThreadHost(Host):
                 self._renew()
             self._start, self._order = start, order
             self._callee.trace = self._traces.of(start.rank)
-            self._hold_calls(start.incarnation, start.calls_held, start.why_held)
+            self._hold_calls(start.incarnation, start.calls_held, start.hold_reason)
             activities.report_to(self.counters.slots[0], start.rank, start.incarnation)
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
@@ -164,8 +164,8 @@ class ThreadHost(Host):
             for number, incarnation in latest.items():
                 if incarnation > max(self._left, 0 if start is None else start.incarnation):
                     self._left = incarnation
-                    said = Outcome(ok=True, message=f"not started, as ordered ({order.reason})")
-                    self.reports.add(number, incarnation, os.getpid(), said)
+                    outcome = Outcome(ok=True, message=f"not started, as ordered ({order.reason})")
+                    self.reports.add(number, incarnation, os.getpid(), outcome)
                     return
         # A late order is not about a later incarnation.
         if (
@@ -436,14 +436,14 @@ class ThreadHost(Host):
     def hold_calls(self, order: HoldOrder) -> None:
         """Keep the rank's calls waiting, or serve them again."""
         with self._lock:
-            self._hold_calls(order.incarnation, order.number, order.why)
+            self._hold_calls(order.incarnation, order.number, order.reason)
 
-    def _hold_calls(self, incarnation: int, number: int, why: str) -> None:
+    def _hold_calls(self, incarnation: int, number: int, reason: str) -> None:
         """Obey an order about an incarnation's calls, now or at its start. The caller holds the lock."""
-        self._hold = max(self._hold, (incarnation, number, why))
-        incarnation, _, why = self._hold
+        self._hold = max(self._hold, (incarnation, number, reason))
+        incarnation, _, reason = self._hold
         if self._start is not None and self._start.incarnation == incarnation:
-            self._callee.hold(why)
+            self._callee.hold(reason)
 
     def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
         """Report news about weights."""

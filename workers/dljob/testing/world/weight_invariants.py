@@ -110,9 +110,9 @@ def hold(w: WorldState, a: HoldCalls) -> None:
     """Let a rank keep calls waiting, or serve them."""
     process = w.processes.get(a.actor)
     if process is not None:
-        known = {(rank, incarnation): (number, held) for rank, incarnation, number, held in process.holds}
+        known = {(rank, incarnation): (number, waits) for rank, incarnation, number, waits in process.holds}
         key = a.rank, a.incarnation
-        known[key] = max(known.get(key, (0, False)), (a.number, bool(a.why)))
+        known[key] = max(known.get(key, (0, False)), (a.number, bool(a.reason)))
         holds = tuple((*key, *value) for key, value in sorted(known.items()))
         w.processes[a.actor] = evolve(process, holds=holds)
 
@@ -163,7 +163,7 @@ def served(w: WorldState) -> Iterator[str]:
             plan, newest = state.job.roles[running.role].plan.weights, state.roles[running.role].newest
             if plan is None or newest is None or key not in state.ranks:
                 continue
-            if (own := state.ranks[key]).phase.live and why_out(state, key) and not own.holds_calls:
+            if (rank_state := state.ranks[key]).phase.live and why_out(state, key) and not rank_state.holds_calls:
                 yield f"weights: {key[0]}/{key[1]} serves calls, though {why_out(state, key)}"
             if not _told(state, key):
                 continue
