@@ -69,14 +69,14 @@ def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path
     ray, job = tmp_path / "ray", tmp_path / "job"
     job.mkdir()
     assert keep_logs(ray, job) is None
-    for folder in ("session_1/logs", "n1/session_1/logs"):
+    for folder in ("n0/session_1/logs", "n1/session_1/logs"):
         (ray / folder).mkdir(parents=True)
         for name in ("raylet.err", "worker-1.out"):
             (ray / folder / name).write_text(f"{folder} {name}")
-    (ray / "session_latest").symlink_to("session_1")
+    (ray / "n0/session_latest").symlink_to("session_1")
     assert keep_logs(ray, job) == job / "ray-logs"
     kept = {file.name: file.read_text() for file in (job / "ray-logs").iterdir()}
-    assert kept == {"head-raylet.err": "session_1/logs raylet.err", "n1-raylet.err": "n1/session_1/logs raylet.err"}
+    assert kept == {"head-raylet.err": "n0/session_1/logs raylet.err", "n1-raylet.err": "n1/session_1/logs raylet.err"}
 
 
 def test_no_ray_starts_where_loopback_is_down() -> None:

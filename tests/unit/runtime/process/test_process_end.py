@@ -81,6 +81,13 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
             "w/0: process gone, cause unknown (its host ended itself: LEASE_OVER)",
             "Unknown",
         ),
+        (
+            EndCode.LEASE_OVER << 8,
+            "step 7\n[dljob] 05:10:41 pid 48 ends with code 71: the lease is over; its code held the GIL at g.py:5 in f\n",
+            "w/0: process gone, cause unknown (its host ended itself: the lease is over; its code held the GIL at g.py:5 in"
+            " f)",
+            "Unknown",
+        ),
     ],
 )
 def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(

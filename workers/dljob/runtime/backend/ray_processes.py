@@ -144,7 +144,7 @@ def keep_logs(ray: Path, job: Path) -> Path | None:
         with suppress(OSError):
             text = "".join(_tail(log))
             target.mkdir(mode=0o700, exist_ok=True)
-            name = "head" if node.startswith("session_") else node
+            name = "head" if node == "n0" else node
             (target / f"{name}-{log.name}").write_text(text, encoding="utf-8")
     return target if target.is_dir() else None
 

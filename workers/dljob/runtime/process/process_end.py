@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import struct
 import time
@@ -27,6 +28,8 @@ _INFO = struct.Struct("=Q52xi")
 _EXIT = 1 << 3
 WITHIN_S = 0.1
 """Seconds to wait for the status: a process closes its sockets, which shows its death, a moment before it has one."""
+_LAST_WORDS = re.compile(r"pid \d+ ends with code \d+: (.+)")
+"""The line that `guard.end` writes, in which a process says why it ends itself."""
 _PAUSE_S = 0.002
 
 
@@ -73,6 +76,7 @@ def with_status(vanished: Outcome, status: int, tail: str, code_dir: str = "") -
     if ended.ok:
         return replace(vanished, message="its process exited with code 0")
     if status_code(status) in set(EndCode):
-        return replace(vanished, message=f"its host ended itself: {EndCode(status_code(status)).name}")
+        words = next(reversed(_LAST_WORDS.findall(tail)), EndCode(status_code(status)).name)
+        return replace(vanished, message=f"its host ended itself: {words}")
     clue = Clue(Source.BACKEND.value, vanished.detail)
     return replace(ended, clues=(*vanished.clues, clue) if vanished.detail else vanished.clues)
