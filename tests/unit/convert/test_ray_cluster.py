@@ -56,6 +56,8 @@ def test_a_group_has_all_machines_from_the_start(group: dict[str, Any], scaled: 
     text = cluster(enableInTreeAutoscaling=scaled, workerGroupSpecs=[workers(**group)])
     assert spec_of(text).node_groups[1].replicas == count
     assert not dropped(text)
+    enlarged = [one for one in job(text, GIVEN).remarks if "machines from the start, and not" in one]
+    assert bool(enlarged) is (count == 5)
 
 
 def test_an_empty_group_is_named() -> None:

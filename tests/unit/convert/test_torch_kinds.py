@@ -98,12 +98,44 @@ def test_ranks_of_a_pod_are_what_its_line_says(said: tuple[str, ...], ranks: int
     assert role.replicas == 4 * (ranks if said else 4), "Kubeflow's operator sets PET_NPROC_PER_NODE=auto"
 
 
-def test_an_elastic_policy_gives_the_bounds() -> None:
-    """From the fewest to the most pods."""
-    elastic = {"minReplicas": 2, "maxReplicas": 6, "nProcPerNode": 2, "maxRestarts": 7, "rdzvBackend": "c10d"}
-    (role,) = spec_of(pytorch(pod("torchrun", "/work/train.py"), elasticPolicy=elastic)).roles
-    assert (role.min_replicas, role.replicas, role.max_replicas) == (4, 12, 12)
+@pytest.mark.parametrize("line", [("torchrun", "--nproc_per_node=2", "/work/train.py"), ("python", "/work/train.py")])
+@pytest.mark.parametrize("shared", [True, False], ids=["one group", "master apart"])
+def test_an_elastic_job_starts_with_its_replicas(line: tuple[str, ...], *, shared: bool) -> None:
+    """Of an elasticPolicy only the bounds are carried: its most pods are there once somebody scales it."""
+    elastic = {"minReplicas": 2, "maxReplicas": 64, "maxRestarts": 7, "rdzvBackend": "c10d"}
+    text = pytorch(pod(*line), elasticPolicy=elastic)
+    spec = spec_of(text if shared else text.replace("nvidia.com/gpu: 4", "nvidia.com/gpu: 2", 1))
+    each = 2 if line[0] == "torchrun" else 1
+    (role,) = spec.roles
+    assert (role.min_replicas, role.replicas, role.max_replicas) == (2 * each, 4 * each, 64 * each)
     assert role.restart_policy.max_restarts == 7
+    groups = [(group.name, group.min_replicas, group.replicas, group.max_replicas) for group in spec.node_groups]
+    assert groups == ([("worker", 2, 4, 64)] if shared else [("worker", None, 1, None), ("worker-2", 1, 3, 63)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "nnodes", "bounds"),
+    [
+        ("JobSet", "1:64", (1, 2, 64)),
+        ("ElasticJob", "2:16", (2, 2, 16)),
+        ("PyTorchJob", "1:8", (1, 2, 8)),
+        ("JobSet", "1:2", (1, 2, 2)),
+    ],
+)
+def test_a_range_of_machines_on_the_line_gives_bounds_alone(
+    kind: str, nnodes: str, bounds: tuple[int, int, int]
+) -> None:
+    """The job starts with the pods that its manifest has."""
+    template = pod("torchrun", f"--nnodes={nnodes}", "--nproc_per_node=1", "/work/train.py")
+    workers = {"replicas": 2, "template": template}
+    text = {
+        "JobSet": job_set(("torchrun", f"--nnodes={nnodes}", "/work/train.py"), parallelism=2, completions=2),
+        "ElasticJob": manifest("elastic.iml.github.io/v1alpha1", kind, {"replicaSpecs": {"worker": workers}}),
+        "PyTorchJob": manifest("kubeflow.org/v1", kind, {"pytorchReplicaSpecs": {"Worker": workers}}),
+    }[kind]
+    spec = spec_of(text)
+    for one in (spec.roles[0], spec.node_groups[0]):
+        assert (one.min_replicas, one.replicas, one.max_replicas) == bounds
 
 
 def test_a_shell_keeps_what_stands_around_torchrun() -> None:

@@ -130,6 +130,11 @@ def _replicas(draft: Draft, loc: Loc, group: Loc, *, scaled: bool) -> None:
         if said["replicas"] == 0:
             source.drop((*loc, "replicas"), "a node group has at least one machine: delete it if none is meant")
     draft.put((*group, "replicas"), count * hosts)
+    if count > max(first, 1):
+        name = draft.get((*group, "name"))
+        draft.remarks.append(
+            f"{name} has {count * hosts} machines from the start, and not {first * hosts}: {_AUTOSCALER}"
+        )
     for key in ("replicas", "minReplicas", "maxReplicas"):
         at = (*loc, key)
         if at in source.fates or said[key] is None:

@@ -74,7 +74,7 @@ def build(draft: Draft, world: PodWorld) -> None:
         if found is None:
             _plain(draft, world, pods, line)
         else:
-            _torchrun(draft, world, first, _set_around(draft, world, pods, line, found))
+            _torchrun(draft, world, pods, _set_around(draft, world, pods, line, found))
     except UsageError as error:
         raise UnfitError(first.loc, f"torchrun: {error.message}", error.hint) from None
     place_env(draft, pods, world.role)
@@ -105,11 +105,14 @@ def _machines(draft: Draft, world: PodWorld) -> list[ConvertedPod]:
         pods.append(machine(draft, part.template, at, part.manner))
     if count:
         draft.put((*pods[0].group, "replicas"), first.pods + count)
-    if world.bounds and world.bounds[0] < world.bounds[1]:
-        draft.put((*pods[0].group, "replicas"), world.bounds[1])
-        for key, number in zip(("minReplicas", "maxReplicas"), world.bounds, strict=True):
-            draft.put((*pods[0].group, key), number)
     return pods
+
+
+def _bound_machines(draft: Draft, world: PodWorld, group: Loc, least: int, most: int) -> None:
+    """Let the machines at `group` be fewer or more while the job runs; it starts with as many as there are pods."""
+    others = _pods(world) - draft.get((*group, "replicas"))
+    for key, number in (("minReplicas", least), ("maxReplicas", most)) if least < most else ():
+        draft.put((*group, key), max(1, number - others))
 
 
 def _as_first(draft: Draft, first: Loc, other: Loc) -> None:
@@ -234,7 +237,8 @@ def _ranks(pod: ConvertedPod, said: str) -> int:
     return max(1, parse_cpu(pod.cpu) // GRAIN) if pod.cpu else 1
 
 
-def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.Torchrun) -> None:
+def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found: command.Torchrun) -> None:
+    pod = pods[0]
     words, checked = _without_dlrover(found.words)
     found = replace(found, words=tuple(words))
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
@@ -242,13 +246,14 @@ def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.T
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
     line = torchrun_line.read(found.words, {"PET_NPROC_PER_NODE": beside})
     each = _ranks(pod, line.nproc_per_node)
-    least, most = _bounds(draft, world, line.nnodes, pod)
+    least, most = _bounds(world, line.nnodes)
+    _bound_machines(draft, world, pods[-1].group, least, most)
     options = [
         *("--to", "kubernetes", "--no-upload", "--name", "x", "--accelerator", _share(pod, each)),
         *(f"--nnodes={least}:{most}", f"--nproc-per-node={each}", f"--role={world.name}", *world.options),
     ]
     made = command.torch_role(found, options, environ, world.workdir or pod.workdir)
-    role: dict[str, Any] = {**made.role, "name": world.name}
+    role: dict[str, Any] = {**made.role, "name": world.name, "replicas": _pods(world) * each}
     if checked:
         role["comm"] = {**role.get("comm", {}), "preCheck": True}
     if world.restarts is not None:
@@ -263,7 +268,7 @@ def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.T
     _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
 
 
-def _bounds(draft: Draft, world: PodWorld, nnodes: str, pod: ConvertedPod) -> tuple[int, int]:
+def _bounds(world: PodWorld, nnodes: str) -> tuple[int, int]:
     """Return the fewest and the most pods: of the kind, else of a range on the line, else as many as there are."""
     pods = _pods(world)
     if world.bounds:
@@ -271,11 +276,7 @@ def _bounds(draft: Draft, world: PodWorld, nnodes: str, pod: ConvertedPod) -> tu
     matched = re.fullmatch(r"(\d+):(\d+)", nnodes)
     if not matched or int(matched[2]) < 2 or int(matched[1]) >= int(matched[2]):
         return pods, pods
-    bounds = min(int(matched[1]), pods), max(int(matched[2]), pods)
-    for key, number in zip(("minReplicas", "maxReplicas"), bounds, strict=True):
-        draft.put((*pod.group, key), number)
-    draft.put((*pod.group, "replicas"), bounds[1])
-    return bounds
+    return min(int(matched[1]), pods), max(int(matched[2]), pods)
 
 
 def _without_dlrover(words: Sequence[str]) -> tuple[list[str], bool]:
@@ -317,12 +318,11 @@ def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: co
     least, most = world.bounds or (_pods(world), _pods(world))
     device = _share(pod, 1)
     workdir = world.workdir or pod.workdir
-    role: dict[str, Any] = {"name": world.name, "replicas": most}
+    _bound_machines(draft, world, pods[-1].group, least, most)
+    role: dict[str, Any] = {"name": world.name, "replicas": _pods(world)}
     if world.torch:
         role["type"] = "Elastic"
         role |= {"minReplicas": least, "maxReplicas": most} if least < most else {}
-    elif least < most:
-        draft.remarks.append(f"{world.name} has {most} ranks: independent ranks of a driver have no bounds")
     role["entrypoint"] = {"command": command.argv(_set_before(world, pods, line, listed), workdir)}
     if device != "none":
         kind, _, count = device.partition("=")
