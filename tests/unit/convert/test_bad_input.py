@@ -211,3 +211,70 @@ def test_a_refused_job_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFix
     out, err = capsys.readouterr()
     assert "name: sample" in out
     assert "MPIJob old: cannot be converted" in err
+
+
+MODES = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: modes, labels: {on: "1"}}
+spec:
+  runPolicy: {suspend: yes, ttlSecondsAfterFinished: 0100}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 02
+      template:
+        spec:
+          hostNetwork: off
+          containers:
+          - name: pytorch
+            image: example/train:1
+            command: [torchrun, /app/train.py]
+            securityContext: {runAsUser: 0X1F}
+            livenessProbe: {exec: {command: ["true"]}, periodSeconds: 012}
+            env: [{name: CODE, value: "0400"}]
+            resources: {limits: {cpu: 1}}
+          initContainers: [{name: first, image: a, volumeMounts: [{name: key, mountPath: /k, readOnly: yes}]}]
+          volumes:
+          - {name: key, secret: {secretName: ssh, defaultMode: 0400}}
+          - {name: sh, configMap: {name: scripts, defaultMode: 0o755, items: [{key: a, path: a, mode: 0644}]}}
+          - {name: both, projected: {defaultMode: -01, sources: [{secret: {name: s, items: [{key: a, mode: 420}]}}]}}
+"""
+
+
+def test_octal_numbers_and_switches_mean_what_they_mean_to_kubectl() -> None:
+    """It reads YAML 1.1: modes and other whole numbers, `yes` and `off`, keys; a quoted text stays."""
+    for text in (
+        MODES,
+        f"kind: List\nitems:\n- {MODES.strip()}\n".replace("\n", "\n  ").replace("\n  items:\n  ", "\nitems:\n"),
+    ):
+        (piece,) = convert(text, "job.yaml")
+        assert isinstance(piece, ConvertedJob)
+        assert not piece.problems
+        spec = load(piece.text).spec
+        pod = spec.node_groups[0].template["spec"]
+        key, scripts, both = (volume for volume in pod["volumes"])
+        assert key["secret"]["defaultMode"] == 0o400
+        assert scripts["configMap"] == {
+            "name": "scripts",
+            "defaultMode": 0o755,
+            "items": [{"key": "a", "path": "a", "mode": 0o644}],
+        }
+        assert (both["projected"]["defaultMode"], both["projected"]["sources"][0]["secret"]["items"][0]["mode"]) == (
+            -1,
+            420,
+        )
+        assert (spec.suspend, spec.ttl_seconds_after_finished, spec.node_groups[0].replicas) == (True, 64, 2)
+        assert (pod["hostNetwork"], pod["containers"][0]["securityContext"]) == (False, {"runAsUser": 31})
+        assert pod["initContainers"][0]["volumeMounts"][0]["readOnly"] is True
+        assert spec.roles[0].liveness_probe is not None
+        assert spec.roles[0].liveness_probe.period_seconds == 10
+        assert [(one.name, one.value) for one in spec.roles[0].env] == [("CODE", "0400")]
+        assert 'true: "1"' in piece.text or '"true": "1"' in piece.text
+
+
+def test_what_is_passed_on_keeps_its_modes() -> None:
+    """As they are written, and from a List as kubectl reads them."""
+    own = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\nmode: 0755\n"
+    assert "mode: 0755\n" in whole(convert(f"{own}---\n{TEXT}", "job.yaml"))
+    item = own.strip().replace("\n", "\n  ")
+    assert "mode: 493\n" in whole(convert(f"apiVersion: v1\nkind: List\nitems:\n- {item}\n", "job.yaml"))

@@ -123,7 +123,7 @@ def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> l
         UsageError: it is no manifest at all.
         SpecError: the text is no YAML.
     """
-    documents = tree.read(text)
+    documents = documents_of(text)
     if line := _chart(text, documents):
         hint = "render it first: helm template CHART | dljob convert - -o dljob.yaml"
         raise UsageError(f"{file}:{line}: a chart's template, not a manifest", hint=hint)
@@ -142,6 +142,11 @@ def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> l
     return pieces
 
 
+def documents_of(text: str) -> list[Document]:
+    """Return the documents of a text as kubectl reads them: a mode of `0400` is octal, and `yes` is true."""
+    return tree.read(text, kubectl="follow")
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeRef:
     """The runtime that a TrainJob names."""
@@ -154,7 +159,7 @@ class RuntimeRef:
 def wanted_runtimes(text: str) -> list[RuntimeRef]:
     """Return the runtimes that TrainJobs of a text name, each once."""
     found: dict[RuntimeRef, None] = {}
-    for document in tree.read(text):
+    for document in documents_of(text):
         for item, _ in _items(document, (0, 0)):
             source = SourceManifest(item)
             name = source.value(("spec", "runtimeRef", "name"))
@@ -264,7 +269,8 @@ def _other(document: Document, kind: str, name: str, lines: tuple[int, int], tex
     own = text.split("\n")[lines[0] - 1 : lines[1]]
     whole = "\n".join(line for line in own if not _SEPARATOR.fullmatch(line.rstrip())).strip("\n") + "\n"
     # An item of a List, or of JSON, is no document of its own.
-    if not tree.read(whole) or tree.read(whole)[0].data != document.data:
+    alone = documents_of(whole)
+    if not alone or alone[0].data != document.data:
         whole = to_yaml(document.data)
     what = "a DLJob already" if kind == "DLJob" else "no job"
     return Other(kind, name, document.start.line, whole, f"{what}: passed on as it is", lines)

@@ -138,7 +138,7 @@ def _runtime_env(draft: Draft, at: Loc) -> None:
     """Carry the runtime environment, which is YAML within a text."""
     source = draft.source
     text = source.text(at)
-    documents = tree.read(text) if text and text.strip() else []
+    documents = tree.read(text, kubectl="follow") if text and text.strip() else []
     data = documents[0].data if documents else {}
     if (documents and documents[0].faults) or not isinstance(data, dict):
         source.drop(at, "is no YAML of a mapping")

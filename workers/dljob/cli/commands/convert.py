@@ -51,12 +51,11 @@ def convert(
         workdir: folder of the image in which the program starts; left out: the job's folder.
     """
     from dljob.convert import manifest, report
-    from dljob.spec.text import tree
 
     if to is not None and not diff:
         refuse_existing(to, force=force)
     text, name = _read(file)
-    runtimes = [one for path in runtime for one in manifest.runtimes(tree.read(_read(path)[0]))]
+    runtimes = [one for path in runtime for one in manifest.runtimes(manifest.documents_of(_read(path)[0]))]
     if kubernetes or context or namespace:
         runtimes += _of_cluster(manifest.wanted_runtimes(text), context, namespace)
     given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))

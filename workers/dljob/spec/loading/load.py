@@ -123,7 +123,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 def _documents(text: str | bytes, file: str) -> list[Document]:
     if isinstance(text, bytes):
         text = _decoded(text, file)
-    documents = tree.read(text, kubectl=True)
+    documents = tree.read(text, kubectl="refuse")
     if not documents:
         example = "see examples/, or `dljob crd` for every field"
         raise SpecError((_problem(file, Position(1, 1), "", "is empty: there is no DLJob in it", example),))

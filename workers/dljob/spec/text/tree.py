@@ -6,12 +6,13 @@ JSON is read as YAML. Only values that JSON can hold are accepted: strings as ke
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pydantic import JsonValue
 
@@ -74,12 +75,16 @@ class Document:
         return self.values.get(loc, self.start)
 
 
-def read(text: str, *, kubectl: bool = False) -> list[Document]:
+Kubectl: TypeAlias = Literal["", "refuse", "follow"]
+"""What happens to scalars that kubectl reads otherwise: nothing, they are errors, or they get kubectl's value."""
+
+
+def read(text: str, *, kubectl: Kubectl = "") -> list[Document]:
     """Return all non-empty documents of a text; an unreadable text gives one document with its error.
 
     Args:
         text: YAML or JSON.
-        kubectl: whether values that kubectl would read otherwise are errors.
+        kubectl: what happens to scalars that kubectl reads otherwise, such as `0400` and `yes`.
     """
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415 - PrimeMaster loads this room, not YAML
 
@@ -98,7 +103,7 @@ def read(text: str, *, kubectl: bool = False) -> list[Document]:
     return _documents(nodes, kubectl)
 
 
-def _documents(nodes: list[YamlNode], kubectl: bool) -> list[Document]:  # noqa: FBT001
+def _documents(nodes: list[YamlNode], kubectl: Kubectl) -> list[Document]:
     made = [_Builder(node, kubectl=kubectl).document for node in nodes]
     # Empty documents, as after a last `---`, are no objects.
     return [document for document in made if document.data is not None or document.faults]
@@ -179,7 +184,7 @@ def _compose(text: str) -> Iterator[YamlNode]:
 class _Builder:
     """Turns one tree of YAML nodes into a Document."""
 
-    def __init__(self, root: YamlNode, *, kubectl: bool) -> None:
+    def __init__(self, root: YamlNode, *, kubectl: Kubectl) -> None:
         mark = root.start_mark
         # ruamel counts lines and columns from 0, editors from 1.
         self.document = Document(start=Position(mark.line + 1, mark.column + 1))
@@ -273,22 +278,27 @@ class _Builder:
         if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
             self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
             return None
-        self._elsewhere(node, (*loc, text), "the key ")
-        return self._text(node, text, loc)
+        other = self._elsewhere(node, (*loc, text), "the key ")
+        return other or self._text(node, text, loc)
 
-    def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> None:
-        """Record an error where kubectl reads another value: possible for whole numbers and plain, untagged texts."""
+    def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> str:
+        """Return kubectl's value where it is another one and counts, as JSON; where it may not be, it is an error.
+
+        It can be another one for whole numbers and plain, untagged texts.
+        """
         tag, text = str(node.tag).removeprefix(_TAG), str(node.value)
         # Quoted and tagged texts mean the same to both.
         plain = not node.style and not node.ctag.handle
         if not self._kubectl or not (tag == "int" or (tag == "str" and plain)):
-            return
+            return ""
         theirs, hint = differs(text, number=tag == "int")
-        if theirs:
+        if theirs and self._kubectl == "refuse":
             hint = f'write "{text}"' if key else hint
             said = f"{key}{text} is {theirs} for kubectl, which reads YAML 1.1"
             value = not key
             self.document.faults.append(TextProblem(loc, _mark(node), said, hint, unread=value, elsewhere=value))
+            return ""
+        return theirs
 
     def _text(self, node: YamlNode, text: str, loc: Loc) -> str:
         if _SURROGATE.search(text):
@@ -301,7 +311,8 @@ class _Builder:
 
     def _scalar(self, node: YamlNode, loc: Loc) -> JsonValue:
         text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
-        self._elsewhere(node, loc)
+        if other := self._elsewhere(node, loc):
+            return json.loads(other)
         if tag in ("str", "timestamp"):
             return self._text(node, text, loc)
         if tag == "null":
