@@ -75,7 +75,7 @@ def test_around_torchrun_the_index_is_the_number_of_the_machine() -> None:
     (role,) = spec_of(pytorch(pod("torchrun", "--node-rank=$(RANK)", "/w/a.py", "--lr", "1"))).roles
     assert (role.entrypoint.module, role.args) == ("/w/a.py", ("--lr", "1"))
     (role,) = spec_of(pytorch(pod("torchrun", "/w/a.py", "--of=$(WORLD_SIZE)"))).roles
-    assert role.entrypoint.command == ("sh", "-c", 'python -u /w/a.py "--of=${GROUP_WORLD_SIZE}"')
+    assert role.entrypoint.command == ("sh", "-c", 'exec python -u /w/a.py "--of=${GROUP_WORLD_SIZE}"')
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.convert.test_ray_job import job
 
 from dljob.cli.kubernetes.runtimes import read
-from dljob.convert.manifest import ConvertOptions, RefusedManifest, RuntimeRef, convert, wanted_runtimes
-from dljob.convert.report import diff, lines
+from dljob.convert.manifest import ConvertOptions, Other, RefusedManifest, RuntimeRef, convert, wanted_runtimes
+from dljob.convert.report import diff, lines, whole
 from dljob.kube.errors import NotThereError
 from dljob.kube.resources import Resource
 from dljob.spec.loading.load import load
@@ -161,7 +161,7 @@ def test_a_shell_keeps_what_stands_around_torchrun() -> None:
         ),
         (
             ("sh", "-c", 'exec "$@"', "sh", "torchrun", "/w/a.py", "--part=a b"),
-            ("sh", "-c", "python -u /w/a.py '--part=a b'", "sh", "torchrun", "/w/a.py", "--part=a b"),
+            ("sh", "-c", "exec python -u /w/a.py '--part=a b'", "sh", "torchrun", "/w/a.py", "--part=a b"),
         ),
     ],
 )
@@ -362,3 +362,223 @@ def test_a_command_that_is_not_carried_is_told_once_and_not_for_each_word() -> N
     assert [line.partition(".command: ")[2][:11] for line in told] == ["not carried", "not carried"]
     assert made.text.count("WORKDIR") == 2
     assert all(line.count("WORKDIR") <= 1 for line in diff(text, [made]))
+
+
+TORCHRUN = "torchrun --nnodes=4 --nproc_per_node=2 --node_rank=$JOB_COMPLETION_INDEX --master_addr=t-0.t /w/a.py"
+
+
+def batch(words: tuple[str, ...], **fields: Any) -> str:
+    """Return a Job of Kubernetes."""
+    return manifest("batch/v1", "Job", {"template": pod(*words), **fields})
+
+
+def test_an_indexed_job_with_torchrun_is_a_torch_world() -> None:
+    """A rank for each completion's ranks; the Job's own fields are those of a JobSet's Jobs, and of the whole job."""
+    whole = {"completions": 4, "parallelism": 4, "completionMode": "Indexed", "backoffLimit": 2, "suspend": True}
+    spec = spec_of(batch(("bash", "-c", TORCHRUN), **whole, ttlSecondsAfterFinished=60, activeDeadlineSeconds=600))
+    (role,) = spec.roles
+    assert (role.replicas, role.replicas_per_group, role.entrypoint.command) == (
+        8,
+        2,
+        ("bash", "-c", "python -u /w/a.py"),
+    )
+    assert (role.restart_policy.max_restarts, spec.fault_tolerance.max_restarts) == (2, 0)
+    assert (spec.suspend, spec.ttl_seconds_after_finished, spec.active_deadline_seconds) == (True, 60, 600)
+
+
+@pytest.mark.parametrize(
+    ("by", "managed"), [("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"), ("example.com/mine", None)]
+)
+def test_a_job_with_devices_is_converted_without_torchrun_too(by: str, managed: str | None) -> None:
+    """One rank for each pod, as of a JobSet."""
+    spec = spec_of(batch(("python", "/w/a.py"), parallelism=2, completions=2, managedBy=by))
+    assert (spec.roles[0].replicas, spec.managed_by) == (2, managed)
+
+
+def test_a_job_that_prepares_data_is_passed_on() -> None:
+    """It starts no ranks and has no devices; braces in it are no chart's."""
+    words = ["kubectl", "get", "x", "-o", "go-template={{ .status }}"]
+    text = batch(()).replace("nvidia.com/gpu: 4", "memory: 1Gi").replace("command: []", f"command: {words}")
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, Other)
+    assert piece.why == "it starts no ranks: passed on as it is"
+    assert "go-template" in piece.text
+
+
+def _set_of(kind: str, version: str, words: tuple[str, ...]) -> str:
+    return manifest(version, kind, {"replicas": 2, "template": pod(*words)})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (manifest("v1", "Pod", pod("torchrun", "/w/a.py")["spec"]), "spec.containers[0].command: runs torchrun"),
+        (
+            _set_of("StatefulSet", "apps/v1", ("sh", "-c", "cd /w && torchrun a.py")),
+            "template.spec.containers[0].command",
+        ),
+        (_set_of("Deployment", "apps/v1", ("accelerate", "launch", "a.py")), "runs accelerate launch"),
+        (
+            _set_of(
+                "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", ("python", "-m", "torch.distributed.run", "a.py")
+            ),
+            "runs",
+        ),
+        (
+            manifest("v1", "Pod", pod("python", "a.py", env=[{"name": "MASTER_ADDR", "value": "a"}])["spec"]),
+            "has MASTER_ADDR",
+        ),
+        (manifest("batch/v1", "CronJob", {"jobTemplate": {"spec": {"template": pod("mpirun", "a")}}}), "runs mpirun"),
+        (
+            manifest("argoproj.io/v1alpha1", "Workflow", {"templates": [{"container": {"args": "torchrun a.py"}}]}),
+            "torchrun",
+        ),
+        (
+            manifest(
+                "workload.codeflare.dev/v1beta2",
+                "AppWrapper",
+                {"components": [{"template": {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": {}}}]},
+            ),
+            "spec.components[0].template: holds a RayJob",
+        ),
+        (manifest("batch.volcano.sh/v1alpha1", "Job", {}), "Volcano's plugins"),
+        (manifest("kubeflow.org/v2beta1", "MPIJob", {}), "ssh and mpirun"),
+    ],
+)
+def test_other_kinds_that_start_ranks_are_refused_by_name(text: str, why: str) -> None:
+    """Passed on as no jobs, they would run on Kubernetes as before, and nobody would say that nothing was converted."""
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, RefusedManifest)
+    assert why in next(iter(lines([piece], "job.yaml")))
+    assert not whole([piece])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {command: torchrun a.py}\n",
+        (
+            "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: h}\n"
+            "spec: {scaleTargetRef: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, name: a}}\n"
+        ),
+        _set_of("Deployment", "apps/v1", ("vllm", "serve", "m")),
+        to_yaml(
+            {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "spec": {"roles": [{"command": ["torchrun", "a"]}]}}
+        ),
+    ],
+)
+def test_what_starts_no_ranks_is_passed_on(text: str) -> None:
+    """Texts of a ConfigMap, a reference to a job, a server, a DLJob."""
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, Other)
+    assert piece.text
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (("env", "A=1", "torchrun", "/w/a.py", "-x"), ("env", "A=1", "python", "-u", "/w/a.py")),
+        (
+            ("numactl", "-N", "0", "python3", "-m", "torch.distributed.run", "-m", "a.b"),
+            ("numactl", "-N", "0", "python", "-u", "-m", "a.b"),
+        ),
+        (("uv", "run", "--no-sync", "torchrun", "/w/a.py"), ("uv", "run", "--no-sync", "python", "-u", "/w/a.py")),
+        (("sh", "-c", "A=1 B=$C torchrun /w/a.py"), ("sh", "-c", "A=1 B=$C python -u /w/a.py")),
+        (("sh", "-c", "timeout 9 torchrun /w/a.py; rm x"), ("sh", "-c", "timeout 9 python -u /w/a.py; rm x")),
+        (("sh", "-c", "nohup python -m torch.distributed.run /w/a.py &"), ("sh", "-c", "nohup python -u /w/a.py &")),
+    ],
+)
+def test_what_stands_before_torchrun_in_its_own_command_is_carried(
+    words: tuple[str, ...], want: tuple[str, ...]
+) -> None:
+    """Variables and wrappers; python's own options were those of torchrun's agent."""
+    (role,) = spec_of(pytorch(pod(*words))).roles
+    assert (role.type, role.entrypoint.command) == ("Elastic", want)
+    assert role.replicas == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("sh", "-c", "if true; then torchrun /w/a.py; fi"), "torchrun starts ranks itself"),
+        (("python", "/w/wrap.py", "torchrun", "/w/a.py"), "torchrun starts ranks itself"),
+        (("sh", "-c", "torchrun /w/a.py && torchrun /w/b.py"), "torchrun stands behind torchrun: each rank"),
+        (("sh", "-c", "torchrun /w/a.py; accelerate launch /w/b.py"), "accelerate launch stands behind torchrun"),
+        (("bash", "/scripts/run.sh"), "/scripts/run.sh starts ranks by torchrun"),
+        (("sh", "-c", "cd /scripts && exec ./run.sh --x"), "./run.sh starts ranks by torchrun"),
+        (("torchrun", "--nnodes=$NUM_NODES", "/w/a.py"), "--nnodes=$NUM_NODES: its value is not in the manifest"),
+        (("sh", "-c", "torchrun --nproc-per-node ${N} /w/a.py"), "--nproc-per-node=${N}: its value is not in the"),
+        (("torchrun", "--nnodes=8", "/w/a.py"), "--nnodes=8, and there are 4 pods: they form one world"),
+    ],
+)
+def test_ranks_that_dljob_would_not_start_as_the_manifest_says_are_told(words: tuple[str, ...], why: str) -> None:
+    """Torchrun behind a program of its own or a script of a ConfigMap, a second one, numbers that are not the pods'."""
+    script = manifest("v1", "ConfigMap", {}).replace("spec: {}", 'data:\n  run.sh: "cd /w\\nuv run torchrun a.py\\n"')
+    made, _ = convert(f"{pytorch(pod(*words))}---\n{script}", "job.yaml")
+    (first, *_) = [line for line in lines([made], "job.yaml") if why in line]
+    assert "containers[0].command: not carried: " in first
+
+
+def test_several_pods_that_are_a_world_each_are_refused() -> None:
+    (piece,) = convert(pytorch(pod("torchrun", "--standalone", "/w/a.py")), "job.yaml")
+    assert isinstance(piece, RefusedManifest)
+    assert "--standalone is one machine" in piece.message
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (("bash", "-eu", "train", "x"), "train is not read: worker is one rank for each pod"),
+        (("/w/entry.sh",), "/w/entry.sh is not read: worker is one rank for each pod"),
+        (("sh", "-c", "cd /w; . ./env.sh; python /w/a.py"), "./env.sh is not read"),
+    ],
+)
+def test_a_script_that_is_not_in_the_file_is_told(words: tuple[str, ...], note: str) -> None:
+    """It may start torchrun."""
+    (told,) = [one for one in job(pytorch(pod(*words))).remarks if "is not read" in one]
+    assert told.startswith(note)
+
+
+def test_where_torchrun_would_form_several_worlds_a_note_says_that_there_is_one() -> None:
+    """Pods of a JobSet are not told how many they are; those of Kubeflow are."""
+    noted = [
+        sum("form one world" in one for one in job(text).remarks)
+        for text in (job_set(("torchrun", "/w/a.py"), parallelism=2), pytorch(pod("torchrun", "/w/a.py")))
+    ]
+    assert noted == [1, 0]
+    fixed = job(pytorch(pod("torchrun", "--nnodes=4", "/w/a.py"), elasticPolicy={"minReplicas": 1, "maxReplicas": 8}))
+    assert "--nnodes=4 is not elastic as elasticPolicy is: worker gets the bounds of elasticPolicy" in fixed.remarks
+
+
+def test_the_folder_of_a_container_is_carried() -> None:
+    """Unless another one is given; one role has one folder."""
+    text = pytorch(pod("torchrun", "train.py", workingDir="/code"))
+    (role,) = spec_of(text).roles
+    assert role.entrypoint.command == ("sh", "-c", 'cd "$0" && exec "$@"', "/code", "python", "-u", "train.py")
+    (role,) = spec_of(text, ConvertOptions(workdir="/mine")).roles
+    assert role.entrypoint.command[3] == "/mine"
+    made = job(text.replace("workingDir: /code", "workingDir: /other", 1))
+    assert [row.path[-10:] for row in made.rows if row.fate.kind == "dropped"] == ["workingDir"]
+
+
+def test_restarts_by_exit_code_and_policies_that_differ_are_told() -> None:
+    """A role restarts its ranks, or does not."""
+    text = pytorch(pod("torchrun", "/w/a.py")).replace("restartPolicy: Never", "restartPolicy: ExitCode", 1)
+    dropped = [row for row in job(text).rows if row.fate.kind == "dropped"]
+    assert [row.fate.why[:40] for row in dropped] == [
+        "ranks restart after any exit code: write",
+        "ranks of one role have one policy, here ",
+    ]
+    assert sum("restart 10 times: with ExitCode there was no limit" in one for one in job(text).remarks) == 1
+
+
+def test_a_value_of_the_wrong_type_is_not_said_to_be_carried() -> None:
+    """Nor one that is to be filled in, as of a template for envsubst."""
+    text = pytorch(pod("torchrun", "/w/a.py"), elasticPolicy={"maxRestarts": "many", "nProcPerNode": ["2"]})
+    made = job(text.replace("replicas: 3", "replicas: ${WORKERS}").replace("example/train:1", "$IMAGE"))
+    assert [row.path for row in made.rows if row.fate.kind == "dropped"] == [
+        "spec.pytorchReplicaSpecs.Worker.replicas",
+        "spec.elasticPolicy.maxRestarts",
+        "spec.elasticPolicy.nProcPerNode",
+    ]
+    assert sum("is to be filled in first" in one for one in made.remarks) == 3

@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.api import torchrun, torchrun_line
+from dljob.spec.rules.launchers import LAUNCHERS
 
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
-LAUNCHERS = ("accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "colossalai", "ray", "tune", "trl")
-"""Programs that start ranks of their own."""
+_WRAPPERS = frozenset(
+    (
+        *("uv", "poetry", "pdm", "pixi", "hatch", "pipenv", "conda", "mamba", "micromamba"),
+        *("numactl", "taskset", "nice", "ionice", "chrt", "timeout", "stdbuf", "tini", "dumb-init", "catchsegv"),
+        *("nsys", "ncu", "rocprof", "py-spy", "xvfb-run"),
+    )
+)
+"""Programs that run the rest of their words, behind options and values of their own."""
+_PYTHON = re.compile(r"(pypy|python)(\d+(\.\d+)?)?")
 _META = re.compile(r"[\n;&|<>()$`*?\[\]{}~!#\"'\\]")
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
 """`$$`, which Kubernetes turns into `$`, or `$(NAME)`. From the left: `$$(NAME)` is no reference."""
@@ -39,6 +47,8 @@ class Torchrun:
 
     words: tuple[str, ...]
     """Its arguments, with the script and the script's."""
+    wrapper: tuple[str, ...] = ()
+    """The words before it, such as `env A=1` or `numactl -l`, where no shell runs it."""
     before: str = ""
     """What the shell runs before it."""
     tail: str = ""
@@ -163,8 +173,21 @@ def relative_files(command: ContainerCommand) -> list[str]:
     return [word for word in words if _FILE.fullmatch(word)]
 
 
+def shell_scripts(command: ContainerCommand) -> list[str]:
+    """Return the shell scripts that a command runs: by name, by a shell, or from a shell's text."""
+    words = re.split(r"[\s;&|<>()'\"=]+", command.shell) if command.shell else list(command.argv)
+    named = [word for word in (*words, *command.behind[1:]) if word.endswith((".sh", ".bash"))]
+    if not command.shell and command.argv[0].rpartition("/")[2] in ("sh", "bash"):
+        named += [word for word in words[1:] if not word.startswith("-")][:1]
+    return list(dict.fromkeys(named))
+
+
 def launcher(command: ContainerCommand) -> str:
-    """Return the name of a launcher of ranks in a command; empty where there is none."""
+    """Return the name of a program in a command that starts ranks, torchrun too; empty where there is none."""
+    line = " ".join((*((command.shell,) if command.shell else command.argv), *command.behind[1:], ""))
+    found = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
+    if found:
+        return min(found)[1]
     if not command.shell:
         return _launches(command.argv)
     return _launches(command.shell.split()) or _launches(command.behind[1:])
@@ -174,9 +197,9 @@ def _launches(words: Sequence[str]) -> str:
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         behind = words[at + 1] if at + 1 < len(words) else ""
-        if name in ("accelerate", "colossalai") and behind in ("launch", "run"):
+        if name == "colossalai" and behind == "run":
             return f"{name} {behind}"
-        if name in ("deepspeed", "mpirun", "mpiexec", "horovodrun") and at <= 1 + words.count("&&") * 4:
+        if name in ("deepspeed", "dlrover-run", "mpirun", "mpiexec", "horovodrun") and at <= 1 + words.count("&&") * 4:
             return name
     return ""
 
@@ -189,19 +212,21 @@ def find_torchrun(command: ContainerCommand, known: Mapping[str, str]) -> Torchr
         known: variables of the shell with their values.
     """
     if not command.shell:
-        words = list(command.argv)
-        begin = _behind_torchrun(words)
-        return Torchrun(tuple(words[begin:])) if begin else None
+        words = command.argv
+        begin, behind = _call_of_torchrun(words)
+        return Torchrun(words[behind:], words[:begin]) if behind else None
     text = command.shell.replace('"$@"', shlex.join(command.behind[1:])) if command.behind else command.shell
     found = _in_text(text, known)
     return replace(found, shell=command.argv, behind=command.behind) if found else None
 
 
-def _behind_torchrun(words: Sequence[str]) -> int:
-    """Return the index behind the words that call torchrun; 0: they do not."""
+def _call_of_torchrun(words: Sequence[str]) -> tuple[int, int]:
+    """Return the indices of the word that begins the call of torchrun, and behind its last one; 0, 0: there is none."""
+    is_wrapped = False
     for at, word in enumerate(words):
-        if word.rpartition("/")[2] in ("torchrun", "dlrover-run", "torchrun_main"):
-            return at + 1
+        name = word.rpartition("/")[2]
+        if name in ("torchrun", "dlrover-run", "torchrun_main"):
+            return _begin_of_python(words, at), at + 1
         module = words[at + 1] if at + 1 < len(words) else ""
         if word == "-m" and module in (
             "torch.distributed.run",
@@ -209,30 +234,41 @@ def _behind_torchrun(words: Sequence[str]) -> int:
             "dlrover.python.elastic_agent.torch.run",
             "dlrover.trainer.torch.elastic_run",
         ):
-            return at + 2
+            return _begin_of_python(words, at), at + 2
+        is_wrapped = is_wrapped or name in _WRAPPERS
         # Only what may stand before torchrun in a command: env, its assignments, python and its options.
         if not (
-            word.rpartition("/")[2] in ("env", "exec", "python", "python3", "sudo", "nohup", "time")
+            is_wrapped
+            or name in ("env", "exec", "sudo", "nohup", "time")
+            or _PYTHON.fullmatch(name)
             or "=" in word
             or word.startswith("-")
         ):
-            return 0
-    return 0
+            break
+    return 0, 0
+
+
+def _begin_of_python(words: Sequence[str], at: int) -> int:
+    """Return the index of the python that runs the word at an index, with options between; else that index."""
+    begin = at - 1
+    while begin > 0 and words[begin].startswith("-"):
+        begin -= 1
+    return begin if begin >= 0 and _PYTHON.fullmatch(words[begin].rpartition("/")[2]) else at
 
 
 def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
     """Find torchrun in a shell's text: the first simple command that calls it."""
-    for begin, end in _simple_commands(text):
-        pieces = list(_pieces(text, begin, end))
+    for first, last in _simple_commands(text):
+        pieces = list(_pieces(text, first, last))
         words = [_plain(text[a:b], known) for a, b in pieces]
-        at = _behind_torchrun(words)
+        begin, at = _call_of_torchrun(words)
         if not at:
             continue
         own = torchrun_line.own(words[at:])
         script = at + own - 1  # the last of torchrun's own words is the script
         if not at <= script < len(pieces):
             return None
-        return Torchrun(tuple(words[at:]), text[: pieces[0][0]], text[pieces[script][0] :])
+        return Torchrun(tuple(words[at:]), before=text[: pieces[begin][0]], tail=text[pieces[script][0] :])
     return None
 
 
@@ -309,11 +345,11 @@ def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, st
             "command": argv(ContainerCommand(found.shell, f"{found.before}{run}{found.tail}", found.behind), workdir)
         }
         role.pop("args", None)
-    elif workdir:
+    elif workdir or found.wrapper:
         said = role["entrypoint"]
         module = said.get("module", "")
         inner = said.get("command") or ["python", "-u", *(["-m"] if not module.endswith(".py") else []), module]
-        role["entrypoint"] = {"command": argv(ContainerCommand(tuple(inner)), workdir)}
+        role["entrypoint"] = {"command": argv(ContainerCommand((*found.wrapper, *inner)), workdir)}
     return TorchRole(role, made.document["spec"], made.notes, line.nnodes)
 
 

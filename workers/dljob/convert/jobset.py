@@ -1,4 +1,4 @@
-"""JobSet: each replicated job becomes a role, with a torch world where its pods run torchrun."""
+"""JobSet and Job: each job becomes a role, with a torch world where its pods run torchrun."""
 
 from __future__ import annotations
 
@@ -41,23 +41,46 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
     jobs(draft, (), given, workdir)
 
 
-def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, nproc: str = "1") -> None:
+def batch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert a Job of Kubernetes."""
+    source, at = draft.source, ("spec",)
+    head(draft)
+    source.stands(at, at)
+    role: Loc = ("spec", "roles", 0)
+    pods = _pods(draft, at, role)
+    world = _world(draft, at, role, "worker", pods, pods)
+    world.command, world.workdir = tuple(given), workdir
+    _job_fields(draft, at, role)
+    build(draft, world)
+    _budget(draft, 0)
+    for key, place in source.keys(at):
+        if key in ("suspend", "ttlSecondsAfterFinished"):
+            scalar(draft, place, ("spec", key))
+        elif key == "managedBy":
+            managed(draft, place)
+
+
+def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, *, sized: bool = False) -> None:
     """Convert the spec of a JobSet, which lies in the document at `loc`.
 
-    `nproc` is what torchrun starts in a pod whose line does not say it; 1 is torchrun's own default.
+    `sized`: a controller tells torchrun the number of pods, and to start as many ranks as a pod has devices.
     """
     source, spec = draft.source, (*loc, "spec")
     places = list(source.items((*spec, "replicatedJobs")))
     if not places:
         raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
     for at in places:
-        _replicated(draft, at, given, workdir, nproc=nproc)
-    # After the roles, whose torchrun lines have budgets too. Neither Jobs nor JobSets have a window.
-    restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
-    for name, number in (("maxRestarts", restarts), ("windowSeconds", FOR_EVER)):
-        draft.put(("spec", "faultTolerance", name), number)
+        _replicated(draft, at, given, workdir, sized=sized)
+    _budget(draft, source.number((*spec, "failurePolicy", "maxRestarts")) or 0)
     for key, at in source.keys(spec):
         _field(draft, key, at, places)
+
+
+def _budget(draft: Draft, restarts: int) -> None:
+    """Set the restarts of the whole job, after the roles, whose torchrun lines have budgets too."""
+    # Neither Jobs nor JobSets have a window.
+    for name, number in (("maxRestarts", restarts), ("windowSeconds", FOR_EVER)):
+        draft.put(("spec", "faultTolerance", name), number)
 
 
 def role_name(draft: Draft, at: Loc) -> str:
@@ -66,7 +89,7 @@ def role_name(draft: Draft, at: Loc) -> str:
     return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
 
 
-def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, nproc: str) -> None:
+def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, sized: bool) -> None:
     source = draft.source
     role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
     name = role_name(draft, at)
@@ -74,20 +97,26 @@ def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, np
     source.carry((*at, "name"), (*role, "name"))
     job = (*at, "template", "spec")
     pods = _pods(draft, job, role)
-    restarts = source.number((*job, "backoffLimit"))
-    world = PodWorld(
-        role,
-        name,
-        [PodSet(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
-        restarts=BACKOFF_LIMIT if restarts is None else restarts,
-        nproc=nproc,
-        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else pods,
-        torch=_meets(draft, (*job, "template")),
-        command=tuple(given),
-        workdir=workdir,
-    )
+    world = _world(draft, job, role, name, pods * (source.number((*at, "replicas")) or 1), pods)
+    world.nproc, world.sized = "auto" if sized else "1", sized
+    world.command, world.workdir = tuple(given), workdir
     _around(draft, at, job, role)
     build(draft, world)
+
+
+def _world(draft: Draft, job: Loc, role: Loc, name: str, pods: int, each: int) -> PodWorld:  # noqa: PLR0917 - a Job
+    """Return what the spec of a Job says about its pods, of which `each` Job has so many."""
+    source = draft.source
+    restarts = source.number((*job, "backoffLimit"))
+    return PodWorld(
+        role,
+        name,
+        [PodSet(name, (*job, "template"), pods, MANNER)],
+        restarts=BACKOFF_LIMIT if restarts is None else restarts,
+        nproc="1",
+        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else each,
+        torch=_meets(draft, (*job, "template")),
+    )
 
 
 def _pods(draft: Draft, job: Loc, role: Loc) -> int:
@@ -118,14 +147,14 @@ def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
             source.harmless(place, "it only names jobs for success and failure policies")
         elif key == "dependsOn":
             _depends(draft, place, role)
-    _job_fields(draft, at, job, role)
-
-
-def _job_fields(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
-    """Convert the fields of the Job around the pods."""
-    source = draft.source
     for _, place in source.keys((*at, "template", "metadata")):
         source.harmless(place, "Jobs are not made: the pods' own labels are carried")
+    _job_fields(draft, job, role)
+
+
+def _job_fields(draft: Draft, job: Loc, role: Loc) -> None:
+    """Convert the fields of a Job's spec around the pods."""
+    source = draft.source
     for key, place in source.keys(job):
         if key in _JOB_FIELDS:
             source.harmless(place, _JOB_FIELDS[key])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dljob.convert.command import expanded
 from dljob.convert.meta import head, scalar
@@ -15,6 +15,8 @@ from dljob.spec.text.tree import Loc
 PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",), sets=("PET_NODE_RANK", "PET_NNODES"))
 DLROVER = Manner(("main",), given=GIVEN, sets=("NODE_RANK", "NODE_NUM", "WORKER_NUM"))
 _REPLICAS = ("spec", "pytorchReplicaSpecs")
+RESTARTS = 10
+"""Restarts of a rank where the manifest has no limit, as dljob's own default."""
 _MEET = "PrimeMaster is the rendezvous"
 
 
@@ -24,7 +26,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     head(draft)
     source.stands(("spec",), ("spec",))
     parts: list[PodSet] = []
-    restarts: int | None = None
+    policies: dict[Loc, str] = {}
     for name, at in source.keys(_REPLICAS):
         if name not in ("Master", "Worker"):
             continue
@@ -33,11 +35,11 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
             source.harmless(at, "no pods")
             continue
         parts.append(part)
-        policy = source.value((*at, "restartPolicy"))
-        restarts = max(restarts or 0, 0 if policy == "Never" else 10)
+        policies[*at, "restartPolicy"] = str(source.value((*at, "restartPolicy")) or "OnFailure")
     if not parts:
         raise UnfitError(_REPLICAS, "has neither Master nor Worker", "describe its pods")
-    world = PodWorld(("spec", "roles", 0), "worker", parts, restarts=restarts, command=tuple(given), workdir=workdir)
+    world = PodWorld(("spec", "roles", 0), "worker", parts, command=tuple(given), workdir=workdir)
+    world.sized = True
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
             run_policy(draft, at, world)
@@ -46,7 +48,22 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         elif key == "nprocPerNode" and (text := source.text(at)):
             world.nproc = text
             source.carry(at, (*world.role, "replicasPerGroup"))
+    if world.restarts is None:
+        world.restarts = default_restarts(draft, world.name, policies)
     build(draft, world)
+
+
+def default_restarts(draft: Draft, name: str, policies: Mapping[Loc, str]) -> int:
+    """Return the restarts of a role by the policies of its pods, where the manifest has no limit of its own."""
+    again = sorted({policy for policy in policies.values() if policy != "Never"})
+    if not again:
+        return 0
+    for at, policy in policies.items():
+        if policy == "Never":
+            draft.source.drop(at, f"ranks of one role have one policy, here {again[0]}, that of the other pods")
+    words = f"ranks of {name} restart {RESTARTS} times: with {again[0]} there was no limit"
+    draft.remarks.append(f"{words}; restartPolicy.maxRestarts is one")
+    return RESTARTS
 
 
 def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -> PodSet:
@@ -56,7 +73,9 @@ def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -
     if source.value((*at, "replicas")) is not None:
         source.carry((*at, "replicas"), ("spec", "nodeGroups", number, "replicas"))
     for key, place in source.keys(at):
-        if key == "restartPolicy":
+        if key == "restartPolicy" and source.value(place) == "ExitCode":
+            source.drop(place, "ranks restart after any exit code: write faultTolerance.rules for those below 128")
+        elif key == "restartPolicy":
             source.carry(place, ("spec", "roles", number, "restartPolicy"), "Never: no restart; else ranks restart")
         elif key == "autoScale":
             source.harmless(place, "PrimeMaster scales by minReplicas and maxReplicas")
@@ -139,12 +158,9 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     if source.value((*specs, "worker")) is None:
         raise UnfitError(specs, "has no worker", "describe its pods")
     part = pod_set(draft, "worker", (*specs, "worker"), DLROVER)
-    world = PodWorld(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
+    world = PodWorld(("spec", "roles", 0), "worker", [part], command=tuple(given), workdir=workdir)
     world.nproc = "1"  # dlrover-run's default; Kubeflow's operators set PET_NPROC_PER_NODE=auto
-    for key, at in source.keys((*specs, "worker")):
-        if key == "restartCount":
-            world.restarts = source.number(at)
-            source.carry(at, (*world.role, "restartPolicy", "maxRestarts"))
+    by_restart_count(draft, (*specs, "worker"), world)
     for name, at in source.keys(specs):
         if name in ("master", "dlrover-master"):
             source.harmless(at, "PrimeMaster is the master")
@@ -152,6 +168,17 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         elastic_field(draft, key, at)
     build(draft, world)
     variables(draft, world.role)
+
+
+def by_restart_count(draft: Draft, at: Loc, world: PodWorld) -> None:
+    """Set the restarts of a role of DLRover, whose master restarts pods, whatever their restartPolicy says."""
+    source, place = draft.source, (*at, "restartCount")
+    source.harmless((*at, "restartPolicy"), "DLRover's master restarts pods by restartCount")
+    world.restarts = source.number(place)
+    if world.restarts is not None:
+        source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
+    else:
+        world.restarts = RESTARTS
 
 
 def variables(draft: Draft, role: Loc) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from dljob.convert.comments import END, Attached, Comment, attach, comments, target
 from dljob.convert.emit import Notes, ordered, with_comments
-from dljob.convert.jobset import job_set
+from dljob.convert.jobset import batch_job, job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
+from dljob.convert.launches import has_devices, start_of_ranks
 from dljob.convert.rayjob import ray_cluster, ray_job
 from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named, told
 from dljob.convert.tensorflow_job import elastic_servers, has_servers, tf_job
@@ -28,6 +29,7 @@ from dljob.spec.text.words import path_of
 _CHART = re.compile(
     r"\{\{-?\s*(\.|\$|/\*|(include|if|else|end|range|with|define|template|block|toYaml|tpl|default|quote|printf)\b)"
 )
+_UNFILLED = re.compile(r"\$\{\w+(:?-[^}]*)?\}|\$\w+|.*\$\{\w+\}.*|<[A-Z_ -]+>")
 _SECRET = ("secret", "secretlist")
 _SEPARATOR = re.compile(r"---(\s|$)")
 
@@ -42,6 +44,8 @@ class ConvertOptions:
     """Folder of the image in which the program starts."""
     runtimes: tuple[Mapping[str, Any], ...] = ()
     """Training runtimes of Kubeflow, for TrainJobs that refer to them."""
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Texts of ConfigMaps by their keys, for commands that run them."""
     level: Level = "baseline"
 
 
@@ -95,6 +99,7 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("ray.io", "RayJob"): lambda draft, given: ray_job(draft, given.command, given.workdir),
     ("ray.io", "RayCluster"): lambda draft, given: ray_cluster(draft, given.command, given.workdir),
     ("kubeflow.org", "PyTorchJob"): lambda draft, given: pytorch_job(draft, given.command, given.workdir),
+    ("batch", "Job"): lambda draft, given: batch_job(draft, given.command, given.workdir),
     ("jobset.x-k8s.io", "JobSet"): lambda draft, given: job_set(draft, given.command, given.workdir),
     ("kubeflow.org", "TFJob"): lambda draft, given: tf_job(draft, given.command, given.workdir),
     ("elastic.iml.github.io", "ElasticJob"): lambda draft, given: (
@@ -111,9 +116,13 @@ NOT_YET: Mapping[tuple[str, str], str] = {
     ("kubeflow.org", "MXJob"): "MXNet is retired, and its parameter servers meet by its own scheduler",
     ("ray.io", "RayService"): "it serves without end: write the engines as server roles (docs/howto/servers.md)",
     ("ray.io", "RayCronJob"): "dljob has no schedule: convert the RayJob in it",
-    ("batch.volcano.sh", "Job"): "dljob convert does not know it",
+    ("batch.volcano.sh", "Job"): "its tasks meet by Volcano's plugins: write each task as a role",
 }
 """Jobs that dljob cannot run, with the reason."""
+_KINDS = frozenset(kind for _, kind in (*CONVERTERS, *NOT_YET))
+_NO_PROGRAMS = ("ConfigMap", "Secret", "SecretList", "DLJob", "CustomResourceDefinition")
+_WORKLOADS = ("Job", "Pod", "StatefulSet", "Deployment", "DaemonSet", "ReplicaSet", "CronJob")
+"""Kinds of Kubernetes that run programs, and a job where these start ranks."""
 
 
 def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> list[ConvertedPiece]:
@@ -131,7 +140,7 @@ def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> l
         raise UsageError(
             f"{file}: is empty", hint="name a file with a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob"
         )
-    given = replace(given, runtimes=(*given.runtimes, *runtimes(documents)))
+    given = replace(given, runtimes=(*given.runtimes, *runtimes(documents)), scripts=_scripts(documents))
     said = comments(text) if not any(_syntax(one) for one in documents) else []
     pieces: list[ConvertedPiece] = []
     for document, lines in zip(documents, _ranges(text, documents), strict=True):
@@ -175,6 +184,17 @@ def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
     return [cast("Any", item.data) for item in items if SourceManifest(item).value(("kind",)) in RUNTIMES]
 
 
+def _scripts(documents: Sequence[Document]) -> dict[str, str]:
+    """Return the texts of the ConfigMaps among documents, by their keys."""
+    made: dict[str, str] = {}
+    for document in documents:
+        for item, _ in _items(document, (0, 0)):
+            source = SourceManifest(item)
+            if source.value(("kind",)) == "ConfigMap" and isinstance(source.value(("data",)), dict):
+                made |= {key: str(source.value(at)) for key, at in source.keys(("data",))}
+    return made
+
+
 def _chart(text: str, documents: Sequence[Document]) -> int:
     """Return the line of a chart's template; 0 without one. Alerts and ConfigMaps have such words of their own."""
     whole = all(not document.faults for document in documents)
@@ -192,7 +212,14 @@ def _chart(text: str, documents: Sequence[Document]) -> int:
 
 def _converts(document: Document) -> bool:
     kind = SourceManifest(document).value(("kind",))
-    return not kind or kind in {kind for _, kind in (*CONVERTERS, *NOT_YET)}
+    return not kind or (kind in _KINDS and not _is_aside(document))
+
+
+def _is_aside(document: Document) -> bool:
+    """Whether a document is a Job that stands beside the training, such as one that prepares its data."""
+    source = SourceManifest(document)
+    is_job = (source.value(("apiVersion",)), source.value(("kind",))) == ("batch/v1", "Job")
+    return is_job and not start_of_ranks(source, ())[1] and not has_devices(source)
 
 
 def _syntax(document: Document) -> bool:
@@ -243,12 +270,19 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
     if why := NOT_YET.get((group, kind)):
         return RefusedManifest(kind, name, line, f"cannot be converted: {why}", "", lines)
     converter = CONVERTERS.get((group, kind))
+    if kind == "Job" and _is_aside(document):
+        return _other(document, kind, name, lines, text)
     if converter is None and kind in RUNTIMES:
         why = "read for the TrainJobs of this file, and not passed on"
         return Other(kind, name, line, "", why, lines)
     if converter is None and (known := sorted(other for other, same in CONVERTERS if same == kind)):
         said_of = f"group {group} has no {kind} that is known here"
         return RefusedManifest(kind, name, line, said_of, f"its group is {' or '.join(known)}", lines)
+    starts_at, start = start_of_ranks(source, _KINDS) if converter is None and kind not in _NO_PROGRAMS else ((), "")
+    if start:
+        line, at = document.key_mark(starts_at).line, path_of(starts_at)
+        hint = "convert the job in it" if start.startswith("holds") else "write it as a DLJob, or as a Job or a JobSet"
+        return RefusedManifest(kind, name, line, f"{at}: {start}, and is no job that dljob converts", hint, lines)
     if converter is None:
         return _other(document, kind, name, lines, text)
     own = attach(said, document, *lines)
@@ -272,7 +306,7 @@ def _other(document: Document, kind: str, name: str, lines: tuple[int, int], tex
     alone = documents_of(whole)
     if not alone or alone[0].data != document.data:
         whole = to_yaml(document.data)
-    what = "a DLJob already" if kind == "DLJob" else "no job"
+    what = "a DLJob already" if kind == "DLJob" else "it starts no ranks" if kind in _WORKLOADS else "no job"
     return Other(kind, name, document.start.line, whole, f"{what}: passed on as it is", lines)
 
 
@@ -285,11 +319,12 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     by: tuple[Converter, ConvertOptions],
 ) -> ConvertedJob:
     converter, given = by
-    draft = Draft(SourceManifest(document))
+    draft = Draft(SourceManifest(document), scripts=given.scripts)
     converter(draft, given)
     rows = tuple(named(draft.source))
     name = str(draft.get(("metadata", "name")))
     notes, lost = _notes(draft.source, said)
+    draft.remarks += unfilled(draft.source)
     body = with_comments(ordered(draft.document), notes)
     header = _header(kind, file, document.start.line, rows, lost)
     footer = "".join(f"{one.comment.text}\n" for one in lost if one.loc == END)
@@ -303,6 +338,15 @@ def _job(  # noqa: PLR0917 - all that is known of a document
         tuple(_check(body, given)),
         lines,
     )
+
+
+def unfilled(source: SourceManifest) -> Iterator[str]:
+    """Yield remarks about values that envsubst or its like was to fill in; commands have variables of their own."""
+    for leaf in source.leaves():
+        value = source.value(leaf)
+        own = {"command", "args", "env", "entrypoint", "runtimeEnvYAML"}.intersection(leaf)
+        if isinstance(value, str) and not own and _UNFILLED.fullmatch(value):
+            yield f"line {source.line(leaf)}, {path_of(leaf)}: {value} is to be filled in first, as envsubst does"
 
 
 def _notes(source: SourceManifest, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:

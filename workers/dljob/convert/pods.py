@@ -293,10 +293,9 @@ def _shared(work: _Work, loc: Loc) -> None:
 
 def _workdir(work: _Work, loc: Loc) -> None:
     source = work.draft.source
+    work.pod.workdir = source.text(loc) or ""
     if work.manner.ray:
         source.harmless(loc, "ranks and tasks start in the job's folder")
-    elif folder := source.text(loc):
-        work.pod.workdir = folder
 
 
 def _mounts(work: _Work, loc: Loc) -> None:

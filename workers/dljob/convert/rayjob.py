@@ -186,6 +186,7 @@ def _folder(draft: Draft, pod: ConvertedPod | None, line: command.ContainerComma
         return ""
     image = str(draft.get(("spec", "image")))
     if pod and pod.workdir:
+        source.carry((*pod.loc, "workingDir"), ("spec", "roles", 0, "entrypoint", "command"))
         return pod.workdir
     if re.search(r"(^|/)(rayproject/)?ray(-ml|-llm)?:", image):
         return "/home/ray"

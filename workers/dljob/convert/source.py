@@ -6,7 +6,7 @@ is dropped as unknown, so that no field of a newer version can get lost in silen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias, cast
@@ -38,6 +38,9 @@ class FieldFate:
     why: str = ""
     to: Loc = ()
     """Place in the DLJob, of a carried field."""
+
+
+_NO_FATE = FieldFate("harmless")
 
 
 @dataclass(slots=True)
@@ -116,21 +119,23 @@ class SourceManifest:
         return [text for at in self.items(loc) if (text := self.text(at)) is not None]
 
     def carry(self, loc: Loc, to: Loc, why: str = "") -> None:
-        """Record that a field, with all below it, stands at `to` in the DLJob."""
-        self.fates[loc] = FieldFate("carried", why, to)
+        """Record that a field, with all below it, stands at `to` in the DLJob, unless a part of it is lost."""
+        if self.fates.get(loc, _NO_FATE).kind != "dropped":
+            self.fates[loc] = FieldFate("carried", why, to)
 
     def stands(self, loc: Loc, to: Loc) -> None:
         """Record where the counterpart of a field that holds others stands; its own fields have fates of their own."""
         self.places[loc] = to
 
     def harmless(self, loc: Loc, why: str) -> None:
-        """Record that a field, with all below it, is not needed."""
-        if self.value(loc) is not None:
+        """Record that a field, with all below it, is not needed, unless it is known to be lost."""
+        if self.value(loc) is not None and self.fates.get(loc, _NO_FATE).kind != "dropped":
             self.fates[loc] = FieldFate("harmless", why)
 
     def drop(self, loc: Loc, why: str) -> None:
-        """Record that a field, with all below it, is lost, which may change what runs."""
-        self.fates[loc] = FieldFate("dropped", why)
+        """Record that a field, with all below it, is lost, which may change what runs; each reason is kept."""
+        reasons = [had.why] if (had := self.fates.get(loc, _NO_FATE)).kind == "dropped" and had.why != why else []
+        self.fates[loc] = FieldFate("dropped", "; ".join([*reasons, why]))
 
     def fate(self, loc: Loc) -> FieldFate:
         """Return what became of a field: what was said of it, else of the nearest field around it."""
@@ -204,6 +209,8 @@ class Draft:
     document: dict[str, Any] = field(default_factory=dict[str, Any])
     remarks: list[str] = field(default_factory=list[str])
     """What else a user should know."""
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Texts of the ConfigMaps in the same file, by their keys."""
 
     def put(self, to: Loc, value: object) -> None:
         """Set a value; containers on the way are made."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dljob.convert.kubeflow import DLROVER, elastic_field, pod_set, run_policy, variables
+from dljob.convert.kubeflow import (
+    DLROVER,
+    by_restart_count,
+    default_restarts,
+    elastic_field,
+    pod_set,
+    run_policy,
+    variables,
+)
 from dljob.convert.meta import head
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
@@ -79,12 +87,12 @@ def _worlds(draft: Draft, specs: Loc, manner: Manner, without: Sequence[str]) ->
         if not part.pods:
             source.harmless(at, "no pods")
             continue
-        never = source.value((*at, "restartPolicy")) == "Never"
-        world = PodWorld(role, task, [part], restarts=0 if never else 10)
-        world.torch = False
-        if (count := source.number((*at, "restartCount"))) is not None:
-            world.restarts = count
-            source.carry((*at, "restartCount"), (*role, "restartPolicy", "maxRestarts"))
+        world = PodWorld(role, task, [part], torch=False)
+        if manner is TENSORFLOW:
+            place = (*at, "restartPolicy")
+            world.restarts = default_restarts(draft, task, {place: str(source.value(place) or "Never")})
+        else:
+            by_restart_count(draft, at, world)
         worlds.append(world)
     if not worlds:
         raise UnfitError(specs, "has neither chief, worker nor ps", "describe its pods")

@@ -110,9 +110,9 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
     said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
     _environment(overlay, steps["trainer"], str(said_each))
-    merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks)
+    merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks, draft.scripts)
     try:
-        jobs(merged, (), given, workdir, nproc="auto")  # what the trainer's variable says, where no field does
+        jobs(merged, (), given, workdir, sized=True)
     except UnfitError as error:
         at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
         raise UnfitError(at, f"with its runtime {error.message}", error.hint) from None

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dljob.api import torchrun_line
+from dljob.api import torchrun, torchrun_line
 from dljob.convert import command, variables
 from dljob.convert.pods import ConvertedPod, Manner, machine, place_env
 from dljob.convert.source import Draft, UnfitError
 from dljob.errors import UsageError
 from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.text.tree import Loc
+from dljob.telemetry.wording import counted
 
 _DLROVER = (
     *("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint"),
     "numa-affinity",
 )
 """Switches of dlrover-run that torchrun does not have."""
+_ASSIGNMENTS = re.compile(r"((env|exec|[A-Za-z_]\w*=\S*)?\s+)+")
 _DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp-device-type", "membind-policy")
 
 
@@ -46,6 +50,8 @@ class PodWorld:
     bounds: tuple[int, int] | None = None
     """The fewest and the most pods."""
     restarts: int | None = None
+    sized: bool = False
+    """Whether the controller tells torchrun the number of pods, by PET_NNODES."""
     torch: bool = True
     """Whether ranks of a plain program form a torch world."""
     options: list[str] = field(default_factory=list[str])
@@ -147,9 +153,11 @@ def _command(draft: Draft, world: PodWorld, pod: ConvertedPod) -> command.Contai
     source, to = draft.source, (*world.role, "entrypoint")
     words = source.words((*pod.loc, "command"))
     behind = source.words((*pod.loc, "args"))
-    for key in ("command", "args"):
+    for key in ("command", "args", "workingDir"):
         if source.value((*pod.loc, key)) is not None:
             source.carry((*pod.loc, key), to)
+    if world.workdir:
+        source.harmless((*pod.loc, "workingDir"), "--workdir takes its place")
     if not words:
         if not world.command:
             raise UnfitError(pod.loc, "has no command: it runs that of its image", "add --command with the image's own")
@@ -172,9 +180,10 @@ def _find_torchrun(world: PodWorld, pod: ConvertedPod, line: command.ContainerCo
         if (found := command.find_torchrun(plain, known)) is None:
             return None
         behind = len(line.argv) - len(found.words) + torchrun_line.own(found.words)
-        if not any(command.refers(word, own) for word in line.argv[behind:]):
+        around = (*line.argv[: len(found.wrapper)], *line.argv[behind:])
+        if not any(command.refers(word, own) for word in around):
             return found
-    # A script's argument that only its rank knows needs a shell.
+    # A word that only its rank knows needs a shell.
     return command.find_torchrun(command.resolved(line, pod.env, own | variables.OF_MACHINE), known)
 
 
@@ -206,16 +215,16 @@ def _each(world: PodWorld) -> int:
 
 
 def _same_command(draft: Draft, world: PodWorld, first: ConvertedPod, pod: ConvertedPod) -> None:
-    """Carry the command of further pods where it is that of the first: one role has one command."""
+    """Carry command and folder of further pods where they are those of the first: one role has one command."""
     source = draft.source
-    for key in ("command", "args"):
+    for key in ("command", "args", "workingDir"):
         at = (*pod.loc, key)
         if source.value(at) is None:
             continue
         if source.value(at) == source.value((*first.loc, key)):
             source.carry(at, (*world.role, "entrypoint"))
         else:
-            source.drop(at, "ranks of one role run one command, here that of the first pod")
+            source.drop(at, "ranks of one role run one command in one folder, here those of the first pod")
 
 
 def _share(pod: ConvertedPod, each: int) -> str:
@@ -244,8 +253,9 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
     # What the line says comes before the variable, also where it says torchrun's default.
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
-    line = torchrun_line.read(found.words, {"PET_NPROC_PER_NODE": beside})
+    line = torchrun_line.read(found.words, {**environ, "PET_NPROC_PER_NODE": beside})
     each = _ranks(pod, line.nproc_per_node)
+    _tell_numbers(draft, world, pod, line)
     least, most = _bounds(world, line.nnodes)
     _bound_machines(draft, world, pods[-1].group, least, most)
     options = [
@@ -263,8 +273,10 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         if key in made.spec and draft.get(("spec", key)) is None:
             draft.put(("spec", key), made.spec[key])
     draft.remarks += [note for note in made.notes if "no rank gets a device" not in note]
-    if found.before.strip():
+    if not _ASSIGNMENTS.fullmatch(f"{shlex.join(found.wrapper)} {found.before} "):
         draft.remarks.append("each rank runs what stands before torchrun, and not once for each machine")
+    if again := command.launcher(command.ContainerCommand((), found.tail)) if found.tail else "":
+        draft.source.drop(_place(draft, pod), f"{again} stands behind torchrun: each rank would start it")
     _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
 
 
@@ -277,6 +289,30 @@ def _bounds(world: PodWorld, nnodes: str) -> tuple[int, int]:
     if not matched or int(matched[2]) < 2 or int(matched[1]) >= int(matched[2]):
         return pods, pods
     return min(int(matched[1]), pods), max(int(matched[2]), pods)
+
+
+def _tell_numbers(draft: Draft, world: PodWorld, pod: ConvertedPod, line: argparse.Namespace) -> None:
+    """Name the numbers of machines and ranks on a torchrun line that are unknown, or other ones than the pods'."""
+    source, at, pods = draft.source, _place(draft, pod), _pods(world)
+    is_given = "nnodes" in torchrun_line.given_arguments(line)
+    matched = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
+    least, most = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
+    text = f"--nnodes={line.nnodes}"
+    if not matched:
+        source.drop(at, f"{text}: its value is not in the manifest; one world of all {counted(pods, 'pod')} is taken")
+    elif world.bounds and is_given and (least, most) != world.bounds:
+        draft.remarks.append(
+            f"{text} is not elastic as elasticPolicy is: {world.name} gets the bounds of elasticPolicy"
+        )
+    elif is_given and not world.bounds and not least <= pods <= most:
+        source.drop(at, f"{text}, and there {'is' if pods == 1 else 'are'} {counted(pods, 'pod')}: they form one world")
+    elif not is_given and not world.sized and pods > 1:
+        draft.remarks.append(f"all {pods} pods of {world.name} form one world: torchrun's own --nnodes is 1")
+    if not line.nproc_per_node.isdecimal() and line.nproc_per_node not in torchrun.COUNTED:
+        ranks = counted(_ranks(pod, line.nproc_per_node), "rank")
+        source.drop(
+            at, f"--nproc-per-node={line.nproc_per_node}: its value is not in the manifest; each pod has {ranks}"
+        )
 
 
 def _without_dlrover(words: Sequence[str]) -> tuple[list[str], bool]:
@@ -315,6 +351,8 @@ def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: co
             _place(draft, pod),
             f"{name} starts ranks itself, of which dljob sees nothing: write the script as torchrun would start it",
         )
+    for script in command.shell_scripts(line):
+        _tell_script(draft, world, pod, script)
     least, most = world.bounds or (_pods(world), _pods(world))
     device = _share(pod, 1)
     workdir = world.workdir or pod.workdir
@@ -335,6 +373,19 @@ def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: co
     _merge(draft, world, pod, role, 1)
     if not workdir:
         _relative(draft, world, pod, command.relative_files(line), "")
+
+
+def _tell_script(draft: Draft, world: PodWorld, pod: ConvertedPod, script: str) -> None:
+    """Say what a shell script hides that a command runs: it is read where a ConfigMap of the file holds it."""
+    text = draft.scripts.get(script.rpartition("/")[2])
+    if text is None:
+        draft.remarks.append(
+            f"{script} is not read: {world.name} is one rank for each pod; where it starts torchrun, write that line "
+            "as the command"
+        )
+    elif name := command.launcher(command.ContainerCommand(("sh", "-c"), text)):
+        words = f"{script} starts ranks by {name}, of which dljob sees nothing: write that line as the command"
+        draft.source.drop(_place(draft, pod), words)
 
 
 def _place(draft: Draft, pod: ConvertedPod) -> Loc:
