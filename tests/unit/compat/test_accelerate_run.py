@@ -38,10 +38,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job(folder: Path, *words: str, **environ: str) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
+def job(
+    folder: Path, *words: str, devices: dict[str, int] | None = None, **environ: str
+) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
     """The role of a command line, its variables, and the notes."""
     line = accelerate_run.read_line(words, environ)
-    made = accelerate_run.job(line, Site(True, 4, {}, folder))
+    made = accelerate_run.job(line, Site(True, 4, devices or {}, folder))
     parse(made.document)
     (role,) = made.document["spec"]["roles"]
     return role, {one["name"]: one["value"] for one in role["env"]}, made.notes
@@ -61,6 +63,16 @@ def test_a_configuration_becomes_a_role_and_its_variables(folder: Path) -> None:
         "ACCELERATE_USE_FSDP": "true",
         "FSDP_VERSION": "2",
         "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block",
+        # The launcher's own defaults, which are not those of the script.
+        "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_OFFLOAD_PARAMS": "false",
+        "FSDP_MIN_NUM_PARAMS": "100000000",
+        "FSDP_FORWARD_PREFETCH": "false",
+        "FSDP_USE_ORIG_PARAMS": "true",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+        "FSDP_SYNC_MODULE_STATES": "true",
+        "FSDP_ACTIVATION_CHECKPOINTING": "false",
     }
     assert notes == ()
 
@@ -70,13 +82,19 @@ def test_the_command_line_comes_before_the_configuration(folder: Path) -> None:
     role, env, notes = job(folder, *words, "--main_process_port", "3", "--max_restarts=2", "train.py")
     assert (role["replicas"], env["ACCELERATE_MIXED_PRECISION"], env["ACCELERATE_USE_CPU"]) == (4, "fp16", "True")
     assert role["restartPolicy"] == {"maxRestarts": 2}
-    assert notes == ("not used: --main_process_port; see dljob accelerate --help",)
+    assert notes == (
+        "with --cpu accelerate starts one process, and dljob as many ranks as --num_processes says",
+        "not used: --main_process_port; see dljob accelerate --help",
+    )
+    assert "ACCELERATE_USE_FSDP" not in env
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--use_deepspeed", "train.py"), "--use_deepspeed of accelerate is not carried over"),
+        (("--use_megatron_lm", "train.py"), "--use_megatron_lm of accelerate is not carried over"),
+        (("--use_deepspeed", "--deepspeed_config_file=no.json", "train.py"), "there is no no.json, DeepSpeed's own"),
+        (("--config_file", "alone.yaml", "--num_machines=2", "train.py"), "NO is one process on one machine"),
         (("--fp8_format=E4M3", "train.py"), "--fp8_format of accelerate is not carried over"),
         (("--num_proceses", "2", "train.py"), "unrecognized arguments: --num_proceses"),
         (("config",), "only `launch` is taken over"),
@@ -85,6 +103,7 @@ def test_the_command_line_comes_before_the_configuration(folder: Path) -> None:
     ],
 )
 def test_what_is_not_carried_is_refused_with_a_way(folder: Path, words: tuple[str, ...], why: str) -> None:
+    (folder / "alone.yaml").write_text("distributed_type: NO")
     with pytest.raises(UsageError, match=why) as error:
         job(folder, *words)
     assert error.value.hint or "cannot read" in why
@@ -94,8 +113,8 @@ def test_what_is_not_carried_is_refused_with_a_way(folder: Path, words: tuple[st
     ("text", "why"),
     [
         ("debug: false\nnum_proceses: 2", "bad.yaml:2:1: unknown key 'num_proceses'"),
-        ("deepspeed_config: {zero_stage: 2}", "deepspeed_config of accelerate is not carried over"),
-        ("distributed_type: DEEPSPEED", "bad.yaml:1:1: distributed_type DEEPSPEED is not carried over"),
+        ("deepspeed_config: {zero_stgae: 2}", "bad.yaml:1:20: unknown key deepspeed_config.zero_stgae"),
+        ("distributed_type: MEGATRON_LM", "bad.yaml:1:1: distributed_type MEGATRON_LM is not carried over"),
         ("compute_environment: AMAZON_SAGEMAKER", "compute_environment AMAZON_SAGEMAKER"),
         ("fsdp_config:\n  fsdp_version: 2\n  fsdp_versoin: 2", "bad.yaml:3:3: unknown key fsdp_config.fsdp_versoin"),
         ("fsdp_config: 2", "bad.yaml:1:1: fsdp_config is no mapping"),
@@ -183,3 +202,135 @@ def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.Ca
         main.main(words)
     assert not ended.value.code
     assert capsys.readouterr().out.count("--debug") == 1
+
+
+PRESET = """
+compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config: <config>
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+use_cpu: false
+"""
+LAUNCHER = "deepspeed_multinode_launcher: standard"
+
+
+@pytest.mark.parametrize(
+    ("config", "variables"),
+    [
+        ("zero_stage: 0", {"DEEPSPEED_ZERO_STAGE": "0"}),
+        (
+            f"{LAUNCHER}, gradient_accumulation_steps: 1, zero3_init_flag: false, zero_stage: 1",
+            {"GRADIENT_ACCUMULATION_STEPS": "1", "DEEPSPEED_ZERO3_INIT": "false", "DEEPSPEED_ZERO_STAGE": "1"},
+        ),
+        (
+            f"{LAUNCHER}, offload_optimizer_device: none, offload_param_device: none, zero_stage: 2",
+            {
+                "DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
+                "DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+                "DEEPSPEED_ZERO_STAGE": "2",
+            },
+        ),
+        (
+            f"{LAUNCHER}, offload_param_device: nvme, offload_param_nvme_path: /N, zero3_init_flag: yes, zero_stage: 3",
+            {
+                "DEEPSPEED_OFFLOAD_PARAM_DEVICE": "nvme",
+                "DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": "/N",
+                "DEEPSPEED_ZERO3_INIT": "true",
+                "DEEPSPEED_ZERO_STAGE": "3",
+            },
+        ),
+        (
+            "zero3_save_16bit_model: true, gradient_clipping: 1.0, deepspeed_moe_layer_cls_names: Block",
+            {
+                "DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "true",
+                "GRADIENT_CLIPPING": "1.0",
+                "DEEPSPEED_MOE_LAYER_CLS_NAMES": "Block",
+            },
+        ),
+        ("deepspeed_config_file: ds/stage3.json, zero3_init_flag: true", {"DEEPSPEED_CONFIG_FILE": "ds/stage3.json"}),
+    ],
+)
+def test_deepspeed_gets_its_settings_by_the_launcher_s_variables(
+    folder: Path, config: str, variables: dict[str, str]
+) -> None:
+    """Each stage of ZeRO, as the presets of TRL and the files of open-instruct have them."""
+    (folder / "ds").mkdir()
+    (folder / "ds" / "stage3.json").write_text("{}")
+    (folder / "zero.yaml").write_text(PRESET.replace("<config>", f"{{{config}}}"))
+    role, env, notes = job(folder, "--config_file=zero.yaml", "train.py")
+    assert (role["type"], role["replicas"], notes) == ("Elastic", 2, ())
+    assert variables.items() <= {name.removeprefix("ACCELERATE_"): value for name, value in env.items()}.items()
+    fields = [part.partition(":")[0].strip() for part in config.split(", ")]
+    assert env["ACCELERATE_CONFIG_DS_FIELDS"] == ",".join([*fields, "mixed_precision"])
+    assert env["ACCELERATE_USE_DEEPSPEED"] == "true"
+
+
+def test_deepspeed_of_the_command_line_comes_before_the_file(folder: Path) -> None:
+    """As in open-instruct's scripts; its own file lies in the folder of the code, or stays where it is."""
+    (folder / "zero.yaml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nnum_processes: 4\n"
+    )
+    (folder / "stage3.conf").write_text("{}")
+    settings = str(folder / "stage3.conf")
+    words = (
+        "--mixed_precision",
+        "bf16",
+        "--num_processes",
+        "4",
+        "--use_deepspeed",
+        "--deepspeed_config_file",
+        settings,
+    )
+    role, env, _ = job(folder, *words, "train.py", "--gradient_accumulation_steps", "8")
+    assert (role["replicas"], role["args"]) == (4, ["--gradient_accumulation_steps", "8"])
+    assert (env["ACCELERATE_DEEPSPEED_CONFIG_FILE"], env["ACCELERATE_CONFIG_DS_FIELDS"]) == ("stage3.conf", "")
+    _, env, _ = job(folder, "--config_file=zero.yaml", "--zero_stage=0", "train.py")
+    assert env["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "0"
+    _, env, _ = job(folder / "ds", *words, str(folder / "train.py"))
+    assert env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == settings
+    _, env, _ = job(folder, "--no_upload", "--use_deepspeed", "--deepspeed_config_file=/in/image", "train.py")
+    assert env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == "/in/image"
+    with pytest.raises(UsageError, match="is not below"):
+        job(folder / "ds", "--to=kubernetes", *words, "train.py")
+
+
+def test_settings_of_deepspeed_alone_are_told_as_not_used(folder: Path) -> None:
+    """Accelerate reads them only with DeepSpeed; a script would else accumulate gradients that it never did."""
+    _, env, notes = job(folder, "--multi_gpu", "--num_processes=2", "--gradient_accumulation_steps=4", "train.py")
+    assert "ACCELERATE_GRADIENT_ACCUMULATION_STEPS" not in env
+    assert notes[-1].endswith("as in accelerate launch: --gradient_accumulation_steps")
+
+
+@pytest.mark.parametrize("kind", ['distributed_type: "NO"', "distributed_type: NO", "mixed_precision: bf16"])
+@pytest.mark.parametrize("more", ["", "num_processes: 8\n", "use_cpu: no\n", "gpu_ids: 0\n"])
+def test_a_configuration_of_type_no_starts_one_process(folder: Path, kind: str, more: str) -> None:
+    """Whatever num_processes says, as TRL's preset for one GPU has it; it sees all devices, or those that are named."""
+    (folder / "alone.yaml").write_text(f"{kind}\n{more}num_machines: 1\n")
+    for devices in ({}, {"GPU": 4}):
+        for words in ((), ("--num_processes=3",)):
+            role, env, notes = job(folder, "--config_file=alone.yaml", *words, "train.py", devices=devices)
+            assert (role["replicas"], "ACCELERATE_USE_CPU" in env) == (1, False)
+            count = "1" if "gpu_ids" in more else "4"
+            assert role.get("accelerator") == ({"type": "GPU", "count": count} if devices else None)
+            assert sum("one process, since distributed_type is NO" in one for one in notes) == bool(
+                words or "8" in more
+            )
+    assert job(folder, "--config_file=alone.yaml", "--multi_gpu", "--num_processes=3", "train.py")[0]["replicas"] == 3
+
+
+@pytest.mark.parametrize(("words", "devices", "ranks"), [((), {}, 1), (("--cpu",), {"GPU": 2}, 1), ((), {"GPU": 2}, 2)])
+def test_without_a_number_there_are_as_many_ranks_as_devices(
+    folder: Path, words: tuple[str, ...], devices: dict[str, int], ranks: int
+) -> None:
+    """Not one for each CPU: accelerate starts one process where there is no device."""
+    assert job(folder, *words, "train.py", devices=devices)[0]["replicas"] == ranks

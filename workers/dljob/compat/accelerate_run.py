@@ -45,7 +45,6 @@ CARRIED = (
     Argument("mixed-precision", choices=MIXED, help="as there"),
     Argument("num-cpu-threads-per-process", None, int, help="OMP_NUM_THREADS"),
     Argument("enable-cpu-affinity", default=False, flag=True, help="as there"),
-    Argument("gradient-accumulation-steps", None, int, help="as there"),
     Argument("dynamo-backend", help="as there"),
     Argument("dynamo-mode", help="as there"),
     Argument("dynamo-use-fullgraph", default=False, flag=True, help="as there"),
@@ -61,10 +60,29 @@ FSDP = tuple(
         *("version", "offload-params", "min-num-params", "sharding-strategy", "reshard-after-forward"),
         *("auto-wrap-policy", "transformer-layer-cls-to-wrap", "backward-prefetch", "state-dict-type"),
         *("forward-prefetch", "use-orig-params", "cpu-ram-efficient-loading", "sync-module-states"),
-        *("activation-checkpointing", "activation-checkpointing-offload"),
+        *("activation-checkpointing", "activation-checkpointing-offload", "ignored-modules"),
     )
 )
+DEEPSPEED = (
+    Argument("use-deepspeed", default=False, flag=True, help="let the Accelerator train with DeepSpeed"),
+    Argument("deepspeed-config-file", help="JSON of DeepSpeed, in the folder of the code"),
+    Argument("zero-stage", None, int, help="stage of ZeRO, 0 to 3; 2 by default"),
+    Argument("gradient-accumulation-steps", help="batches of one step, or auto"),
+    Argument("gradient-clipping", help="largest norm of the gradients, or auto"),
+    Argument("offload-optimizer-device", help="place of the optimizer's states: none, cpu or nvme"),
+    Argument("offload-param-device", help="place of the parameters: none, cpu or nvme"),
+    Argument("offload-optimizer-nvme-path", help="folder of the optimizer's states on nvme"),
+    Argument("offload-param-nvme-path", help="folder of the parameters on nvme"),
+    Argument("zero3-init-flag", help="true: stage 3 shards a model while it is made"),
+    Argument("zero3-save-16bit-model", help="true: stage 3 saves whole weights of 16 bits"),
+    Argument("deepspeed-moe-layer-cls-names", help="classes of layers of experts, with commas between"),
+)
+"""Arguments of DeepSpeed, which reach the script by variables."""
 IDLE = (
+    Argument("deepspeed-multinode-launcher", help="not used: PrimeMaster starts the ranks"),
+    Argument("deepspeed-hostfile", help="not used: dljob places the ranks"),
+    Argument("deepspeed-inclusion-filter", help="not used: dljob places the ranks"),
+    Argument("deepspeed-exclusion-filter", help="not used: dljob places the ranks"),
     Argument("machine-rank", None, int, help="not used: give the command once"),
     Argument("main-process-ip", help="not used: dljob takes the first machine"),
     Argument("main-process-port", None, int, help="not used: dljob takes a free port"),
@@ -76,7 +94,6 @@ IDLE = (
     Argument("quiet", default=False, flag=True, short="-q", help="not used"),
 )
 WAYS = {
-    "deepspeed": "give the Accelerator a DeepSpeedPlugin in the script",
     "megatron_lm": "give the Accelerator a MegatronLMPlugin in the script",
     "parallelism_config": "give the Accelerator a ParallelismConfig in the script",
     "tpu": "dljob places TPU by roles[].accelerator; the script starts its ranks itself",
@@ -86,7 +103,6 @@ WAYS = {
 }
 """Parts of accelerate that are refused, with our way."""
 REFUSED = {
-    **dict.fromkeys(("use_deepspeed", "deepspeed_config", "zero_stage"), "deepspeed"),
     **dict.fromkeys(("use_megatron_lm", "megatron_lm_config"), "megatron_lm"),
     **dict.fromkeys(("use_parallelism_config", "parallelism_config"), "parallelism_config"),
     **dict.fromkeys(("tpu", "tpu_cluster", "tpu_use_cluster", "tpu_use_sudo", "tpu_name", "tpu_zone", "vm"), "tpu"),
@@ -96,15 +112,12 @@ REFUSED = {
     **dict.fromkeys(("fp8_config", "fp8_backend"), "fp8"),
 }
 PREFIXES = {
-    "deepspeed_": "deepspeed",
-    "offload_": "deepspeed",
-    "zero3_": "deepspeed",
     "megatron_lm_": "megatron_lm",
     "parallelism_config_": "parallelism_config",
     "fp8_": "fp8",
     "aws_": "sagemaker",
 }
-KINDS = {"NO", "MULTI_GPU", "MULTI_NPU", "MULTI_CPU", "MULTI_HPU", "FSDP"}
+KINDS = {"NO", "MULTI_GPU", "MULTI_NPU", "MULTI_CPU", "MULTI_HPU", "FSDP", "DEEPSPEED"}
 """Values of `distributed_type` that are carried."""
 SWITCHES = {
     "cpu": ("USE_CPU", "True"),
@@ -116,11 +129,28 @@ SWITCHES = {
     "enable_cpu_affinity": ("CPU_AFFINITY", "1"),
 }
 """Flag -> its variable behind ACCELERATE_, and the value."""
-PLAIN = ("compute_environment", "distributed_type", "use_cpu", "fsdp_config", "dynamo_config", "fp16")
+FSDP_DEFAULTS = {
+    "fsdp_version": "1",
+    "fsdp_sharding_strategy": "FULL_SHARD",
+    "fsdp_reshard_after_forward": "true",
+    "fsdp_offload_params": "false",
+    "fsdp_min_num_params": "100000000",
+    "fsdp_forward_prefetch": "false",
+    "fsdp_use_orig_params": "true",
+    "fsdp_cpu_ram_efficient_loading": "true",
+    "fsdp_sync_module_states": "true",
+    "fsdp_activation_checkpointing": "false",
+}
+"""What the launcher says where nobody says anything; the script's own defaults are other ones."""
+PLAIN = (
+    *("compute_environment", "distributed_type", "use_cpu", "fsdp_config", "dynamo_config", "deepspeed_config"),
+    "fp16",
+)
 """Keys of a configuration that are no flags."""
 INNER = {
     "fsdp_config": {each.dest for each in FSDP},
     "dynamo_config": {each.dest for each in CARRIED if each.dest.startswith("dynamo_")},
+    "deepspeed_config": {each.dest for each in (*DEEPSPEED[1:], *IDLE[:4])},
 }
 """Parts of a configuration, and the flags that their keys are."""
 
@@ -161,7 +191,7 @@ def parser(*, add_help: bool = True) -> Parser:
         allow_abbrev=False,
         add_help=add_help,
     )
-    for title, some in (("accelerate's", (*CARRIED, *FSDP, *TORCH, *IDLE)), ("target", OURS)):
+    for title, some in (("accelerate's", (*CARRIED, *FSDP, *DEEPSPEED, *TORCH, *IDLE)), ("target", OURS)):
         group = made.add_argument_group(title)
         for each in some:
             torchrun_line.add(group, each)
@@ -194,14 +224,49 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     by_default = None if line.config_file or line.cpu else default_configuration(environ)
     file = Path(line.config_file) if line.config_file else by_default
     config = configuration(file) if file else {}
-    if line.multi_gpu or line.use_fsdp:
-        config |= {"multi_gpu": line.multi_gpu, "use_fsdp": line.use_fsdp}
-    for key, value in config.items():
-        if hasattr(line, key) and getattr(line, key) in (None, False):
-            setattr(line, key, None if value == "no" and key != "mixed_precision" else value)
+    notes = _settle(line, config)
     made = _torchrun(line, config, environ)
-    made.idle, made.by_default = idle, by_default
+    if idle:
+        notes.append(f"not used: {', '.join(idle)}; see {COMMAND} --help")
+    if by_default:
+        notes.append(f"settings of {by_default}, as in accelerate launch; --config_file names another file")
+    made.notes, made.gpu_ids = notes, line.gpu_ids
     return made
+
+
+def _settle(line: argparse.Namespace, config: dict[str, Any]) -> list[str]:
+    """Set what the command line leaves to the configuration, as the launcher does; return notes about that."""
+    notes: list[str] = []
+    ways = ("multi_gpu", "use_fsdp", "use_deepspeed")
+    is_chosen = any(getattr(line, way) for way in ways)
+    if is_chosen or line.cpu:
+        config |= {way: getattr(line, way) for way in ways}
+    if config.get("distributed_type") == "NO" and not is_chosen:
+        notes += _one_process(line, config)
+    elif line.cpu and (line.num_processes or config.get("num_processes") or 1) > 1:
+        notes.append("with --cpu accelerate starts one process, and dljob as many ranks as --num_processes says")
+    # DeepSpeed is told which settings its own file may not contradict: those of the configuration alone.
+    line.deepspeed_fields = [
+        *(config.get("deepspeed_config") or ()),
+        *(["mixed_precision"] if config.get("mixed_precision") is not None and not line.mixed_precision else ()),
+    ]
+    for key, value in config.items():
+        if hasattr(line, key) and (getattr(line, key) is None or getattr(line, key) is False):
+            setattr(line, key, None if value == "no" and key != "mixed_precision" else value)
+    unused = [f"--{each.dest}" for each in DEEPSPEED[1:] if getattr(line, each.dest) is not None]
+    if unused and not line.use_deepspeed:
+        notes.append(f"not used without DeepSpeed, as in accelerate launch: {', '.join(unused)}")
+    return notes
+
+
+def _one_process(line: argparse.Namespace, config: dict[str, Any]) -> list[str]:
+    """Let a configuration of type NO start one process, as its launcher does; return notes about that."""
+    number = line.num_processes or config.get("num_processes") or 1
+    if (line.num_machines or config.get("num_machines") or 1) > 1:
+        raise UsageError("distributed_type NO is one process on one machine", hint="distributed_type: MULTI_GPU")
+    line.num_processes, config["is_alone"] = 1, True
+    words = f"one process, since distributed_type is NO: MULTI_GPU in the file, or --multi_gpu, starts {number} ranks"
+    return [words] if number != 1 else []
 
 
 def default_configuration(environ: Mapping[str, str]) -> Path | None:
@@ -233,7 +298,8 @@ def configuration(file: Path) -> dict[str, Any]:
                 f"{file} has {size} bytes: no configuration of accelerate has more than {LARGEST}",
                 hint="`accelerate config` writes some 30 lines",
             )
-        documents = read_yaml(file.read_text(encoding="utf-8-sig"))
+        # PyYAML reads YAML 1.1, as kubectl does: `use_cpu: no` is false.
+        documents = read_yaml(file.read_text(encoding="utf-8-sig"), kubectl="follow")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     if len(documents) != 1 or not isinstance(documents[0].data, dict):
@@ -253,15 +319,21 @@ def configuration(file: Path) -> dict[str, Any]:
     for part in INNER:
         inside = cast("dict[str, Any]", found.get(part) or {})
         made |= {_flag(part, key): value for key, value in inside.items()}
-    kind = str(found.get("distributed_type", "NO"))
-    made |= {"cpu": bool(found.get("use_cpu")), "use_fsdp": kind == "FSDP", "multi_gpu": kind == "MULTI_GPU"}
+    kind = _kind(found)
+    made |= {"cpu": bool(found.get("use_cpu")), "distributed_type": kind}
+    made |= {"use_fsdp": kind == "FSDP", "use_deepspeed": kind == "DEEPSPEED", "multi_gpu": kind == "MULTI_GPU"}
     return made
+
+
+def _kind(found: Mapping[str, Any]) -> str:
+    """Return the type of a configuration; NO without quotes is false to YAML."""
+    return str(found.get("distributed_type") or "NO")
 
 
 def _flag(part: str, key: str) -> str:
     """Return the flag of a key within a part: accelerate takes `version` in fsdp_config, too."""
     prefix = part.removesuffix("config")
-    return key if key.startswith(prefix) else f"{prefix}{key}"
+    return key if key.startswith(prefix) or part == "deepspeed_config" else f"{prefix}{key}"
 
 
 def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
@@ -289,7 +361,7 @@ def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
 def _check_kind(place: Callable[..., str], found: Mapping[str, Any]) -> None:
     if (where := found.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
         raise UsageError(f"{place('compute_environment')}: compute_environment {where}", hint=WAYS["sagemaker"])
-    if (kind := str(found.get("distributed_type", "NO"))) not in KINDS:
+    if (kind := _kind(found)) not in KINDS:
         part = next((one for one in WAYS if one.startswith(kind.lower().partition("_")[0])), "")
         raise UsageError(
             f"{place('distributed_type')}: distributed_type {kind} is not carried over",
@@ -302,8 +374,8 @@ def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapp
     ranks: int | None = line.num_processes
     if ranks is not None and (ranks < 1 or ranks % machines):
         raise UsageError(f"--num_processes {ranks} on {machines} machines", hint="each machine has as many ranks")
-    each = "auto" if ranks is None else str(ranks // machines)
-    words = [f"--nnodes={machines}", f"--nproc-per-node={'cpu' if each == 'auto' and line.cpu else each}"]
+    each = str(ranks // machines) if ranks is not None else "1" if line.cpu else "auto"
+    words = [f"--nnodes={machines}", f"--nproc-per-node={each}"]
     for one in (*TORCH, *OURS):
         value = getattr(line, one.dest)
         if value != one.default:
@@ -312,6 +384,8 @@ def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapp
         words.append(f"--accelerator={'none' if line.cpu else 'GPU'}")
     made = torchrun_line.read([*words, line.training_script, *line.training_script_args], {})
     made.env = dict(variables(line, config, environ))
+    # One process drives all devices, as it likes.
+    made.has_all_devices = bool(config.get("is_alone")) and not line.accelerator and not line.cpu
     return made
 
 
@@ -321,33 +395,73 @@ def variables(
     """Yield the variables by which accelerate tells its settings to the script."""
     yield "ACCELERATE_MIXED_PRECISION", line.mixed_precision or ("fp16" if config.get("fp16") else "no")
     yield "ACCELERATE_DYNAMO_BACKEND", str(line.dynamo_backend or "no").upper()
-    for name in ("dynamo_mode", "gradient_accumulation_steps"):
-        if getattr(line, name) is not None:
-            yield f"ACCELERATE_{name.upper()}", str(getattr(line, name))
+    if line.dynamo_mode is not None:
+        yield "ACCELERATE_DYNAMO_MODE", str(line.dynamo_mode)
     for name, (variable, value) in SWITCHES.items():
         if getattr(line, name):
             yield f"ACCELERATE_{variable}", value
     threads = line.num_cpu_threads_per_process or environ.get("OMP_NUM_THREADS")
     if threads:
         yield "OMP_NUM_THREADS", str(threads)
-    if line.use_fsdp:
+    if line.use_deepspeed:
+        yield from _deepspeed(line)
+    elif line.use_fsdp:
         yield from _fsdp(line)
 
 
 def _fsdp(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "ACCELERATE_USE_FSDP", "true"
     for one in FSDP:
+        value = getattr(line, one.dest)
+        value = FSDP_DEFAULTS.get(one.dest) if value is None else _word(value)
+        if value is not None:
+            yield one.dest.upper().replace("TRANSFORMER_LAYER_CLS", "TRANSFORMER_CLS"), value
+
+
+def _deepspeed(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    yield "ACCELERATE_USE_DEEPSPEED", "true"
+    yield "ACCELERATE_CONFIG_DS_FIELDS", ",".join(line.deepspeed_fields).lower()
+    for one in DEEPSPEED[1:]:
+        name = one.dest.upper().removeprefix("DEEPSPEED_").replace("ZERO3_INIT_FLAG", "ZERO3_INIT")
+        prefix = "" if name.startswith("GRADIENT_") else "DEEPSPEED_"
         if (value := getattr(line, one.dest)) is not None:
-            yield one.dest.upper().replace("TRANSFORMER_LAYER_CLS", "TRANSFORMER_CLS"), str(value)
+            yield f"ACCELERATE_{prefix}{name}", _word(value)
+
+
+def _word(value: object) -> str:
+    """Return a value as the launcher writes it: truth in small letters."""
+    return str(value).lower() if isinstance(value, bool) or str(value) in ("True", "False") else str(value)
 
 
 def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
     """Translate a command line that `read_line` has parsed."""
+    here = next((kind for kind in torchrun.AUTO if site.devices.get(kind)), "")
+    if line.nproc_per_node == "auto" and site.local and not here:
+        line.nproc_per_node = "1"  # as there: without devices one process, and not one for each CPU
+    if line.has_all_devices and site.local and here:
+        chosen = [each for each in str("all" if line.gpu_ids is None else line.gpu_ids).split(",") if each != "all"]
+        line.accelerator = f"{here}={len(chosen) or site.devices[here]}"
+    if settings := line.env.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
+        line.env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = _in_folder(settings, line, site)
     made = torchrun.job(line, site)
     (role,) = made.document["spec"]["roles"]
     kept = [one for one in role.get("env", []) if one["name"] not in line.env]
     role["env"] = [*kept, *({"name": name, "value": value} for name, value in line.env.items())]
-    notes = [f"not used: {', '.join(line.idle)}; see {COMMAND} --help"] if line.idle else []
-    if line.by_default:
-        notes.append(f"settings of {line.by_default}, as in accelerate launch; --config_file names another file")
-    return replace(made, notes=(*made.notes, *notes))
+    return replace(made, notes=(*made.notes, *line.notes))
+
+
+def _in_folder(said: str, line: argparse.Namespace, site: torchrun.Site) -> str:
+    """Return the path of DeepSpeed's file as the ranks find it, which start in the folder of the code."""
+    if line.no_upload:
+        return said
+    folder = site.folder.resolve()
+    path = (folder / said).resolve()
+    if not path.is_file():
+        raise UsageError(f"there is no {said}, DeepSpeed's own configuration", hint="--deepspeed_config_file FILE")
+    if path.is_relative_to(folder):
+        return str(path.relative_to(folder))
+    if line.to == "kubernetes":
+        raise UsageError(
+            f"{said} is not below {site.folder}, which is the folder that the machines get", hint="copy it"
+        )
+    return str(path)
