@@ -28,18 +28,15 @@ def test_each_kind_of_replicas_becomes_the_role_of_its_task() -> None:
     )
     (piece,) = convert(text, "job.yaml")
     assert isinstance(piece, ConvertedJob)
-    assert [one for one in piece.remarks if "10 times" in one] == [
-        "ranks of worker restart 10 times: with OnFailure there was no limit; restartPolicy.maxRestarts is one"
-    ]
     assert [row.fate.kind for row in piece.rows if "enableDynamicWorker" in row.loc] == ["dropped"]
     roles = {role.name: role for role in load(piece.text).spec.roles}
     assert {name: role.tf.task if role.tf else "" for name, role in roles.items()} == {
         name: name for name in ("chief", "ps", "worker")
     }
     assert [(role.replicas, role.driver, role.restart_policy.max_restarts) for role in roles.values()] == [
-        (1, True, 4),
+        (1, True, 0),
         (2, False, 0),
-        (3, False, 10),
+        (3, False, 4),
     ]
 
 

@@ -53,7 +53,9 @@ def spec_of(text: str, given: ConvertOptions = ConvertOptions()) -> DLJobSpec:  
 def test_torchrun_of_a_pytorch_job_is_a_torch_world() -> None:
     """Equal templates of master and workers share a node group; each rank gets its device."""
     line = ("torchrun", "--nproc_per_node=4", "/work/train.py", "--lr", "0.1")
-    spec = spec_of(pytorch(pod(*line), runPolicy={"backoffLimit": 5, "cleanPodPolicy": "None"}))
+    text = pytorch(pod(*line), runPolicy={"backoffLimit": 5, "cleanPodPolicy": "None"})
+    assert spec_of(text).roles[0].restart_policy.max_restarts == 0, "it counts no pods that never restart"
+    spec = spec_of(text.replace("restartPolicy: Never", "restartPolicy: OnFailure"))
     (role,) = spec.roles
     assert (role.type, role.replicas, role.replicas_per_group, role.args) == ("Elastic", 16, 4, ("--lr", "0.1"))
     assert role.entrypoint.module == "/work/train.py"
@@ -283,6 +285,9 @@ def test_a_train_job_is_laid_over_its_runtime() -> None:
     }
     spec = spec_of(other, ConvertOptions(runtimes=(runtime,)))
     assert (spec.image, spec.roles[0].replicas) == ("example/train:1", 4)
+    runtime["spec"]["mlPolicy"] = {"torch": {"numProcPerNode": 2, "elasticPolicy": {"maxNodes": 4}}, "plugins": {}}
+    (row,) = [row for row in job(other, ConvertOptions(runtimes=(runtime,))).rows if row.fate.kind == "dropped"]
+    assert row.fate.why.count("dljob convert does not know it") == 2
 
 
 class _FakeCluster:

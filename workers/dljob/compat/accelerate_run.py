@@ -150,7 +150,7 @@ PLAIN = (
 INNER = {
     "fsdp_config": {each.dest for each in FSDP},
     "dynamo_config": {each.dest for each in CARRIED if each.dest.startswith("dynamo_")},
-    "deepspeed_config": {each.dest for each in (*DEEPSPEED[1:], *IDLE[:4])},
+    "deepspeed_config": {flag.dest for flag in (*DEEPSPEED[1:], *IDLE[:4])},
 }
 """Parts of a configuration, and the flags that their keys are."""
 
@@ -253,7 +253,7 @@ def _settle(line: argparse.Namespace, config: dict[str, Any]) -> list[str]:
     for key, value in config.items():
         if hasattr(line, key) and (getattr(line, key) is None or getattr(line, key) is False):
             setattr(line, key, None if value == "no" and key != "mixed_precision" else value)
-    unused = [f"--{each.dest}" for each in DEEPSPEED[1:] if getattr(line, each.dest) is not None]
+    unused = [f"--{flag.dest}" for flag in DEEPSPEED[1:] if getattr(line, flag.dest) is not None]
     if unused and not line.use_deepspeed:
         notes.append(f"not used without DeepSpeed, as in accelerate launch: {', '.join(unused)}")
     return notes
@@ -374,8 +374,8 @@ def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapp
     ranks: int | None = line.num_processes
     if ranks is not None and (ranks < 1 or ranks % machines):
         raise UsageError(f"--num_processes {ranks} on {machines} machines", hint="each machine has as many ranks")
-    each = str(ranks // machines) if ranks is not None else "1" if line.cpu else "auto"
-    words = [f"--nnodes={machines}", f"--nproc-per-node={each}"]
+    nproc = str(ranks // machines) if ranks is not None else "1" if line.cpu else "auto"
+    words = [f"--nnodes={machines}", f"--nproc-per-node={nproc}"]
     for one in (*TORCH, *OURS):
         value = getattr(line, one.dest)
         if value != one.default:
@@ -421,10 +421,10 @@ def _fsdp(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
 def _deepspeed(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "ACCELERATE_USE_DEEPSPEED", "true"
     yield "ACCELERATE_CONFIG_DS_FIELDS", ",".join(line.deepspeed_fields).lower()
-    for one in DEEPSPEED[1:]:
-        name = one.dest.upper().removeprefix("DEEPSPEED_").replace("ZERO3_INIT_FLAG", "ZERO3_INIT")
+    for flag in DEEPSPEED[1:]:
+        name = flag.dest.upper().removeprefix("DEEPSPEED_").replace("ZERO3_INIT_FLAG", "ZERO3_INIT")
         prefix = "" if name.startswith("GRADIENT_") else "DEEPSPEED_"
-        if (value := getattr(line, one.dest)) is not None:
+        if (value := getattr(line, flag.dest)) is not None:
             yield f"ACCELERATE_{prefix}{name}", _word(value)
 
 
@@ -435,12 +435,12 @@ def _word(value: object) -> str:
 
 def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
     """Translate a command line that `read_line` has parsed."""
-    here = next((kind for kind in torchrun.AUTO if site.devices.get(kind)), "")
-    if line.nproc_per_node == "auto" and site.local and not here:
-        line.nproc_per_node = "1"  # as there: without devices one process, and not one for each CPU
-    if line.has_all_devices and site.local and here:
-        chosen = [each for each in str("all" if line.gpu_ids is None else line.gpu_ids).split(",") if each != "all"]
-        line.accelerator = f"{here}={len(chosen) or site.devices[here]}"
+    kind = next((kind for kind in torchrun.AUTO if site.devices.get(kind)), "")
+    if line.nproc_per_node == "auto" and site.local and not kind:
+        line.nproc_per_node = "1"  # as in accelerate: without devices one process, and not one for each CPU
+    if line.has_all_devices and site.local and kind:
+        is_all = line.gpu_ids in (None, "all")
+        line.accelerator = f"{kind}={site.devices[kind] if is_all else len(str(line.gpu_ids).split(','))}"
     if settings := line.env.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
         line.env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = _in_folder(settings, line, site)
     made = torchrun.job(line, site)
@@ -450,18 +450,18 @@ def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
     return replace(made, notes=(*made.notes, *line.notes))
 
 
-def _in_folder(said: str, line: argparse.Namespace, site: torchrun.Site) -> str:
+def _in_folder(file: str, line: argparse.Namespace, site: torchrun.Site) -> str:
     """Return the path of DeepSpeed's file as the ranks find it, which start in the folder of the code."""
     if line.no_upload:
-        return said
+        return file
     folder = site.folder.resolve()
-    path = (folder / said).resolve()
+    path = (folder / file).resolve()
     if not path.is_file():
-        raise UsageError(f"there is no {said}, DeepSpeed's own configuration", hint="--deepspeed_config_file FILE")
+        raise UsageError(f"there is no {file}, DeepSpeed's own configuration", hint="--deepspeed_config_file FILE")
     if path.is_relative_to(folder):
         return str(path.relative_to(folder))
     if line.to == "kubernetes":
         raise UsageError(
-            f"{said} is not below {site.folder}, which is the folder that the machines get", hint="copy it"
+            f"{file} is not below {site.folder}, which is the folder that the machines get", hint="copy it"
         )
     return str(path)

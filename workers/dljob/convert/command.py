@@ -185,9 +185,9 @@ def shell_scripts(command: ContainerCommand) -> list[str]:
 def launcher(command: ContainerCommand) -> str:
     """Return the name of a program in a command that starts ranks, torchrun too; empty where there is none."""
     line = " ".join((*((command.shell,) if command.shell else command.argv), *command.behind[1:], ""))
-    found = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
-    if found:
-        return min(found)[1]
+    launchers = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
+    if launchers:
+        return min(launchers)[1]
     if not command.shell:
         return _launches(command.argv)
     return _launches(command.shell.split()) or _launches(command.behind[1:])

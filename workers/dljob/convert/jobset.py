@@ -41,7 +41,7 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
     jobs(draft, (), given, workdir)
 
 
-def batch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def batch_job(draft: Draft, program: Sequence[str], workdir: str) -> None:
     """Convert a Job of Kubernetes."""
     source, at = draft.source, ("spec",)
     head(draft)
@@ -49,7 +49,7 @@ def batch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     role: Loc = ("spec", "roles", 0)
     pods = _pods(draft, at, role)
     world = _world(draft, at, role, "worker", pods, pods)
-    world.command, world.workdir = tuple(given), workdir
+    world.command, world.workdir = tuple(program), workdir
     _job_fields(draft, at, role)
     build(draft, world)
     _budget(draft, 0)
@@ -104,8 +104,8 @@ def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, si
     build(draft, world)
 
 
-def _world(draft: Draft, job: Loc, role: Loc, name: str, pods: int, each: int) -> PodWorld:  # noqa: PLR0917 - a Job
-    """Return what the spec of a Job says about its pods, of which `each` Job has so many."""
+def _world(draft: Draft, job: Loc, role: Loc, name: str, pods: int, indexed: int) -> PodWorld:  # noqa: PLR0917 - a Job
+    """Return what the spec of a Job says about its pods, which each Job numbers from 0 to `indexed`."""
     source = draft.source
     restarts = source.number((*job, "backoffLimit"))
     return PodWorld(
@@ -114,7 +114,7 @@ def _world(draft: Draft, job: Loc, role: Loc, name: str, pods: int, each: int) -
         [PodSet(name, (*job, "template"), pods, MANNER)],
         restarts=BACKOFF_LIMIT if restarts is None else restarts,
         nproc="1",
-        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else each,
+        indexed=0 if source.value((*job, "completionMode")) == "NonIndexed" else indexed,
         torch=_meets(draft, (*job, "template")),
     )
 
@@ -227,7 +227,8 @@ def _success(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
     if source.value((*at, "operator")) == "Any" and pods > 1:
         source.drop(at, "the job ends when all its driver roles have ended, not with the first of them")
     else:
-        source.carry(at, ("spec", "roles"), "driver: false for jobs that do not decide")
+        source.carry((*at, "targetReplicatedJobs"), ("spec", "roles"), "driver: false for jobs that do not decide")
+        source.harmless((*at, "operator"), "the job ends when all its driver roles have ended")
 
 
 def _startup(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
@@ -237,6 +238,6 @@ def _startup(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
             role: Loc = ("spec", "roles", number)
             before = draft.get(("spec", "roles", number - 1, "name"))
             draft.put((*role, "dependsOn"), [{"role": before, "condition": "Ready"}])
-        source.carry(at, ("spec", "roles"), "dependsOn: Ready")
+        source.carry((*at, "startupPolicyOrder"), ("spec", "roles"), "dependsOn: Ready")
     else:
         source.harmless(at, "roles start together")

@@ -42,7 +42,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     world.sized = True
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
-            run_policy(draft, at, world)
+            run_policy(draft, at, [] if set(policies.values()) == {"Never"} else [world])
         elif key == "elasticPolicy":
             _elastic(draft, at, world)
         elif key == "nprocPerNode" and (text := source.text(at)):
@@ -84,8 +84,8 @@ def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -
     return PodSet(name, (*at, "template"), 1 if pods is None else pods, manner)
 
 
-def run_policy(draft: Draft, at: Loc, world: PodWorld) -> None:
-    """Convert the policies of a whole job of Kubeflow."""
+def run_policy(draft: Draft, at: Loc, worlds: Sequence[PodWorld]) -> None:
+    """Convert the policies of a whole job of Kubeflow, of whose pods those of `worlds` restart."""
     source = draft.source
     for key, place in source.keys(at):
         match key:
@@ -95,8 +95,9 @@ def run_policy(draft: Draft, at: Loc, world: PodWorld) -> None:
             case "ttlSecondsAfterFinished" | "activeDeadlineSeconds" | "suspend":
                 scalar(draft, place, ("spec", key))
             case "backoffLimit":
-                if (number := source.number(place)) is not None:
-                    world.restarts = number
+                source.harmless(place, "it counts restarts, and with restartPolicy Never there are none")
+                for world in worlds:
+                    world.restarts = source.number(place)
                     source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
             case "managedBy":
                 managed(draft, place)

@@ -186,13 +186,13 @@ def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
 
 def _scripts(documents: Sequence[Document]) -> dict[str, str]:
     """Return the texts of the ConfigMaps among documents, by their keys."""
-    made: dict[str, str] = {}
+    scripts: dict[str, str] = {}
     for document in documents:
         for item, _ in _items(document, (0, 0)):
             source = SourceManifest(item)
             if source.value(("kind",)) == "ConfigMap" and isinstance(source.value(("data",)), dict):
-                made |= {key: str(source.value(at)) for key, at in source.keys(("data",))}
-    return made
+                scripts |= {key: str(source.value(at)) for key, at in source.keys(("data",))}
+    return scripts
 
 
 def _chart(text: str, documents: Sequence[Document]) -> int:
@@ -303,8 +303,8 @@ def _other(document: Document, kind: str, name: str, lines: tuple[int, int], tex
     own = text.split("\n")[lines[0] - 1 : lines[1]]
     whole = "\n".join(line for line in own if not _SEPARATOR.fullmatch(line.rstrip())).strip("\n") + "\n"
     # An item of a List, or of JSON, is no document of its own.
-    alone = documents_of(whole)
-    if not alone or alone[0].data != document.data:
+    again = documents_of(whole)
+    if not again or again[0].data != document.data:
         whole = to_yaml(document.data)
     what = "a DLJob already" if kind == "DLJob" else "it starts no ranks" if kind in _WORKLOADS else "no job"
     return Other(kind, name, document.start.line, whole, f"{what}: passed on as it is", lines)
@@ -344,8 +344,8 @@ def unfilled(source: SourceManifest) -> Iterator[str]:
     """Yield remarks about values that envsubst or its like was to fill in; commands have variables of their own."""
     for leaf in source.leaves():
         value = source.value(leaf)
-        own = {"command", "args", "env", "entrypoint", "runtimeEnvYAML"}.intersection(leaf)
-        if isinstance(value, str) and not own and _UNFILLED.fullmatch(value):
+        has_variables = {"command", "args", "env", "entrypoint", "runtimeEnvYAML"}.intersection(leaf)
+        if isinstance(value, str) and not has_variables and _UNFILLED.fullmatch(value):
             yield f"line {source.line(leaf)}, {path_of(leaf)}: {value} is to be filled in first, as envsubst does"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dljob.convert.command import expanded
-from dljob.convert.source import Draft, SourceManifest
+from dljob.convert.source import UNKNOWN, Draft, SourceManifest
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
 from dljob.spec.rules.outside import inside, is_ours
@@ -360,11 +360,19 @@ def _env(work: _Work, loc: Loc) -> None:
             _pod_variable(work, at, name)
         else:
             work.pod.env[name] = expanded(source.text((*at, "value")) or "", {})
-            source.carry(at, (*PENDING_ENV, name))
+            plain_variable(source, at, name)
 
 
 PENDING_ENV: Loc = ("<env>",)
 """Stand-in for the place of a variable until its role is known (`place_env`)."""
+
+
+def plain_variable(source: SourceManifest, loc: Loc, name: str) -> None:
+    """Carry a plain variable to a role that is not known yet."""
+    source.carry(loc, (*PENDING_ENV, name))
+    for key, at in source.keys(loc):
+        if key not in ("name", "value"):
+            source.drop(at, UNKNOWN)
 
 
 def _is_index(source: SourceManifest, loc: Loc) -> bool:

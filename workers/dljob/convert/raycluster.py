@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.convert.meta import dns_name
 from dljob.convert.pods import ConvertedPod, Manner, machine
-from dljob.convert.source import Draft, UnfitError
+from dljob.convert.source import Draft, SourceManifest, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
 from dljob.spec.text.tree import Loc
 from dljob.spec.versions import RAY
@@ -57,7 +57,7 @@ def _cluster_field(draft: Draft, key: str, at: Loc) -> None:
             _gcs(draft, at)
         case "networkPolicy":
             draft.put(("spec", "networkPolicy", "enabled"), value=True)
-            source.carry(at, ("spec", "networkPolicy", "enabled"), "pods of the job reach each other, others do not")
+            _network_policy(source, at)
         case "tlsOptions":
             if source.value((*at, "enabled")) is True:
                 source.drop(at, "Ray's connections are not encrypted here")
@@ -67,6 +67,14 @@ def _cluster_field(draft: Draft, key: str, at: Loc) -> None:
             source.harmless(at, _HARMLESS[key])
         case _:
             pass
+
+
+def _network_policy(source: SourceManifest, at: Loc) -> None:
+    for name, place in source.keys(at):
+        if name == "mode" and source.value(place) == "DenyAllIngress":
+            source.carry(place, ("spec", "networkPolicy", "enabled"))
+        else:
+            source.drop(place, "dljob's policy is about who reaches the pods: write a NetworkPolicy beside it")
 
 
 def _head(draft: Draft, loc: Loc) -> ConvertedPod:

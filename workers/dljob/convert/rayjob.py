@@ -56,7 +56,9 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     _driver(draft, pod, role)
     _attempts(draft, role)
     draft.put((*role, "entrypoint", "command"), command.argv(line, folder))
-    if text:
+    if given:
+        source.harmless(("spec", "entrypoint"), "--command takes its place")
+    elif text:
         source.carry(("spec", "entrypoint"), (*role, "entrypoint", "command"))
 
 

@@ -42,12 +42,22 @@ def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     worlds = _worlds(draft, specs, TENSORFLOW, ())
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
-            run_policy(draft, at, worlds[0])
+            run_policy(draft, at, [world for world in worlds if _policy(draft, world)[1] != "Never"])
         elif key == "successPolicy":
             source.harmless(at, "the job ends with its chief")
         elif key == "enableDynamicWorker":
             source.drop(at, "the number of tasks is fixed: suspend the job to change it")
+    for world in worlds:
+        if world.restarts is None:
+            place, policy = _policy(draft, world)
+            world.restarts = default_restarts(draft, world.name, {place: policy})
     _build(draft, specs, worlds, given, workdir)
+
+
+def _policy(draft: Draft, world: PodWorld) -> tuple[Loc, str]:
+    """Return the place and the value of the restart policy of a TFJob's task; without one its pods never restart."""
+    place = (*world.parts[0].template[:-1], "restartPolicy")
+    return place, str(draft.source.value(place) or "Never")
 
 
 def has_servers(draft: Draft) -> bool:
@@ -88,10 +98,7 @@ def _worlds(draft: Draft, specs: Loc, manner: Manner, without: Sequence[str]) ->
             source.harmless(at, "no pods")
             continue
         world = PodWorld(role, task, [part], torch=False)
-        if manner is TENSORFLOW:
-            place = (*at, "restartPolicy")
-            world.restarts = default_restarts(draft, task, {place: str(source.value(place) or "Never")})
-        else:
+        if manner is _DLROVER:
             by_restart_count(draft, at, world)
         worlds.append(world)
     if not worlds:

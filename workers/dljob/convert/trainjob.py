@@ -98,7 +98,12 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     overlay = _Overlay({"spec": dict(_mapping(runtime["spec"]["template"].get("spec")))})
     _before(overlay)
     source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
-    nodes, each = policy.get("numNodes") or 1, _mapping(policy.get("torch")).get("numProcPerNode")
+    torch = _mapping(policy.get("torch"))
+    unread = [*(key for key in policy if key not in ("numNodes", "torch")), *(f"torch.{key}" for key in torch)]
+    for key in unread:
+        if key != "torch.numProcPerNode":
+            source.drop(("spec", "runtimeRef"), f"of its runtime, mlPolicy.{key}: dljob convert does not know it")
+    nodes, each = policy.get("numNodes") or 1, torch.get("numProcPerNode")
     steps = {name: at for at, name in enumerate(_steps(overlay))}
     if "trainer" not in steps:
         raise UnfitError(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from dljob.convert.command import mentions
-from dljob.convert.pods import PENDING_ENV, ConvertedPod
+from dljob.convert.pods import ConvertedPod, plain_variable
 from dljob.convert.source import Draft, SourceManifest
 
 TORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
@@ -50,7 +50,7 @@ def of_ranks(draft: Draft, pods: Sequence[ConvertedPod], *, torch: bool) -> list
                 source.drop(at, "independent ranks have no rendezvous: read DLJOB_RANK and DLJOB_REPLICAS")
             else:
                 pod.env[name] = value
-                source.carry(at, (*PENDING_ENV, name))
+                plain_variable(source, at, name)
     return list(made)
 
 

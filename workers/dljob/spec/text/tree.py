@@ -278,8 +278,8 @@ class _Builder:
         if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
             self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
             return None
-        other = self._elsewhere(node, (*loc, text), "the key ")
-        return other or self._text(node, text, loc)
+        theirs = self._elsewhere(node, (*loc, text), "the key ")
+        return theirs or self._text(node, text, loc)
 
     def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> str:
         """Return kubectl's value where it is another one and counts, as JSON; where it may not be, it is an error.
@@ -311,8 +311,8 @@ class _Builder:
 
     def _scalar(self, node: YamlNode, loc: Loc) -> JsonValue:
         text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
-        if other := self._elsewhere(node, loc):
-            return json.loads(other)
+        if theirs := self._elsewhere(node, loc):
+            return json.loads(theirs)
         if tag in ("str", "timestamp"):
             return self._text(node, text, loc)
         if tag == "null":
