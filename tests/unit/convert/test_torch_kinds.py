@@ -531,6 +531,22 @@ def test_several_pods_that_are_a_world_each_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("torchrun", "--nnodes=$(WORLD_SIZE)", "--node_rank=$(RANK)", "/w/a.py"),
+        ("torchrun", "--nnodes=4", "/w/a.py"),
+        ("sh", "-c", "torchrun --nnodes=$(WORLD_SIZE) --node_rank=$(RANK) /w/a.py"),
+        ("sh", "-c", "torchrun --nnodes ${PET_NNODES} --nproc-per-node $PET_NPROC_PER_NODE /w/a.py"),
+        ("sh", "-c", "torchrun --nnodes=1:$WORLD_SIZE /w/a.py"),
+    ],
+)
+def test_a_number_of_machines_that_is_that_of_the_pods_is_carried(words: tuple[str, ...]) -> None:
+    """Also where Kubernetes or the shell puts in what Kubeflow sets in each pod."""
+    (role,) = spec_of(pytorch(pod(*words))).roles
+    assert (role.replicas, role.replicas_per_group) == (16, 4)
+
+
+@pytest.mark.parametrize(
     ("words", "note"),
     [
         (("bash", "-eu", "train", "x"), "train is not read: worker is one rank for each pod"),

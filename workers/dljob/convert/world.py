@@ -136,15 +136,14 @@ def _pods(world: PodWorld) -> int:
 def _known(world: PodWorld) -> dict[str, str]:
     """Return variables of the rendezvous as a torchrun line may read them: of the first of all machines."""
     pods = str(_pods(world))
-    each = world.nproc if world.nproc.isdecimal() else "1"
     return {
         **dict.fromkeys(("RANK", "NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX"), "0"),
-        **dict.fromkeys(("NODE_NUM", "WORKER_NUM", "PET_NNODES", "WORLD_SIZE"), pods),
+        **dict.fromkeys(("NODE_NUM", "WORKER_NUM", "PET_NNODES", "WORLD_SIZE", "GROUP_WORLD_SIZE"), pods),
         "MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
         "PET_MASTER_PORT": "29500",
-        "PET_NPROC_PER_NODE": each,
+        "PET_NPROC_PER_NODE": world.nproc,
     }
 
 
