@@ -75,6 +75,8 @@ IN_ELASTIC_RANKS = {
     "TORCHELASTIC_RESTART_COUNT": "restarts of the world so far",
     "TORCHELASTIC_MAX_RESTARTS": "restarts after which the job fails",
     "TORCHELASTIC_RUN_ID": "the job's unique id; the role's own `env` may set another",
+    "TORCHELASTIC_ERROR_FILE": "where torch's `@record` writes the error that ends the rank; empty without a log",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT, or `--signals-to-handle` of `dljob torchrun`",
     "MASTER_ADDR": "host of the world's store",
     "MASTER_PORT": "port of the world's store",
     "TORCHELASTIC_USE_AGENT_STORE": "True: another process serves the store",

@@ -115,6 +115,8 @@ def test_names_are_found_in_the_script_as_they_were_said(here: Path) -> None:
     found = role(meant("--role Trainer_A --rdzv-id=Exp_7 --nproc-per-node=2 train.py", site(here)))
     said = [{"name": "ROLE_NAME", "value": "Trainer_A"}, {"name": "TORCHELASTIC_RUN_ID", "value": "Exp_7"}]
     assert (found["name"], found["env"]) == ("trainer-a", said)
+    signals = role(meant("--signals-to-handle=SIGUSR1 --nproc-per-node=2 train.py", site(here)))
+    assert signals["env"] == [{"name": "TORCHELASTIC_SIGNALS_TO_HANDLE", "value": "SIGUSR1"}]
     assert "env" not in role(meant("--role trainer --nproc-per-node=2 train.py", site(here)))
 
 

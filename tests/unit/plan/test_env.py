@@ -23,6 +23,8 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "2",
     "TORCHELASTIC_MAX_RESTARTS": "10",
     "TORCHELASTIC_RUN_ID": "f00",
+    "TORCHELASTIC_ERROR_FILE": "/jobs/x/logs/a-9.5.error.json",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 }
 STORE = {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 OURS = {
@@ -55,6 +57,7 @@ def env_of(kind, *, local_world_size=8, inherited=None, store="fe80::1:29500", *
         generation=3,
         store=store,
         restart_reason="killed",
+        error_file="/jobs/x/logs/a-9.5.error.json",
         inherited=inherited,
     )
 
@@ -110,9 +113,9 @@ def test_a_script_finds_torchruns_way_with_errors_of_nccl_where_nobody_said_anot
     assert env_of("Elastic", **script).get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == expected
 
 
-def test_role_name_and_run_id_of_the_user_are_kept():
+def test_role_name_run_id_and_signals_of_the_user_are_kept():
     """`dljob torchrun` says them as they were given: names of roles and jobs are written in small letters."""
-    said = {"ROLE_NAME": "Trainer_A", "TORCHELASTIC_RUN_ID": "Exp 7"}
+    said = {"ROLE_NAME": "Trainer_A", "TORCHELASTIC_RUN_ID": "Exp 7", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR1"}
     found = env_of("Elastic", env=[{"name": name, "value": value} for name, value in said.items()])
     assert found.items() >= said.items()
 

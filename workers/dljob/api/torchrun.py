@@ -13,6 +13,7 @@ from typing import Any
 
 from dljob.api.torchrun_line import given_arguments, spelled
 from dljob.errors import UsageError
+from dljob.plan.env import DEFAULT_SIGNALS, SIGNALS
 from dljob.spec.quantity import parse_devices
 from dljob.spec.rules.machines import devices_per_group
 from dljob.spec.rules.rules import RESERVED_ROLES
@@ -302,10 +303,11 @@ def _threads(site: Site, ranks: int) -> str | None:
 
 
 def _user_spelling(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
-    """Return variables that keep the user's spelling, where a Kubernetes name had to differ from it."""
+    """Return variables with the user's own words: names that had to become Kubernetes names, and signals."""
     said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
     # "none" is torchrun's default, and means that no id was given.
     said |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
+    said |= {SIGNALS: line.signals_to_handle} if line.signals_to_handle != DEFAULT_SIGNALS else {}
     said |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
     return [{"name": variable, "value": value} for variable, value in said.items()]
 

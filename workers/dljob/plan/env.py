@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dljob.plan.role import HostKind, RolePlan
 
 NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""torchrun's default of `--signals-to-handle`; ranks inherit the variable from its agent."""
 COLLECTIVES = "DLJOB_COLLECTIVES"
 """Variable with backends and groups of collectives as JSON.
 
@@ -30,12 +33,14 @@ def rank_env(
     generation: int,
     store: str = "",
     restart_reason: str = "",
+    error_file: str = "",
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the variables of one rank, to be laid over what it inherits.
 
     Ranks of an Elastic role get torchrun's variables. Those of an Actor role do not: a library that finds WORLD_SIZE
-    waits for peers that never come. `store` is "host:port", or empty; `inherited`: the process's present variables.
+    waits for peers that never come. `store` is "host:port", or empty; `error_file`: where torch's `@record` writes an
+    error, empty for nowhere; `inherited`: the process's present variables.
     """
     said = dict(role.env)
     env = {
@@ -66,6 +71,8 @@ def rank_env(
             "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # generations count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
             "TORCHELASTIC_RUN_ID": said.get("TORCHELASTIC_RUN_ID", uid),
+            "TORCHELASTIC_ERROR_FILE": error_file,
+            SIGNALS: said.get(SIGNALS, DEFAULT_SIGNALS),
         }
     if store:
         host, _, port = store.rpartition(":")

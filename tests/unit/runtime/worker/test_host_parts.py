@@ -13,12 +13,13 @@ from life_kit import context, info, role_of
 
 import dljob
 from dljob import RoleGroup, UsageError, current_worker, progress, rpc
+from dljob.api.logs import find_logs
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import preload, wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.guard import Lease, asleep_together, boot_id, suspended
-from dljob.runtime.process.logfile import open_log, redirect_output
+from dljob.runtime.process.logfile import error_file, open_log, redirect_output
 from dljob.runtime.process.worker_context import ProgressCounter, Stopping
 from dljob.runtime.rpc.rpc import RpcMark, mark_of
 from dljob.runtime.rpc.server import RpcServer
@@ -331,10 +332,13 @@ class TestLogFile:
         assert lines[0].endswith("w/3 starts, incarnation 1")
         assert lines[2].endswith("w/3 starts, incarnation 2, after: SIGKILL")
         assert lines[1] == lines[3] == "said"
+        errors = {error_file(path, incarnation) for incarnation in (1, 2)}
+        assert errors == {str(log.with_name(f"w-3.{incarnation}.error.json")) for incarnation in (1, 2)}
+        assert [*find_logs(tmp_path)] == [log], "an error file is no log"
 
     def test_folder_that_cannot_be_written_to_is_said_and_changes_nothing(self, tmp_path, capsys):
         (tmp_path / "logs").write_text("a file where the folder should be")
         fd, path = open_log(info(tmp_path), "w", RankStart(0, 1, 0, 1, 0))
         redirect_output(fd)
-        assert (fd, path) == (-1, "")
+        assert (fd, path, error_file(path, 1)) == (-1, "", "")
         assert "the output stays in Ray's log" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from dljob.runtime.process.messages import HostSpec, StartOrder
 _MACRO = re.compile(r"\$+\{local_rank\}")
 
 
-def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dict[str, str]:
+def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart, *, error_file: str = "") -> dict[str, str]:
     """Return the variables to set before a rank's user code runs."""
     job = spec.job
     env = rank_env(
@@ -40,6 +40,7 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
         generation=order.generation,
         store=order.store,
         restart_reason=start.restart_reason,
+        error_file=error_file,
         inherited=os.environ,
     )
     # The role's variables count as well as the machine's: both may tell Ray to leave devices alone.

@@ -50,6 +50,14 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
     return fd, str(path)
 
 
+def error_file(log: str, incarnation: int) -> str:
+    """Return the file beside a rank's log in which torch's `@record` writes the error of one incarnation.
+
+    Empty where there is no log: `@record` writes none then, and in a folder that is missing it would fail itself.
+    """
+    return f"{log.removesuffix('.log')}.{incarnation}.error.json" if log else ""
+
+
 def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
     """Return the tail of the output of one incarnation of a rank; empty if nothing can be read."""
     try:

@@ -31,7 +31,7 @@ from dljob.runtime.checkpoint import saving
 from dljob.runtime.process import environment, guard, preload
 from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
-from dljob.runtime.process.logfile import open_log
+from dljob.runtime.process.logfile import error_file, open_log
 from dljob.runtime.process.messages import (
     CUT,
     KNOWN_S,
@@ -188,7 +188,7 @@ class ForkHost(Host):
         """Make a rank known to this host before it is forked; return its spec, and its end where it cannot start."""
         spec = self._serving.resolved(start)
         fd, log = open_log(spec.job, spec.role.name, start)
-        env = environment.rank_environment(spec, order, start)
+        env = environment.rank_environment(spec, order, start, error_file=error_file(log, start.incarnation))
         if spec.role.quota is not None:
             # Beneath the rank's own variables: what the role's `env` says about Ray wins.
             env = {**self._for_driver(start, fd if log else 2), **env}

@@ -28,7 +28,7 @@ from dljob.runtime.forked_workers.raylet_command import is_forked
 from dljob.runtime.process import activities, environment, preload
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.guard import EndCode, end
-from dljob.runtime.process.logfile import open_log, redirect_output
+from dljob.runtime.process.logfile import error_file, open_log, redirect_output
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import (
     CANCEL,
@@ -313,7 +313,8 @@ class ThreadHost(Host):
         fd, log = open_log(spec.job, spec.role.name, start)
         self.logs.begin(log, os.lseek(fd, 0, os.SEEK_END) if log else 0)
         redirect_output(fd)
-        env = {**environment.rank_environment(spec, order, start), **self._serving.environment(start)}
+        env = environment.rank_environment(spec, order, start, error_file=error_file(log, start.incarnation))
+        env |= self._serving.environment(start)
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
         self._earlier.clear()
