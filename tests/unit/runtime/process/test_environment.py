@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ray
 
 from dljob.master.state.actions import RankStart
 from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
@@ -205,3 +207,29 @@ def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch: pytest.M
         assert set(environment.known_kinds()) == {"GPU", "NPU", "TPU", "HPU", "neuron_cores"}
     finally:
         environment.known_kinds.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("elastic", "pythonpath", "found"),
+    [
+        (True, None, ["/lib", "/site", "/code"]),
+        (True, "/more", ["/more", "/lib", "/site", "/code"]),
+        (True, ".", ["/code", "/lib", "/site"]),
+        (True, ":/more", ["/code", "/more", "/lib", "/site"]),
+        (True, "", ["/lib", "/site", "/code"]),
+        (True, "/more:../code", ["/more", "/code", "/lib", "/site"]),
+        (False, "/more", ["/code", "/more", "/lib", "/site"]),
+    ],
+)
+def test_the_code_takes_no_place_of_the_standard_librarys_in_a_script_of_torchruns(
+    elastic: bool, pythonpath: str | None, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the psutil that Ray brings take the place of the installed one."""
+    thirdparty = str(Path(ray.__file__).parent / "thirdparty_files")
+    more = ["/more"] if "more" in (pythonpath or "") else []
+    monkeypatch.setattr(sys, "path", ["/code", thirdparty, "", *more, "/lib", "/site"])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if pythonpath is not None:
+        monkeypatch.setenv("PYTHONPATH", pythonpath)
+    assert environment.script_import_path(replace(role_of(), elastic=elastic), "/code") == found
+    assert environment.script_import_path(role_of(), "") == ["/code", *more, "/lib", "/site"]

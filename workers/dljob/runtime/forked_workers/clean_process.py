@@ -88,12 +88,12 @@ def sockets() -> tuple[str, int]:
     return (folder, int(raylet)) if raylet and raylet == os.environ.get(RAYLET) else ("", 0)
 
 
-def _finds_the_same(modules: Sequence[str]) -> bool:
-    """Return whether a template would import the modules from where this process does: Ray adds folders of its own."""
+def _finds_the_same(modules: Sequence[str], import_path: Sequence[str]) -> bool:
+    """Return whether a template would import the modules from where a path finds them: Ray adds folders of its own."""
     said = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    usual = [each for each in sys.path if each in said or each.startswith((sys.prefix, sys.base_prefix))]
+    usual = [each for each in import_path if each in said or each.startswith((sys.prefix, sys.base_prefix))]
     top = {name.partition(".")[0] for name in modules}
-    return all(_origin(name, sys.path) == _origin(name, usual) for name in top)
+    return all(_origin(name, import_path) == _origin(name, usual) for name in top)
 
 
 def _origin(name: str, path: Sequence[str]) -> str | None:
@@ -112,18 +112,20 @@ def forked(
     It takes as long as their import where this is the first one.
 
     Args:
-        program: A module, and the options of its `main`, which JSON can hold.
+        program: A module, and the options of its `main`, which JSON can hold; `path` among them is its `sys.path`, by
+            default this process's.
         modules: What is imported, such as torch.
         env: Its environment.
         files: Its standard files, and the one that `main` gets first.
     """
     folder, raylet = sockets()
-    if not (folder and modules and _finds_the_same(modules)):
+    module, options = program
+    import_path = [each for each in options.get("path") or sys.path if each]
+    if not (folder and modules and _finds_the_same(modules, import_path)):
         return None
     common = {name: value for name, value in env.items() if name == MARK or not name.startswith(OF_A_PROCESS)}
     common[CLEAN_IMPORTS] = ",".join(modules)
     path = starter.socket_of(folder, common, raylet)
-    module, options = program
 
     def start(line: socket.socket) -> None:
         if starter.served(folder, raylet) >= starter.MOST:
@@ -142,7 +144,7 @@ def forked(
                 check=True,
             )
 
-    request = [module, json.dumps({**options, "path": [each for each in sys.path if each]})], dict(env)
+    request = [module, json.dumps({**options, "path": import_path})], dict(env)
     try:
         made = CleanProcess(starter.from_template(path, request, start, starter.CLEAN, files))
     except (OSError, subprocess.SubprocessError):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -165,6 +166,30 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
     # Nothing is restricted: the index is that in the machine's own list of visible devices, or the device's id itself.
     own, seen = ids[start.device_index], env.get(variable, "").split(",")
     return seen.index(own) if own in seen else int(own) if own.isdecimal() else start.device_index
+
+
+def script_import_path(role: RolePlan, code_dir: str) -> list[str]:
+    """Return the import path of a role's scripts, to which each adds its own folder in front.
+
+    It is that of a new interpreter, without the folders that Ray adds to its workers (they have its own psutil). The
+    code's folder is first; for an Elastic role it is last, unless PYTHONPATH names it: under torchrun no `queue.py` at
+    the root of a repository takes the place of the standard library's.
+    """
+    ray = find_spec("ray")
+    rays_folder = Path(ray.origin).parent if ray is not None and ray.origin else None
+    path = [
+        each
+        for each in sys.path
+        if each not in ("", code_dir) and not (rays_folder and Path(each).is_relative_to(rays_folder))
+    ]
+    if not code_dir:
+        return path
+    # An empty entry is the working directory for Python, an empty variable is none.
+    variable = os.environ.get("PYTHONPATH")
+    entries = variable.split(os.pathsep) if variable else []
+    named = [os.path.normpath(Path(code_dir, each)) for each in entries]
+    at = 0 if not role.elastic else named.index(code_dir) if code_dir in named else len(path)
+    return [*path[:at], code_dir, *path[at:]]
 
 
 def located(spec: HostSpec) -> HostSpec:

@@ -141,13 +141,15 @@ class ForkHost(Host):
         self._library = interpreter.library(spec.job.dir) if self._python else ""
         self._cores = numa.Cores(spec.role.numa_binding, (self._python.path if self._python else "", self._library))
         self._serving = HostServing(spec, address, self._calls_of, self)
+        self._import_path = environment.script_import_path(spec.role, spec.job.code_dir)
         self._leaving = False
         self._last_report = 0
 
     def _fork_server(self, early: preload.Preload, env: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Helper:
         self._early = early
         if self._python is None:
-            return Helper(early, env, self._on_event, self._helper_gone, hidden)
+            path = self._import_path
+            return Helper(early, env, self._on_event, self._helper_gone, hidden, import_path=path)
         found = {**os.environ, **env}
         env = {**env, **interpreter.environment(self._python, self._library, found)}
         without = (*hidden, *interpreter.MISLEADING)
@@ -198,7 +200,9 @@ class ForkHost(Host):
         except PortTakenError as error:
             refused = port_taken(error)
         env[SOCKET_ENV] = self._socket.path
-        paths = [self._library, spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        # As under torchrun, what a script starts finds the code's folder only where the user's PYTHONPATH names it.
+        code_dir = "" if spec.role.elastic else spec.job.code_dir
+        paths = [self._library, code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         size = os.lseek(fd, 0, os.SEEK_END) if log else 0
         if log:

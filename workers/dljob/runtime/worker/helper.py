@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -56,7 +56,7 @@ class Helper:
     One thread calls `on_event` with each event of the server, and `on_gone` at the server's end. Ranks do not inherit
     the variables named in `without`. `python` is another interpreter, which keeps an import path of its own and finds
     dljob by the PYTHONPATH in `env`. Without it, the server is forked from a template that has torch, where there is
-    one.
+    one, and has `import_path` (this process's by default).
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Helper:
         without: tuple[str, ...] = (),
         *,
         python: str = "",
+        import_path: Sequence[str] = (),
     ) -> None:
         self._on_event = on_event
         self._on_gone = on_gone
@@ -79,7 +80,7 @@ class Helper:
         self.imported: int = 0
         """How many of `preload.imports` the server has done, from the first on."""
         self.up = threading.Event()
-        start = functools.partial(_start, preload, environ_of(env, without), python)
+        start = functools.partial(_start, preload, environ_of(env, without), python, import_path or sys.path)
         threading.Thread(target=self._read, args=(start,), name="dljob-helper", daemon=True).start()
 
     @property
@@ -145,9 +146,11 @@ class Helper:
         self.up.set()
 
 
-def _start(preload: Preload, environ: Mapping[str, str], python: str) -> tuple[socket.socket, Process]:
+def _start(
+    preload: Preload, environ: Mapping[str, str], python: str, import_path: Sequence[str]
+) -> tuple[socket.socket, Process]:
     """Return a server's link and process: from a template where there is one, which may have to import torch first."""
-    told, path = {"preload": asdict(preload)}, [each for each in sys.path if each]
+    told = {"preload": asdict(preload), "path": [] if python else [each for each in import_path if each]}
     if not python:
         ours, theirs = _pair()
         with theirs, Path(os.devnull).open("rb") as null:
@@ -159,7 +162,7 @@ def _start(preload: Preload, environ: Mapping[str, str], python: str) -> tuple[s
         ours.close()
     ours, theirs = _pair()
     with theirs:
-        boot = {**told, "path": [] if python else path, "fd": theirs.fileno()}
+        boot = {**told, "fd": theirs.fileno()}
         return ours, subprocess.Popen(
             [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
             env=environ,
