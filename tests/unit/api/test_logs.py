@@ -21,9 +21,25 @@ def texts(folder: Path, **which: int) -> list[str]:
     return [line.text for line in logs.read(folder, **which)]
 
 
-def test_a_line_longer_than_the_limit_is_broken(folder: Path) -> None:
+def test_a_line_longer_than_the_limit_is_broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LINE_BYTES", 2 << 20)
     (folder / "logs" / "w-0.log").write_bytes(b"x" * (3 * logs.LINE_BYTES + 5))
     assert [len(text) for text in texts(folder)] == [logs.LINE_BYTES] * 3 + [5]
+
+
+def test_a_line_of_megabytes_is_whole(folder: Path) -> None:
+    (folder / "logs" / "w-0.log").write_bytes(b"before\n" + b"x" * (5 << 20) + b"\nafter\n")
+    for lines in (texts(folder), texts(folder, tail=3), [line.text for line in logs.follow(folder, lambda: True)]):
+        assert [len(text) for text in lines] == [6, 5 << 20, 5]
+
+
+@pytest.mark.parametrize("end", [b"\r%d of 9,000,000", b"%d of 9,000,000\r"])
+def test_an_unfinished_progress_bar_is_broken_where_it_is_rewritten(folder: Path, end: bytes) -> None:
+    (folder / "logs" / "w-0.log").write_bytes(b"".join(end % number for number in range(10_000)))
+    lines = texts(folder)
+    assert all(len(text) <= 3 * logs.PIECE for text in lines)
+    assert len(lines) > 1
+    assert lines[-1].endswith("9999 of 9,000,000")
 
 
 def test_bytes_that_are_no_text_are_shown_as_escapes(folder: Path) -> None:

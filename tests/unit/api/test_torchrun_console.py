@@ -14,27 +14,27 @@ def of(words: str) -> Console:
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "prefixes"),
     [
-        ("", ["a", "a", "a", "a"]),
+        ("", [""] * 4),
         ("-r 3", [None] * 4),
-        ("--redirects=1:3", ["a", None, "a", None]),
-        ("--tee 3", ["[W0]:a", "[W1]:a", "[W0]:a", "[W1]:a"]),
-        ("-r 3 --tee 0:3", ["[W0]:a", None, "[W0]:a", None]),
-        ("--local-ranks-filter 1", [None, "a", None, "a"]),
-        ("-t 1:3,0:0 --log-line-prefix-template ${role_name}/${rank}>$x", ["a", "W/1>$xa", "a", "W/3>$xa"]),
-        ("-t 3 --log-line-prefix-template=${hostname}:${rank}:", ["h0:0:a", "h0:1:a", "h0:2:a", "h0:3:a"]),
+        ("--redirects=1:3", ["", None, "", None]),
+        ("--tee 3", ["[W0]:", "[W1]:", "[W0]:", "[W1]:"]),
+        ("-r 3 --tee 0:3", ["[W0]:", None, "[W0]:", None]),
+        ("--local-ranks-filter 1", [None, "", None, ""]),
+        ("-t 1:3,0:0 --log-line-prefix-template ${role_name}/${rank}>$x", ["", "W/1>$x", "", "W/3>$x"]),
+        ("-t 3 --log-line-prefix-template=${hostname}:${rank}:", ["h0:0:", "h0:1:", "h0:2:", "h0:3:"]),
     ],
 )
 def test_lines_of_ranks_have_their_prefix_and_are_filtered_as_under_torchrun(
-    words: str, shown: list[str | None]
+    words: str, prefixes: list[str | None]
 ) -> None:
-    assert [of(f"--role W {words}").shown("w", rank, "a") for rank in range(4)] == shown
+    assert [of(f"--role W {words}").prefix("w", rank) for rank in range(4)] == prefixes
 
 
 def test_a_role_without_a_name_has_none_before_its_lines() -> None:
     line = torchrun_line.read(["--role=", "--tee=3", "x.py"], {})
-    assert console(line, 2, hostname="h0").shown("role", 1, "a") == "[1]:a"
+    assert console(line, 2, hostname="h0").prefix("role", 1) == "[1]:"
 
 
 @pytest.mark.parametrize("macro", ["$hostname", "${hostname}"])

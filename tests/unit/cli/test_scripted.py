@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from dljob.api import handle as handles
-from dljob.api.logs import LogTail
 from dljob.api.torchrun_console import Chosen, Console
 from dljob.cli import output, scripted, watch
 from dljob.errors import DeadlineError, SpecError, UsageError
@@ -205,6 +204,7 @@ def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(mon
 
 
 BAR = "  0%|   |\r 50%|#  |\r100%|###|"
+ALL, NO_TEE = Chosen(everyone=True), Chosen()
 
 
 def output_of(job: Handle, text: str, console: Console) -> None:
@@ -214,43 +214,118 @@ def output_of(job: Handle, text: str, console: Console) -> None:
         pass
 
 
-def test_a_terminal_shows_what_is_left_of_a_progress_bar(
+class Growing:
+    """A display of ranks that write; `write` and `turn` return what it has printed since."""
+
+    def __init__(self, job: Handle, capsys: pytest.CaptureFixture[str], tee: Chosen) -> None:
+        self._display, self._folder, self._capsys = scripted.Lined(job, Console(2, tee=tee)), job.dir / "logs", capsys  # type: ignore[arg-type]
+
+    def write(self, text: str | bytes, rank: int = 0) -> str:
+        with (self._folder / f"w-{rank}.log").open("ab") as log:
+            log.write(text if isinstance(text, bytes) else text.encode())
+        return self.turn()
+
+    def turn(self, *, is_last: bool = False) -> str:
+        self._display._turn(is_last=is_last)
+        return self._capsys.readouterr().out
+
+
+@pytest.fixture
+def shown(job: Handle, capsys: pytest.CaptureFixture[str]) -> Any:
+    return lambda tee=NO_TEE: Growing(job, capsys, tee)
+
+
+def test_a_file_gets_the_bytes_and_a_terminal_the_progress_bar(
     job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output_of(job, f"{BAR}\ndone\n", Console(1))
-    assert capsys.readouterr().out == f"{BAR}\ndone\n", "a file gets the bytes"
+    assert capsys.readouterr().out == f"{BAR}\ndone\n"
+    output_of(job, f"{BAR}\ndone\n", Console(1, tee=ALL))
+    assert capsys.readouterr().out.splitlines() == [f"[w0]:{part}" for part in [*BAR.split("\r"), "done"]]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output_of(job, f"{BAR}\ndone\n", Console(1, tee=Chosen(everyone=True)))
-    assert capsys.readouterr().out == "[w0]:100%|###|\n[w0]:done\n"
+    output_of(job, f"{BAR}\ndone\x1b[2J\n", Console(1))
+    assert capsys.readouterr().out == f"{BAR}\ndone\\x1b[2J\n"
+    output_of(job, f"{BAR}\ndone\n", Console(1, tee=ALL))
+    assert capsys.readouterr().out == "[w0]:  0%|   |\r[w0]: 50%|#  |\r[w0]:100%|###|\n[w0]:done\n"
 
 
-def test_a_terminal_shows_a_progress_bar_before_it_is_full(
-    job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(scripted, "UNFINISHED_S", 0.0)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    log, seen = job.dir / "logs" / "w-0.log", ""
-    log.write_text(BAR[:20])
-    end = time.monotonic() + 60
+def test_a_progress_bar_moves_in_a_pipe(shown: Any) -> None:
+    bar = shown()
+    assert bar.write("\r  0%") == "", "half of a line may be on its way"
+    assert bar.turn() == "\r  0%"
+    assert bar.write("\r  5%") == ""
+    assert bar.write("\r 10%") == "\r  5%"
+    assert bar.write("\r 15%\r 20%") == "\r 10%\r 15%"
+    assert bar.write("\r") == "\r 20%"
+    assert bar.write("\n") == "\r\n"
+
+
+def test_a_progress_bar_moves_behind_its_prefix(shown: Any) -> None:
+    bar = shown(ALL)
+    assert bar.write("\r  0%") == ""
+    assert bar.turn() == "[w0]:  0%"
+    assert bar.write("\r  5%") == ""
+    assert bar.write("\r 10%\n") == "\n[w0]:  5%\n[w0]: 10%\n"
+    assert bar.write("50%\r") == "[w0]:50%"
+    assert bar.write("60%\r") == "\n[w0]:60%"
+    assert bar.turn(is_last=True) == "\n"
+
+
+@pytest.mark.parametrize("tee", [NO_TEE, ALL])
+def test_no_line_stands_behind_the_unfinished_one_of_another_rank(shown: Any, tee: Chosen) -> None:
+    both, first, second = shown(tee), *(("[w0]:", "[w1]:") if tee is ALL else ("", ""))
+    assert both.write("a prompt: ") == ""
+    assert both.write("loss", rank=1) == f"{first}a prompt: "
+    assert both.write(" 3\n", rank=1) == f"\n{second}loss 3\n"
+    assert both.write("yes\n") == f"{first}yes\n"
+
+
+def test_lines_of_dljob_are_not_the_scripts_output(job: Handle, shown: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    one = shown()
+    ours = "[dljob] 10:00:00 w/0 starts, incarnation 1"
+    assert one.write(f"{ours}\nfirst\n{ours[:3]}") == "first\n"
+    assert one.turn() == ""
+    assert one.write(f"{ours[3:]}\nsecond\n[d") == "second\n"
+    assert one.turn(is_last=True) == "[d"
+    (job.dir / "logs" / "w-0.log").write_text(f"in a line {ours}\n{ours}\n")
     with scripted.Lined(job, Console(1)):  # type: ignore[arg-type]
-        while not seen and time.monotonic() < end:
-            seen = capsys.readouterr().out
-            time.sleep(0.01)
-        log.write_text(BAR)
-    assert (seen, capsys.readouterr().out.splitlines()[-1]) == (" 50%|#  |\n", "100%|###|")
+        pass
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (f"in a line {ours}\n", f"[w/0] {ours}\n")
 
 
-def test_an_unfinished_line_is_due_at_intervals_while_it_changes(tmp_path: Path) -> None:
-    now = 0.0
-    lines, log = scripted.UnfinishedLines(lambda: now), LogTail("w", 0, tmp_path)
+@pytest.mark.parametrize("tee", [NO_TEE, ALL])
+def test_a_line_of_megabytes_is_one_line(shown: Any, tee: Chosen) -> None:
+    line = "x" * (3 << 20) + "é\n"
+    one = shown(tee)
+    assert one.write(line[:-1]).removeprefix("[w0]:").strip("x") == ""
+    one.write("\n")
+    assert shown(tee).turn() == ("[w0]:" if tee is ALL else "") + line
 
-    def due(at: float, rest: bytes) -> list[str]:
-        nonlocal now
-        now, log.rest = at, rest
-        return [line.text for line in lines.due([log])]
 
-    assert due(0, b"") == due(5, b"") == due(14, b"10%") == []
-    assert due(15, b"11%") == ["11%"]
-    assert due(24, b"20%") == due(30, b"11%") == []
-    assert due(30, b"26%") == ["26%"]
-    assert due(31, b"") == due(40, b"next") == []
+def test_bytes_that_are_no_text_reach_a_pipe(job: Handle, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (job.dir / "logs" / "w-0.log").write_bytes(b"\xff\x00\n")
+    with scripted.Lined(job, Console(1)):  # type: ignore[arg-type]
+        pass
+    assert capfdbinary.readouterr().out == b"\xff\x00\n"
+
+
+def test_text_on_stderr_does_not_stand_behind_a_progress_bar(job: Handle, tmp_path: Path) -> None:
+    """`2>&1 | tee log`."""
+    (job.dir / "logs" / "w-0.log").write_text("\r 50%")
+    code = f"""
+import sys
+from types import SimpleNamespace
+from pathlib import Path
+from dljob.api.torchrun_console import Console
+from dljob.cli import scripted
+shown = scripted.Lined(SimpleNamespace(name="j", dir=Path({str(job.dir)!r})), Console(1))
+shown._turn()
+shown._turn()
+shown.say("Running")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=True
+    )
+    first, second = done.stdout.decode().split("\n")[:2]
+    assert (first, second.endswith("Running")) == ("\r 50%", True)

@@ -1,7 +1,8 @@
 """Output of ranks, read from the job's folder by role and rank: whole, the last lines, or as it grows.
 
-A log is read in pieces, never into memory as a whole, and a line longer than `LINE_BYTES` is broken there. Parts cut
-out of the middle of a log are a hole in the file (`dljob.logs.cut`), and are skipped.
+A log is read in pieces, never into memory as a whole: a line is broken after `LINE_BYTES`, and the unfinished line of a
+progress bar after `REWRITTEN_BYTES`. Parts cut out of the middle of a log are a hole in the file (`dljob.logs.cut`),
+and are skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -23,8 +24,10 @@ from dljob.logs.marks import place_since
 POLL_S = 0.2
 """Poll interval of `follow`, in seconds; enough for a terminal."""
 PIECE = 1 << 20
-LINE_BYTES = 64 << 10
+LINE_BYTES = 16 << 20
 """Longest line that is kept together: a rank may write for hours without a line end."""
+REWRITTEN_BYTES = 64 << 10
+"""Size from which an unfinished line is broken at its last carriage return."""
 MARK_BYTES = 256
 """Bytes in which dljob's first line of a process is recognized."""
 
@@ -90,9 +93,12 @@ class LogTail:
             *whole, rest = (self.rest + data).split(b"\n")
             self.rest = rest
             yield from map(self.line, whole)
-            # A progress bar without line ends must not grow in memory.
-            while len(self.rest) > LINE_BYTES:
-                broken, self.rest = self.rest[:LINE_BYTES], self.rest[LINE_BYTES:]
+            # What has no line end must not grow in memory.
+            while len(self.rest) > REWRITTEN_BYTES:
+                end = self.rest.rfind(b"\r", 0, min(len(self.rest) - 1, LINE_BYTES)) + 1 or LINE_BYTES
+                if len(self.rest) <= end:
+                    break
+                broken, self.rest = self.rest[:end], self.rest[end:]
                 yield self.line(broken)
 
     def last(self) -> list[LogLine]:
@@ -195,12 +201,8 @@ def follow(
     rank: int | None = None,
     tail: int | None = None,
     since: Since | None = None,
-    unfinished: Callable[[Iterable[LogTail]], object] | None = None,
 ) -> Iterator[LogLine]:
-    """Yield the lines so far (with `tail`, the last of each rank) and those to come, until the job is over.
-
-    `unfinished` is called at each look at the logs, with all of them: `rest` is the unfinished line of each.
-    """
+    """Yield the lines so far (with `tail`, the last of each rank) and those to come, until the job is over."""
     readers: dict[Path, LogTail] = {}
     while True:
         ended = over()  # asked before the read: else lines written between the read and the end would be lost
@@ -221,8 +223,6 @@ def follow(
             for reader in readers.values():
                 yield from reader.last()
             return
-        if unfinished is not None:
-            unfinished(readers.values())
         time.sleep(POLL_S)
 
 

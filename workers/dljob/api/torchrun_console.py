@@ -59,8 +59,8 @@ class Console:
     """--role as given: the role's own name is in lower case, and never empty."""
     hostname: str = ""
 
-    def shown(self, role: str, rank: int, text: str) -> str | None:
-        """Return a line as shown on the console; None when it is only in the log."""
+    def prefix(self, role: str, rank: int) -> str | None:
+        """Return the text before each line of a rank on the console; None when its lines are only in the log."""
         # Ranks are numbered machine by machine, as in torchrun.
         local = rank % self.ranks_per_node
         tee = local in self.tee
@@ -68,7 +68,7 @@ class Console:
         if (self.only and local not in self.only) or (local in self.redirects and not tee):
             return None
         if not tee:
-            return text
+            return ""
         known = {
             "role_name": role if self.role is None else self.role,
             "rank": str(rank),
@@ -76,7 +76,7 @@ class Console:
             "hostname": self.hostname,
         }
         # `safe_`: an unknown placeholder in the template stays as it is; it must not end the output.
-        return string.Template(self.template).safe_substitute(known) + text
+        return string.Template(self.template).safe_substitute(known)
 
 
 def console(line: argparse.Namespace, ranks_per_node: int, hostname: str) -> Console:

@@ -77,25 +77,28 @@ class Lines:
     def show(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
         """Print the changes since the last status."""
         for line in self._view.update(status, notes, time.monotonic(), time.time()):
-            output.say(line)
+            self._print(line)
 
     def say(self, text: str) -> None:
         """Print a line of dljob's own."""
-        output.say(self._view.say(text, time.monotonic()))
+        self._print(self._view.say(text, time.monotonic()))
 
     def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
         """Print the finished lines; unfinished ones come once they are finished."""
         del unfinished
         if lines:
-            output.say("\n".join(lines))
+            self._print("\n".join(lines))
 
     def end(self, status: Mapping[str, Any]) -> None:
         """Print the last step and the outcome."""
         now = time.monotonic()
         # A fast loop's last step may have been held back (`View._steps`).
         for line in self._view.last_step(now):
-            output.say(line)
-        output.say(self._view.say(outcome_line(status), now))
+            self._print(line)
+        self._print(self._view.say(outcome_line(status), now))
+
+    def _print(self, text: str) -> None:
+        output.say(text)
 
 
 class Panel:

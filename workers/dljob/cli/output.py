@@ -34,6 +34,19 @@ def data(text: str) -> None:
     sys.stdout.flush()
 
 
+def unchanged(text: bytes) -> None:
+    """Write bytes of a rank to stdout, a file or a pipe, as they are."""
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def progress(text: str) -> None:
+    """Write text of a rank to the terminal: a carriage return goes back to the beginning of the line."""
+    colours = coloured(terminal=True)
+    sys.stdout.write("\r".join(safe(part, colours=colours) for part in text.split("\r")))
+    sys.stdout.flush()
+
+
 def of_rank(text: str) -> str:
     """Return a rank's line for stdout: a terminal shows the last state of a progress bar, a file gets the bytes."""
     return rewritten(text) if sys.stdout.isatty() else text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import os
+import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
-from dljob.api.logs import LogLine, LogTail
+from dljob.api.logs import LogTail
 from dljob.cli import output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
-from dljob.cli.rank_output import NOTHING, UNFINISHED_S
+from dljob.cli.rank_output import NOTHING
 from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
 from dljob.cli.target import JobTarget
 from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
@@ -30,39 +33,94 @@ if TYPE_CHECKING:
     from dljob.api.torchrun_console import Console
     from dljob.spec.model import DLJobManifest
 
-OURS = "[dljob] "
+OURS = b"[dljob] "
 """Prefix of dljob's own lines in a rank's log."""
 
 
 @dataclass(slots=True)
-class UnfinishedLines:
-    """Unfinished lines of ranks, each due at intervals as long as it changes: a progress bar may last for hours."""
+class RankStream:
+    """Output of one rank on its way to the console, in the pieces in which it is written.
 
-    clock: Callable[[], float] = time.monotonic
-    _shown: dict[Path, tuple[bytes, float]] = field(default_factory=dict[Path, tuple[bytes, float]])
-    """The line of each log as it was last due, and when; empty, and since when, while there was none."""
+    Text without a line end is held for one turn: it may be half of a line that is just being written.
+    """
 
-    def due(self, logs: Iterable[LogTail]) -> list[LogLine]:
-        """Return those to show now."""
-        now, lines = self.clock(), list[LogLine]()
-        for log in logs:
-            shown, at = self._shown.setdefault(log.path, (b"", now))
-            if not log.rest:
-                # The interval begins with the line, not with the last one that was shown.
-                self._shown[log.path] = b"", now
-            elif now - at >= UNFINISHED_S and log.rest != shown:
-                self._shown[log.path] = log.rest, now
-                lines.append(log.line(log.rest))
-        return lines
+    log: LogTail
+    prefix: bytes | None
+    """Text before each line; None: the rank is not shown."""
+    held: bytes = b""
+    in_line: bool = False
+    """Whether the last text that was yielded ended within a line."""
+    needs_prefix: bool = True
+    """Whether its next text begins a line of the console."""
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    )
+
+    def turn(self, *, is_last: bool = False) -> Iterator[tuple[bytes, bool]]:
+        """Yield the new text, and whether it is a line of dljob's; of the last turn all that is left."""
+        size_before = len(self.held)
+        for data in self.log.pieces():
+            text, self.held = self.held + data, b""
+            # A carriage return belongs to what rewrites the line, or is half of a "\r\n".
+            end = max(size_before, text.rfind(b"\n") + 1, text.rfind(b"\r"))
+            yield from self._parts(text[:end])
+            self.held += text[end:]
+            size_before = 0
+        if self.held and (size_before or is_last):
+            text, self.held = self.held, b""
+            yield from self._parts(text, is_last=is_last)
+
+    def _parts(self, text: bytes, *, is_last: bool = False) -> Iterator[tuple[bytes, bool]]:
+        """Split off dljob's lines; the beginning of one is held."""
+        begin = at = 0
+        while at < len(text):
+            end = text.find(b"\n", at) + 1 or len(text)
+            line = text[at:end]
+            is_whole = is_last or line.endswith(b"\n")
+            if not self.in_line and (line.startswith(OURS) or (not is_whole and OURS.startswith(line))):
+                if begin < at:
+                    yield text[begin:at], False
+                if not is_whole:
+                    self.held = line
+                    return
+                yield line, True
+                begin = end
+            else:
+                self.in_line = not line.endswith(b"\n")
+            at = end
+        if begin < at:
+            yield text[begin:], False
+
+
+_SEGMENT = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+def prefixed(stream: RankStream, text: bytes, *, keeps_returns: bool) -> bytes:
+    """Return text with the prefix of --tee before each line.
+
+    A carriage return begins a line, too. In a file it ends the one before it, as under torchrun.
+    """
+    lines: list[bytes] = []
+    for segment in _SEGMENT.findall(text):
+        if segment == b"\r" and stream.needs_prefix:
+            continue  # of a progress bar that begins each of its states with one
+        line = segment[:-1] + b"\n" if segment.endswith(b"\r") and not keeps_returns else segment
+        lines.append(stream.prefix + line if stream.needs_prefix and stream.prefix else line)
+        stream.needs_prefix = line.endswith((b"\r", b"\n"))
+    return b"".join(lines)
 
 
 class Lined(Lines):
-    """Display with events of the job on stderr, and the ranks' lines on stdout."""
+    """Display with events of the job on stderr, and the ranks' output on stdout as it is written."""
 
     def __init__(self, handle: JobHandle, console: Console) -> None:
         super().__init__(View(handle.name, begun=time.monotonic()))
         self._folder, self._console = handle.dir, console
-        self._unfinished = UnfinishedLines()
+        self._streams: dict[Path, RankStream] = {}
+        self._lock = threading.RLock()
+        self._open_stream: RankStream | None = None
+        """The rank whose unfinished line is the last of stdout."""
+        self._shares_stderr = _shares_stderr()
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read, name="lines", daemon=True)
 
@@ -78,25 +136,64 @@ class Lined(Lines):
 
     def _read(self) -> None:
         with suppress(OSError):  # stdout has no reader any more; the lines are in the logs
-            self._show()
+            while not self._over.wait(logs.POLL_S):
+                self._turn()
+            self._turn(is_last=True)
+            self._end_line()
 
-    def _show(self) -> None:
-        # A file gets each byte once, so there an unfinished line waits for its end.
-        unfinished = self._show_unfinished if sys.stdout.isatty() else None
-        for line in logs.follow(self._folder, self._over.is_set, unfinished=unfinished):
-            self._show_line(line)
+    def _turn(self, *, is_last: bool = False) -> None:
+        for path, log in logs.find_logs(self._folder).items():
+            # New ranks appear while the job runs, so the folder is listed in each turn.
+            if path not in self._streams:
+                prefix = self._console.prefix(log.role, log.rank)
+                self._streams[path] = RankStream(log, None if prefix is None else prefix.encode())
+        for stream in self._streams.values():
+            for text, is_dljobs in stream.turn(is_last=is_last):
+                if is_dljobs:  # stdout is the script's own
+                    self._print(str(stream.log.line(text.removesuffix(b"\n"))))
+                elif stream.prefix is not None:
+                    self._write(stream, text)
 
-    def _show_unfinished(self, tails: Iterable[LogTail]) -> None:
-        for line in self._unfinished.due(tails):
-            self._show_line(line)
+    def _write(self, stream: RankStream, text: bytes) -> None:
+        is_terminal = sys.stdout.isatty()
+        with self._lock:
+            # A carriage return rewrites the line of another rank's progress bar, as under torchrun.
+            if self._open_stream is not stream and not text.startswith(b"\r"):
+                self._break_line()
+            if stream.prefix:
+                text = prefixed(stream, text, keeps_returns=is_terminal)
+            if not text:
+                return
+            self._open_stream = None if text.endswith(b"\n") else stream
+            if is_terminal:
+                output.progress(stream.decoder.decode(text))
+            else:
+                output.unchanged(text)
 
-    def _show_line(self, line: LogLine) -> None:
-        # stdout is the script's own: dljob's lines in a rank's log go to stderr.
-        if line.text.startswith(OURS):
-            output.say(str(line))
-        # Before the prefix of --tee, which a carriage return must not remove.
-        elif (text := self._console.shown(line.role, line.rank, output.of_rank(line.text))) is not None:
-            output.data(text)
+    def _break_line(self) -> None:
+        """End the line on stdout that a rank has not finished."""
+        with self._lock:
+            if self._open_stream is not None:
+                self._open_stream.needs_prefix = True
+                self._open_stream = None
+                output.unchanged(b"\n")
+
+    def _end_line(self) -> None:
+        """End an unfinished line before text on stderr that would stand behind it."""
+        if self._shares_stderr:
+            self._break_line()
+
+    def _print(self, text: str) -> None:
+        self._end_line()
+        super()._print(text)
+
+
+def _shares_stderr() -> bool:
+    """Whether stdout and stderr are one terminal, or one pipe (`2>&1 | tee log`)."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
 
 
 class LocalRunner(Runner):
