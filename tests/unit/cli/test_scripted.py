@@ -16,6 +16,8 @@ import pytest
 from dljob.api import handle as handles
 from dljob.api.torchrun_console import Chosen, Console
 from dljob.cli import output, scripted, watch
+from dljob.cli.rank_output import EVERYTHING, NOTHING
+from dljob.cli.runner import Runner
 from dljob.errors import DeadlineError, SpecError, UsageError
 from dljob.spec.loading.load import parse
 
@@ -121,12 +123,47 @@ def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_
 ) -> None:
     here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
-    here._handle = job  # type: ignore[assignment]
+    here._handle, here._has_stopped = job, False  # type: ignore[assignment]
     orders: list[str] = []
     job.connection = SimpleNamespace(command=lambda *_, by: orders.append(by))
     close_stderr(monkeypatch, BrokenPipeError())
     assert here._stop(scripted.Interrupted("SIGHUP")) == 130
     assert orders == [f"pid {os.getpid()}, which received SIGHUP"]
+
+
+def save_at_stop(job: Handle) -> None:
+    """Let the rank print in its signal handler."""
+    (job.dir / "logs" / "w-0.log").write_text("step 7\nsaved at step 7\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_ranks_print_when_they_are_stopped_is_shown(
+    number: signal.Signals, job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "watch", signalled(number))
+    monkeypatch.setattr(job, "stop", lambda: save_at_stop(job))
+    assert run() == 130
+    assert capsys.readouterr().out == "step 7\nsaved at step 7\n"
+
+
+@pytest.mark.parametrize("kind", [scripted.LocalRunner, Runner])
+def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
+    kind: type[Runner], job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here: Any = kind.__new__(kind)
+    here._manifest = here._code_dir = here._faults = here._log_dir = here._handle = None
+    here._has_stopped, here._console = False, Console(1)
+    here._shown = NOTHING if kind is scripted.LocalRunner else EVERYTHING
+    job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
+    job.connection = SimpleNamespace(command=lambda *_, by: save_at_stop(job))
+    scripted.listen()
+    monkeypatch.setattr(watch, "watch", signalled(signal.SIGTERM))
+    with pytest.raises(scripted.Interrupted) as interruption:
+        here._job(SimpleNamespace(address="h:1", environment=lambda: ()))
+    captured = capsys.readouterr()
+    assert "saved at step 7\n" in (captured.out if kind is scripted.LocalRunner else captured.err)
+    job.connection = None
+    assert here._stop(interruption.value) == 130, "it is not stopped twice"
 
 
 @pytest.mark.parametrize("when", ["at once", "while watching"])

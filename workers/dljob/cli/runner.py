@@ -91,6 +91,8 @@ class Runner:
         # Filled by the thread that watches Ray's processes, before its signal.
         self._deaths: list[ProcessEnd] = []
         self._handle: JobHandle | None = None
+        self._has_stopped = False
+        """Whether the job was stopped in order, or that was tried."""
         self._end: AbruptEnd | None = None
         """How the job ended where PrimeMaster could not end it."""
         note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
@@ -155,7 +157,7 @@ class Runner:
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             look = None if inflictor is None else chaos.Looking(inflictor, shown.say)
             try:
-                status = watch.watch(handle.connection, shown, look)
+                status = self._watch(handle, shown, look)
             finally:
                 if inflictor is not None:
                     # A fault may have paused processes; they must not stay so after the command.
@@ -163,6 +165,14 @@ class Runner:
         extra = {} if inflictor is None else inflictor.finish(status)
         # A failed job counts first; a job that succeeded may still have reacted in another way than expected.
         return self.finish(handle, status, extra) or chaos.verdict(extra)
+
+    def _watch(self, handle: JobHandle, shown: Screen, look: watch.WatchParticipant | None = None) -> Mapping[str, Any]:
+        """Watch the job to its end. A signal stops it while the display is open: ranks print in their handlers."""
+        try:
+            return watch.watch(handle.connection, shown, look)
+        except Interrupted as interruption:
+            self._stop_job(handle, interruption)
+            raise
 
     def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
         """Return the screen for the job."""
@@ -205,10 +215,14 @@ class Runner:
     # --- ways out
 
     def _stop(self, interruption: Interrupted | None = None) -> int:
+        """Stop the job in order unless that was tried already, and return the exit code."""
+        if self._handle is not None and not self._has_stopped:
+            self._stop_job(self._handle, interruption)
+        return self._say_interrupted()
+
+    def _stop_job(self, handle: JobHandle, interruption: Interrupted | None) -> None:
         """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
-        handle = self._handle
-        if handle is None:
-            return self._say_interrupted()
+        self._has_stopped = True
         output.say_if_open(f"stopping {handle.name}; once more to kill it")
         received = f", which received {interruption}" if interruption else ""
         try:
@@ -221,7 +235,6 @@ class Runner:
             pass
         if handle.record.over:
             output.say_if_open(f"job {handle.name} {outcome_line(handle.record.status())}")
-        return self._say_interrupted()
 
     def _say_interrupted(self) -> int:
         for number in SIGNALS:

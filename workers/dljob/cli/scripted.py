@@ -237,17 +237,21 @@ def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) 
     # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
     except (Interrupted, KeyboardInterrupt):
         return _stopped(handle)
-    return watch.tell(handle, status)
+    return ExitCode.INTERRUPTED if status is None else watch.tell(handle, status)
 
 
-def _watched(handle: JobHandle, console: Console, line: argparse.Namespace) -> Mapping[str, Any]:
-    """Show a job on a running Ray until it is over, and return the final status."""
+def _watched(handle: JobHandle, console: Console, line: argparse.Namespace) -> Mapping[str, Any] | None:
+    """Show a job on a running Ray until it is over, and return the final status; None if a signal stopped it."""
     try:
         listen()  # ray.init has replaced Python's SIGTERM handler by its own
         output.say(f"job {handle.name} ({handle.uid[:8]}) on the Ray at {line.to}; folder: {handle.dir}")
         link(handle, line.log_dir)
         with Lined(handle, console) as shown:
-            return watch.watch(handle.connection, shown)
+            try:
+                return watch.watch(handle.connection, shown)
+            except (Interrupted, KeyboardInterrupt):
+                _stopped(handle)  # while the display is open: ranks print in their signal handlers
+                return None
     # The folder for the logs has just been removed; or a pipe or terminal was closed, and nobody reads our output.
     except (UsageError, OSError):
         _stopped(handle)

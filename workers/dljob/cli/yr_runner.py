@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dljob.api import registry
 from dljob.api.handle import JobHandle, free_name
-from dljob.cli import output, watch
+from dljob.cli import output
 from dljob.cli.rank_output import EVERYTHING, Shown
 from dljob.cli.runner import Interrupted, Runner, listen
 from dljob.errors import UsageError
@@ -93,5 +93,5 @@ class YrRunner(Runner):
         made = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
         handle = self._handle = JobHandle(record, made)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
-            status = watch.watch(made, shown)
+            status = self._watch(handle, shown)
         return self.finish(handle, status, {})
