@@ -173,3 +173,32 @@ def test_a_runner_that_nobody_waits_for_is_gone() -> None:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
         assert registry.start_of(child.pid) == 0
+
+
+def test_a_name_that_was_derived_gets_a_number(tmp_path: Path, started: list[str]) -> None:
+    job()
+    made = [submit(tmp_path, is_numbered=True, replace=None, runner=os.getpid()).name for _ in range(2)]
+    (registry.records()[0].folder / "status.json").write_text(json.dumps({"phase": "Succeeded"}))
+    made.append(submit(tmp_path, is_numbered=True, replace=None, runner=os.getpid()).name)
+    assert made == started == ["ppo-2", "ppo-3", "ppo"]
+
+
+def test_two_runs_that_begin_at_once_get_two_names(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: str(job("ppo", "1" * 32).uid))
+    assert submit(tmp_path, is_numbered=True).name == "ppo-2"
+    assert started == ["ppo-2"]
+
+
+def test_a_numbered_name_is_no_longer_than_a_name_may_be() -> None:
+    names = handles.numbered_names("a" * 45 + "-b")
+    assert [next(names) for _ in range(3)] == ["a" * 45 + "-b", "a" * 45 + "-2", "a" * 45 + "-3"]
+
+
+def test_a_command_that_cannot_replace_a_job_does_not_advise_it(tmp_path: Path, started: list[str]) -> None:
+    job()
+    with pytest.raises(UsageError, match="runs already") as refused:
+        submit(tmp_path, replace=None)
+    assert refused.value.hint == "stop it (dljob stop ppo), or take another name (--name)"
+    assert not started

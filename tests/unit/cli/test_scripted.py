@@ -64,7 +64,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: None) -> Handl
 
 
 def run(log_dir: Path | None = None) -> int:
-    line = SimpleNamespace(to="h:1", log_dir=log_dir and str(log_dir))
+    line = SimpleNamespace(to="h:1", log_dir=log_dir and str(log_dir), name=None, rdzv_id="none")
     return scripted.on_ray(None, Console(1), line)  # type: ignore[arg-type]
 
 
@@ -151,8 +151,8 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     kind: type[Runner], job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here: Any = kind.__new__(kind)
-    here._manifest = here._code_dir = here._faults = here._log_dir = here._handle = None
-    here._has_stopped, here._console = False, Console(1)
+    here._manifest = here._code_dir = here._faults = here._log_dir = here._handle = here._replace = None
+    here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
     here._shown = NOTHING if kind is scripted.LocalRunner else EVERYTHING
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
     job.connection = SimpleNamespace(command=lambda *_, by: save_at_stop(job))

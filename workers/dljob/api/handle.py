@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
-from dljob.api.next_attempt import CHECKPOINTS, link_checkpoints, next_attempt, set_aside
+from dljob.api.next_attempt import CHECKPOINTS, NextAttempt, link_checkpoints, next_attempt, set_aside
 from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__package__)
+NAME_LENGTH = 47
+"""Most characters of a job's name."""
 ASK_S = 5.0
 """Interval, in seconds, at which PrimeMaster on a running Ray is asked for the job's end while logs are followed."""
 SILENT_S = 60.0
@@ -306,7 +309,8 @@ def submit(
     record: Callable[[registry.RegistryEntry], registry.RegistryEntry] = registry.register,
     environment: tuple[tuple[str, str], ...] = (),
     runner: int = 0,
-    replace: bool = False,
+    replace: bool | None = False,
+    is_numbered: bool = False,
     resume: str | None = None,
 ) -> JobHandle:
     """Start a job on a Ray. `DLJob.submit` is the public form.
@@ -319,7 +323,8 @@ def submit(
         record: writes the job's entry where other terminals find it.
         environment: variables with which other processes reach this Ray.
         runner: pid of the process that owns this Ray, which ends with it; 0 for a Ray that was there before.
-        replace: stop a running job of that name first.
+        replace: stop a running job of that name first; None: the caller has no way to ask for that.
+        is_numbered: take the next free name (train-2) where a job of that name runs.
         resume: uid of an ended job of that name, which goes on from its newest checkpoint; empty: the newest one.
 
     Raises:
@@ -333,41 +338,45 @@ def submit(
     refuse_unchosen(manifest)
     refuse_suspended(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
     check_code_dir(code_dir)
-    uid, name = new_uid(), manifest.metadata.name
-    free_name(name, replace=replace)
+    if not is_numbered:
+        free_name(manifest.metadata.name, replace=replace)
     # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
     reached = connect(address, code_dir, within_s=None if runner else JOIN_S)
-    # The name is looked at again, under the lock: connecting takes seconds, and another process may have taken it.
-    with registry.claimed(name) as namesake:
-        if namesake is not None and may_run(namesake):
-            raise name_taken_error(namesake)
-        after = None
+    resumed: list[NextAttempt] = []
+
+    def registered(name: str) -> registry.RegistryEntry:
+        uid = new_uid()
         if resume is not None:
-            after = next_attempt(name, resume)
-            uid = after.record.uid
-            set_aside(after)
-        # Registered before the launch: if this process dies in between, the job can still be found and stopped.
-        entry = record(
+            resumed.append(next_attempt(name, resume))
+            uid = resumed[0].record.uid
+            set_aside(resumed[0])
+        folder, started = registry.folder_of(name, uid), registry.start_of(runner) if runner else 0
+        return record(
             registry.RegistryEntry(
                 name=name,
                 uid=uid,
-                dir=os.fspath(registry.folder_of(name, uid)),
+                dir=os.fspath(folder),
                 address=reached,
                 environment=environment or _own_environment(),
                 runner=runner,
-                runner_started=registry.start_of(runner) if runner else 0,  # a later process may get its pid
+                runner_started=started,  # a later process may get its pid
             )
         )
+
+    entry = _claim(manifest.metadata.name, registered, replace=replace, is_numbered=is_numbered)
+    after = resumed[0] if resumed else None
+    metadata = manifest.metadata.model_copy(update={"name": entry.name})
+    manifest = manifest.model_copy(update={"metadata": metadata})
     checkpoint = manifest.spec.checkpoint
     path = checkpoint.path if runner and checkpoint is not None else None
-    if path and (obstacle := link_checkpoints(entry.folder, path, name, uid)):
+    if path and (obstacle := link_checkpoints(entry.folder, path, entry.name, entry.uid)):
         log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, obstacle)
     try:
         made = launch(
             manifest,
             job_dir=entry.folder,
             code_dir=code_dir,
-            uid=uid,
+            uid=entry.uid,
             backend=backend,
             attempt=1 if after is None else after.number,
             carried="" if after is None else after.carried,
@@ -380,8 +389,35 @@ def submit(
     return JobHandle(entry, made)
 
 
-def free_name(name: str, *, replace: bool) -> None:
-    """Make sure that no job of a name runs; with `replace`, by stopping it.
+def _claim(
+    name: str,
+    registered: Callable[[str], registry.RegistryEntry],
+    *,
+    replace: bool | None,
+    is_numbered: bool,
+) -> registry.RegistryEntry:
+    """Register a job under its name, or under the next free one."""
+    # The name is looked at again, under the lock: connecting takes seconds, and another process may have taken it.
+    names = numbered_names(name)
+    while True:
+        free = next(names)
+        with registry.claimed(free) as namesake:
+            if namesake is None or not may_run(namesake):
+                # Before the launch: if this process dies in between, the job can still be found and stopped.
+                return registered(free)
+            if not is_numbered:
+                raise name_taken_error(namesake, can_replace=replace is not None)
+
+
+def numbered_names(name: str) -> Iterator[str]:
+    """Yield the names of jobs that run at once and were given this one: train, train-2, train-3."""
+    yield name
+    for number in itertools.count(2):
+        yield f"{name[: NAME_LENGTH - len(str(number)) - 1].rstrip('-')}-{number}"
+
+
+def free_name(name: str, *, replace: bool | None) -> None:
+    """Make sure that no job of a name runs; with `replace`, by stopping it; None: the command cannot do that.
 
     Raises:
         UsageError: a job of that name runs.
@@ -392,7 +428,7 @@ def free_name(name: str, *, replace: bool) -> None:
     if namesake is None or not may_run(namesake):
         return
     if not replace:
-        raise name_taken_error(namesake)
+        raise name_taken_error(namesake, can_replace=replace is not None)
     # Until its end, as only then the name is free.
     handle_of(namesake).stop(wait=True)
 
@@ -405,14 +441,15 @@ def may_run(record: registry.RegistryEntry) -> bool:
     return listens(record.address) if not record.runner else not record.stale
 
 
-def name_taken_error(record: registry.RegistryEntry) -> UsageError:
+def name_taken_error(record: registry.RegistryEntry, *, can_replace: bool) -> UsageError:
     """Return the error that the name of a new job is taken by the running job `record`."""
     who = f"a job {record.name} ({record.uid[:8]})"
     if record.status().get("phase") == "Stopping":
         message, way = f"{who} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
     else:
         message, way = f"{who} runs already", f"stop it (dljob stop {record.name})"
-    hint = f"replace it (--replace, or replace=True), {way}, or take another name"
+    replacing = "replace it (--replace, or replace=True), " if can_replace else ""
+    hint = f"{replacing}{way}, or take another name{'' if can_replace else ' (--name)'}"
     return UsageError(f"{message}; its folder: {record.dir}", hint=hint)
 
 

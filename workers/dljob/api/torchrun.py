@@ -312,12 +312,15 @@ def _user_spelling(line: argparse.Namespace, threads: str | None) -> list[dict[s
     return [{"name": variable, "value": value} for variable, value in said.items()]
 
 
+def has_derived_name(line: argparse.Namespace) -> bool:
+    """Whether the job is named after its script; a second one that runs at once gets a number."""
+    return not line.name and line.rdzv_id == "none"
+
+
 def name(line: argparse.Namespace) -> str:
     """Return the job's name: --name, else from --rdzv-id, else from the script."""
-    if line.name:
-        return str(line.name)
-    if line.rdzv_id != "none":
-        return _named(line.rdzv_id, LONGEST_NAME)
+    if not has_derived_name(line):
+        return str(line.name or _named(line.rdzv_id, LONGEST_NAME))
     script = str(line.training_script)
     return _named(script.rpartition(".")[2] if line.module else Path(script).stem, LONGEST_NAME)
 

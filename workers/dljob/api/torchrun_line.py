@@ -93,7 +93,11 @@ ARGUMENTS = (
 OURS = (
     Argument("to", "local", help="local, kubernetes, or HOST:PORT of a running Ray", env=False),
     Argument("dry-run", default=False, flag=True, help="only print the DLJob", env=False),
-    Argument("name", help="name of the job; default: --rdzv-id, else the script's name", env=False),
+    Argument(
+        "name",
+        help="name of the job; default: --rdzv-id, else the script's name (a second run at once: train-2)",
+        env=False,
+    ),
     Argument("accelerator", help="devices of a rank: GPU, NPU, GPU=2, GPU=0.5, none", env=False),
     Argument("image", help="runtime image, on Kubernetes", env=False),
     Argument("no-upload", default=False, flag=True, help="do not upload: the image has the code", env=False),

@@ -65,15 +65,16 @@ class Runner:
         pretend: tuple[str, ...] = (),
         form: output.DataFormat = "json",
         shown: Shown = EVERYTHING,
-        replace: bool = False,
+        replace: bool | None = False,
         resume: str | None = None,
+        is_numbered: bool = False,
     ) -> None:
         from dljob.runtime.backend.interface import chosen, entry_point_of
         from dljob.runtime.backend.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
         # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
         self._form: output.DataFormat = form
-        self._replace = replace
+        self._replace, self._is_numbered = replace, is_numbered
         self._resume = resume
         self._manifest = manifest
         shown.check(manifest)
@@ -106,7 +107,8 @@ class Runner:
         # No Ray for a job whose folder could not be made.
         registry.check_home()
         # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
-        free_name(self._manifest.metadata.name, replace=self._replace)
+        if not self._is_numbered:
+            free_name(self._manifest.metadata.name, replace=self._replace)
         self._say_where_it_begins()
         listen()
         try:
@@ -151,6 +153,8 @@ class Runner:
             environment=ray.environment(),
             runner=os.getpid(),
             record=self._registered,
+            replace=None if self._replace is None else False,
+            is_numbered=self._is_numbered,
             resume=self._resume,
         )
         inflictor = self._inflictor(handle)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
 from dljob.api.logs import LogTail
+from dljob.api.torchrun import has_derived_name
 from dljob.cli import output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
@@ -199,9 +200,10 @@ def _shares_stderr() -> bool:
 class LocalRunner(Runner):
     """Runner on an embedded Ray."""
 
-    def __init__(self, manifest: DLJobManifest, console: Console, log_dir: str | None) -> None:
-        super().__init__(manifest, Path.cwd(), shown=NOTHING)  # `Lined` shows the ranks' lines, on stdout
-        self._console, self._log_dir = console, log_dir
+    def __init__(self, manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> None:
+        # `Lined` shows the ranks' lines, on stdout.
+        super().__init__(manifest, Path.cwd(), shown=NOTHING, replace=None, is_numbered=has_derived_name(line))
+        self._console, self._log_dir = console, line.log_dir
 
     def screen(self, handle: JobHandle) -> Lined:
         """Return the display, after linking the logs, whose folder exists now."""
@@ -222,7 +224,7 @@ def run_here(manifest: DLJobManifest, console: Console, line: argparse.Namespace
     if chosen(None, None) == "yr":
         local(manifest)  # raises, naming what the local mode lacks for this job
     check_log_dir(line.log_dir)
-    return LocalRunner(manifest, console, line.log_dir).run()
+    return LocalRunner(manifest, console, line).run()
 
 
 def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
@@ -231,7 +233,8 @@ def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) 
 
     check_log_dir(line.log_dir)
     # Outside of the `try`: before its acceptance there is no job to stop.
-    handle = submit(manifest, address=line.to, code_dir=Path.cwd())
+    is_numbered = has_derived_name(line)
+    handle = submit(manifest, address=line.to, code_dir=Path.cwd(), replace=None, is_numbered=is_numbered)
     try:
         status = _watched(handle, console, line)
     # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
