@@ -59,6 +59,9 @@ WAIT = "Wait"
 _ORDERED = ("Requested", "Resized")
 """Reasons of restarts that somebody ordered: no failures."""
 
+MORE_RESTARTS = "or allow more restarts: --max-restarts=N of dljob torchrun, restartPolicy.maxRestarts in a file"
+"""Further advice where the budget of restarts is used up, for failures that a restart overcomes."""
+
 
 class Diagnosis(NamedTuple):
     """Kind of the first cause, and the lines that explain it."""
@@ -145,6 +148,8 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     remedy = _for_place(_remedy(last), status)
     pod_places = _kubernetes_nodes(status, last)
     lines = [*head, *_first(last, pod_places, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
+    if reason == reasons.BUDGET_EXHAUSTED:
+        lines.append(f"      {MORE_RESTARTS}")
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
 

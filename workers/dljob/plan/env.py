@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dljob.plan.role import HostKind, RolePlan
+from dljob.plan.role import RolePlan
 
 NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -88,6 +88,6 @@ def _defaults(role: RolePlan, local_world_size: int, known: Mapping[str, str]) -
     env: dict[str, str] = {}
     if local_world_size > 1 and "OMP_NUM_THREADS" not in known:
         env["OMP_NUM_THREADS"] = "1"  # else each rank would use all cores of the machine
-    if role.elastic and role.host is HostKind.FORK and NCCL_ERRORS not in known:
+    if role.is_torchrun_script and NCCL_ERRORS not in known:
         env[NCCL_ERRORS] = "1"  # torchrun sets it for its scripts
     return env

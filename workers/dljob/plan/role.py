@@ -173,6 +173,11 @@ class RolePlan:
         return self.replicas + len(self.gone) * self.group_size
 
     @property
+    def is_torchrun_script(self) -> bool:
+        """Whether its ranks are scripts or commands of a torch world, as those of `dljob torchrun`."""
+        return self.elastic and self.host is HostKind.FORK
+
+    @property
     def uses_store(self) -> bool:
         """Whether ranks meet through a store: torch's, served by ElasticMaster, or that of their own SubMaster."""
         return self.elastic and (self.comm_backend is not None or bool(self.sub_master))

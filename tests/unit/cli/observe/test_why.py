@@ -78,6 +78,14 @@ def test_a_failed_job_is_explained_by_the_fault_that_ended_it() -> None:
     )
 
 
+@pytest.mark.parametrize("fault", [RAISED, {**LOST, "level": "Fail", "recoveredAt": None}])
+def test_a_job_without_restarts_left_is_told_how_it_gets_more(fault: dict[str, Any]) -> None:
+    _kind, lines = explained(status("Failed", reasons.BUDGET_EXHAUSTED, "default may not restart", (fault,)))
+    assert lines[-1].startswith("      or allow more restarts: --max-restarts=N")
+    _kind, lines = explained(status("Running", "", "", (fault,)))
+    assert "max-restarts" not in lines[-1]
+
+
 def test_the_kind_is_that_of_the_first_cause_and_not_of_its_echo() -> None:
     kind, lines = explained(status("Running", faults=(LOST,)))
     assert kind is CauseKind.MEMORY

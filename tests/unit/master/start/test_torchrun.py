@@ -48,6 +48,7 @@ def test_the_same_error_again_and_again_ends_the_job_after_as_many_restarts_as_a
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
     words = f"no restarts are left: {most} of default within " if most else "default may not restart: maxRestarts is 0"
     assert f"; {words}" in world.state.verdict.message
+    assert world.state.verdict.message.endswith(" (dljob torchrun --max-restarts=N allows more)")
     assert "Job" not in world.state.restarts
 
 

@@ -295,7 +295,10 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
             whose = "the job" if last is Level.JOB else role
             most, window = budget.limit(d, last, role), seconds(d.job.fault_tolerance.window_seconds)
             used = f"no restarts are left: {most} of {whose} within {window}"
-            message = f"{cause}; {used if most else f'{whose} may not restart: maxRestarts is 0'}"
+            used = used if most else f"{whose} may not restart: maxRestarts is 0"
+            if last is not Level.JOB and d.facts(role).plan.is_torchrun_script:
+                used += " (dljob torchrun --max-restarts=N allows more)"
+            message = f"{cause}; {used}"
             ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger
