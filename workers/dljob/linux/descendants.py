@@ -25,6 +25,8 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+COMMAND_LENGTH = 60
+"""Most characters of a process's command line in a message."""
 _adopts = False
 _letting_go = threading.Lock()
 
@@ -65,6 +67,16 @@ def below(root: int) -> list[int]:
         found += batch
         waiting += batch
     return found
+
+
+def command_of(pid: int) -> str:
+    """Return the beginning of a process's command line; its name where it has none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes() or Path(f"/proc/{pid}/comm").read_bytes()
+    except OSError:
+        return "a process that has ended"
+    line = " ".join(words.replace(b"\0", b" ").decode(errors="backslashreplace").split())
+    return line if len(line) <= COMMAND_LENGTH else f"{line[:COMMAND_LENGTH]}..."
 
 
 def descendants_cpu_s() -> float:

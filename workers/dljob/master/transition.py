@@ -443,6 +443,8 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         step = event.outcome.step
         d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step))
         lost_peers.note_early_end(d, event.role)
+        if event.outcome.message:
+            d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
         ending.role_changed(d, event.role)

@@ -64,6 +64,7 @@ CORRUPTION_FOUND = "CorruptionFound"  # a detector says that a rank computes wro
 WITNESS_SAW = "WitnessSaw"  # an outside witness says something about a rank; evidence for what may happen to it
 WITNESS_UNREADABLE = "WitnessUnreadable"  # an outside witness gives no answer that can be read; told once for each node
 CAUSE_LEARNED = "CauseLearned"  # the assumed cause of a failure was corrected by later evidence
+PROCESSES_LEFT = "ProcessesLeft"  # processes that a rank had left running at its good end were killed: which
 IGNORED = "FailureIgnored"  # a rule left a failed rank as it is
 MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster restarted, and controls the job again
 JOURNAL_TAKEN_OVER = "JournalTakenOver"  # another version of dljob wrote the journal; its state was adopted

@@ -9,6 +9,7 @@ from dljob.api import torchrun, torchrun_line
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.state import Phase
+from dljob.master.state.views import Outcome
 from dljob.plan.plan import plan
 from dljob.spec.loading.load import parse
 from dljob.telemetry import reasons
@@ -102,3 +103,13 @@ def test_an_error_of_the_script_beside_a_lost_node_uses_up_a_restart(boot):
     world.end("default", 0, error())
     world.settle()
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
+
+
+def test_what_a_rank_left_running_at_its_end_is_in_the_timeline(boot):
+    world = boot("--nproc-per-node=2")
+    words = "1 process still ran after its end and was killed: sleep 60 (pid 9)"
+    world.end("default", 0, Outcome(ok=True, code=0, message=words))
+    world.end("default", 1)
+    world.settle()
+    assert world.state.verdict.ok
+    assert [(note.target, note.message) for note in world.notes(reasons.PROCESSES_LEFT)] == [("default/0", words)]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
@@ -106,6 +107,20 @@ def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_ra
     assert host._outcome(rank, {"status": 15, "words": words}) == failure
     rank.ended.set()
     assert host.failing_ranks() == {}
+
+
+@pytest.mark.parametrize("words", ["", "1 process still ran after its end and was killed: cp a b (pid 5)"])
+def test_processes_that_were_killed_after_a_good_end_are_in_the_log_and_the_outcome(tmp_path, words: str) -> None:
+    host, log = bare(), tmp_path / "w-1.log"
+    log.write_text("done\n")
+    host.reports = SimpleNamespace(add=lambda *_: 1)
+    host._serving, host._traces = SimpleNamespace(ended=lambda _: None), SimpleNamespace(write_out=lambda: None)
+    progress: Any = SimpleNamespace(with_last_step=lambda outcome: outcome)
+    rank = _Rank(START, str(log), 0, {}, dict, 0, progress, {}, pid=7)
+    outcome = host._outcome(rank, {"status": 0, "words": {}, "left": words})
+    host._ended(rank, outcome)
+    assert (outcome.ok, outcome.message) == (True, words)
+    assert log.read_text() == "done\n" + (f"[dljob] {words}\n" if words else "")
 
 
 def test_an_error_after_the_order_to_end_is_none_of_its_own() -> None:

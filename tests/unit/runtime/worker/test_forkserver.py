@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -246,6 +247,38 @@ def test_nothing_of_a_rank_outlives_it_not_even_daemons(server, tmp_path, how):
     server.next("ended")
     left = [int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
     assert [p for p in left if alive(p)] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "left"),
+    [
+        ("nohup sleep 61 & sleep 62 & :", ["sleep 61", "sleep 62"]),
+        ("(setsid sh -c 'sleep 63; :' &) ; :", ["sh -c sleep 63; :", "sleep 63"]),
+        ("sleep 0.05 &", []),
+        ("exit 0", []),
+        ("sleep 64 & exit 3", []),
+    ],
+)
+def test_what_a_rank_leaves_running_at_a_good_end_is_named(server, script, left):
+    ended = server.run("command", "sh", "-c", script)
+    number, _, names = ended["left"].partition(": ")
+    assert sorted(re.sub(r" \(pid \d+\)", "", names).split(", ") if names else []) == left
+    words = f"{len(left)} process" + ("es still ran after its end and were killed" if left[1:] else "")
+    assert number.startswith(words if left else "")
+
+
+def test_of_many_processes_that_a_rank_leaves_running_some_are_named(server):
+    left = server.run("command", "sh", "-c", "for n in 1 2 3 4 5 6 7; do sleep 66 & done")["left"]
+    assert left.startswith("7 processes still ran after its end and were killed: sleep 66 (pid ")
+    assert (left.count("sleep 66"), left.endswith(", 2 more")) == (5, True)
+
+
+def test_what_still_runs_when_a_rank_is_told_to_end_is_not_named(server):
+    server.fork("command", "sh", "-c", "trap 'exit 0' TERM; echo armed; sleep 65 & wait")
+    wait_for(lambda: "armed" in server.log(), "the rank did not start")
+    server.helper.order("term", 0, 1)
+    ended = server.next("ended")
+    assert (ended["status"], ended["left"]) == (0, "")
 
 
 def test_sibling_keeps_its_daemons(server, tmp_path):

@@ -435,6 +435,8 @@ class ForkHost(Host):
         self._serving.ended(rank.start)
         if outcome.ok:
             self._traces.write_out()
+            if outcome.message:
+                _append(rank.log, f"[dljob] {outcome.message}\n")
         with self._lock:
             if not rank.ended.is_set():
                 said = rank.progress.with_last_step(outcome)
@@ -447,7 +449,7 @@ class ForkHost(Host):
         if rank.failed is not None:
             return replace(rank.failed, code=bare.code, detail=clip(tail))
         if bare.ok:
-            return bare
+            return replace(bare, message=event.get("left", ""))
         if rank.failing is not None and rank.why:
             return rank.failing  # it was told to end, by a signal perhaps, after its own error
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
@@ -600,6 +602,12 @@ def _reported(words: Mapping[str, Any]) -> Outcome:
     """Return the rank's own report of its end."""
     said = decode_outcome(words)
     return replace(said, reason=Reason(said.reason) if said.reason else None)
+
+
+def _append(log: str, line: str) -> None:
+    """Add a line to a rank's log; a log that cannot be written has no reader either."""
+    with contextlib.suppress(OSError), Path(log).open("a") as file:
+        file.write(line)
 
 
 def _tail(rank: _Rank) -> str:

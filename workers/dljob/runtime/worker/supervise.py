@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 from dljob.linux import descendants
 from dljob.linux.process_title import set_title
 from dljob.master.state.views import Outcome, Reason
+from dljob.telemetry.wording import counted
 
 TERM = signal.SIGUSR1
 """Signal to the supervisor: pass SIGTERM on to the rank's process group."""
@@ -37,6 +39,10 @@ SERVER_KILLED = "its fork server was killed"
 """Why a rank ended that was ended with its fork server."""
 REAP_S = 5.0
 """Seconds to wait for processes that do not end on SIGKILL."""
+MOST_LEFT = 5
+"""Most processes that are named of those that a rank left running."""
+HELPERS_S = 0.2
+"""Seconds in which what a rank left running may end by itself, as multiprocessing's helpers do, after a good end."""
 
 _SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL, FAILING})
 
@@ -117,11 +123,12 @@ def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
 
 
 def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, server: int) -> NoReturn:
-    status, orphaned = _reap(rank), False
+    status, orphaned, is_ordered = _reap(rank), False, False
     report: dict[str, Any] = {}
     earlier: list[str] = []
     while status is None:
         number = signal.sigwait(_SIGNALS)
+        is_ordered = is_ordered or number in (KILL, TERM)
         if number == KILL:
             orphaned = os.getppid() != server
             descendants.kill_all()
@@ -135,8 +142,9 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, se
     report, earlier = report or last_report, [*earlier, *later]
     if orphaned and not report:
         report = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
+    left = "" if is_ordered or status else left_words(_left_running())
     _end_rest()
-    _send(link, order, event="ended", pid=rank, status=status, words=report, earlier=earlier)
+    _send(link, order, event="ended", pid=rank, status=status, words=report, earlier=earlier, left=left)
     os._exit(0)
 
 
@@ -158,6 +166,27 @@ def _reap(rank: int) -> int | None:
             if ended[0] == rank:
                 found = ended[1]
     return found
+
+
+def left_words(pids: Sequence[int]) -> str:
+    """Return what a rank that ended well left running, which is killed now; empty for nothing."""
+    if not pids:
+        return ""
+    number = counted(len(pids), "process", plural="processes")
+    names = [f"{descendants.command_of(pid)} (pid {pid})" for pid in pids[:MOST_LEFT]]
+    names += [f"{len(pids) - MOST_LEFT} more"] if len(pids) > MOST_LEFT else []
+    return f"{number} still ran after its end and {'was' if len(pids) == 1 else 'were'} killed: {', '.join(names)}"
+
+
+def _left_running() -> list[int]:
+    """Return the processes that still run after a rank's end."""
+    end = time.monotonic() + HELPERS_S
+    while (left_s := end - time.monotonic()) > 0:
+        _reap(0)
+        if descendants.childless():
+            return []
+        signal.sigtimedwait({signal.SIGCHLD}, left_s)
+    return descendants.below(os.getpid())
 
 
 def _end_rest() -> None:
