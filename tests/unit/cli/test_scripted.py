@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,6 +240,42 @@ def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(mon
     )
     with pytest.raises(SpecError, match="the backend yr lacks elastic"):
         scripted.run_here(manifest, Console(1), SimpleNamespace(log_dir=None))  # type: ignore[arg-type]
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[Any]:
+    """Open a stdin of a kind."""
+    if kind == "none":
+        yield None
+        return
+    (folder / "file").write_text("")
+    ends = {"pipe": os.pipe, "terminal": os.openpty}[kind]() if kind in ("pipe", "terminal") else ()
+    fd = ends[kind == "terminal"] if ends else os.open({"file": folder / "file", "null": os.devnull}[kind], os.O_RDONLY)
+    with os.fdopen(fd, closefd=False) as stdin:
+        yield stdin
+    for each in {*ends, fd}:
+        os.close(each)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "is_inherited"),
+    [
+        *(("pipe", ranks, True) for ranks in (1, 2)),
+        *(("file", ranks, True) for ranks in (1, 2)),
+        *((kind, 1, False) for kind in ("null", "none")),
+        ("terminal", 1, True),
+        ("terminal", 2, False),
+    ],
+)
+def test_ranks_inherit_pipes_and_files_and_one_rank_a_terminal(
+    kind: str, ranks: int, is_inherited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(kind, tmp_path) as stdin:
+        assert scripted.is_for_ranks(stdin, ranks) == (is_inherited and kind != "terminal"), "no terminal of its own"
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _fd: os.getpgrp())
+        assert scripted.is_for_ranks(stdin, ranks) == is_inherited
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _fd: 1)
+        assert scripted.is_for_ranks(stdin, ranks) == (is_inherited and kind != "terminal"), "in the background"
 
 
 BAR = "  0%|   |\r 50%|#  |\r100%|###|"

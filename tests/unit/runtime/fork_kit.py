@@ -41,6 +41,7 @@ class Server:
         memory=(0.0, 0),
         code_dir=SCRIPTS,
         anew=False,
+        stdin="",
     ) -> None:
         self.helper.order(
             "fork",
@@ -56,6 +57,7 @@ class Server:
             near=near,
             memory=memory,
             anew=anew,
+            stdin=str(stdin),
         )
 
     def next(self, event: str, timeout: float = 20.0) -> dict[str, Any]:

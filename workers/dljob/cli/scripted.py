@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import stat
 import sys
 import tempfile
 import threading
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
 from dljob.api.logs import LogTail
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import argparse
 
     from dljob.api.handle import JobHandle
+    from dljob.api.registry import RegistryEntry
     from dljob.api.torchrun_console import Console
     from dljob.spec.model import DLJobManifest
 
@@ -204,6 +206,28 @@ class LocalRunner(Runner):
         # `Lined` shows the ranks' lines, on stdout.
         super().__init__(manifest, Path.cwd(), shown=NOTHING, replace=None, is_numbered=has_derived_name(line))
         self._console, self._log_dir = console, line.log_dir
+        self._stdin: Path | None = None
+        """The link to this command's stdin, if ranks inherit that."""
+
+    def run(self) -> int:
+        """Start the job, watch it, and take everything down; return the exit code."""
+        try:
+            return super().run()
+        finally:
+            # Another process may get this one's pid.
+            if self._stdin is not None:
+                self._stdin.unlink(missing_ok=True)
+
+    def _registered(self, record: RegistryEntry) -> RegistryEntry:
+        from dljob.runtime.process.logfile import STDIN
+
+        entry = super()._registered(record)
+        ranks = sum(role.replicas for role in self._plan.roles.values())
+        if is_for_ranks(sys.stdin, ranks):
+            # A link: each host opens it for its ranks, before the first of which the job has begun.
+            self._stdin = entry.folder / STDIN
+            self._stdin.symlink_to(f"/proc/{os.getpid()}/fd/{sys.stdin.fileno()}")
+        return entry
 
     def screen(self, handle: JobHandle) -> Lined:
         """Return the display, after linking the logs, whose folder exists now."""
@@ -214,6 +238,22 @@ class LocalRunner(Runner):
         """Print the outcome. `extra` is about faults, which torchrun has none of."""
         del extra
         return watch.tell(handle, status)
+
+
+def is_for_ranks(stdin: IO[str] | None, ranks: int) -> bool:
+    """Whether ranks of this machine inherit stdin: a pipe or a file, and a terminal if there is only one rank.
+
+    Several ranks would take each other's keystrokes.
+    """
+    try:
+        if stdin is None:
+            return False
+        mode = os.fstat(stdin.fileno()).st_mode
+        if stdin.isatty():
+            return ranks == 1 and os.tcgetpgrp(stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # closed, or a terminal that is not this process's
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def run_here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:

@@ -281,6 +281,39 @@ def test_what_still_runs_when_a_rank_is_told_to_end_is_not_named(server):
     assert (ended["status"], ended["left"]) == (0, "")
 
 
+def test_ranks_share_the_stdin_of_their_command(server, tmp_path):
+    """As under torchrun: also its position, and a rank that is started again goes on there."""
+    (tmp_path / "lines").write_text("one\ntwo\nthree\n")
+    read = "import os; print(os.read(0, 4).decode().strip())"
+    for number in range(3):
+        ended = server.run("command", sys.executable, "-c", read, rank=number, stdin=tmp_path / "lines")
+        assert code(ended) == 0
+    assert [server.log(rank).strip() for rank in range(3)] == ["one", "two", "thre"]
+
+
+@pytest.mark.parametrize("opens_anew", [False, True])
+def test_a_pipe_reaches_a_script_by_sys_stdin(server, tmp_path, opens_anew):
+    (tmp_path / "read.py").write_text("import sys; print([line.strip() for line in sys.stdin], sys.stdin.isatty())")
+    reader, writer = os.pipe()
+    os.write(writer, b"yes\n" * 3)
+    os.close(writer)
+    path = f"/proc/{os.getpid()}/fd/{reader}"
+    server.run("module", "read.py", code_dir=tmp_path, stdin=path, anew=opens_anew)
+    os.close(reader)
+    assert server.log() == "['yes', 'yes', 'yes'] False\n"
+
+
+@pytest.mark.parametrize("stdin", ["", "/no/such/file"])
+def test_without_stdin_a_read_ends_at_once(server, stdin):
+    server.run("command", sys.executable, "-c", "import sys; print(sys.stdin.read() == '')", stdin=stdin)
+    assert server.log() == "True\n"
+
+
+def test_a_fifo_without_a_writer_holds_no_fork_server_up(server, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    server.run("command", "true", stdin=tmp_path / "fifo")
+
+
 def test_sibling_keeps_its_daemons(server, tmp_path):
     note = tmp_path / "daemon"
     server.fork("module", "behave.py", rank=1, args=["daemon", str(note), "stay"])

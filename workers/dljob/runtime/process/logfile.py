@@ -16,6 +16,8 @@ from dljob.master.state.actions import RankStart
 from dljob.runtime.process.messages import JobInfo
 from dljob.runtime.process.outcome import read_end
 
+STDIN = "stdin"
+"""Link in a job's folder to the stdin of its command, where ranks are to inherit that."""
 LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 """Errors of a write to the log that are the disk's: `VolumeFull` tells of them, and the rank goes on."""
 

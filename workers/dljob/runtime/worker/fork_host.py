@@ -31,7 +31,7 @@ from dljob.runtime.checkpoint import saving
 from dljob.runtime.process import environment, guard, preload
 from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
-from dljob.runtime.process.logfile import error_file, open_log
+from dljob.runtime.process.logfile import STDIN, error_file, open_log
 from dljob.runtime.process.messages import (
     CUT,
     KNOWN_S,
@@ -243,9 +243,14 @@ class ForkHost(Host):
                     near=self._cores.of(start, self._kind),
                     memory=(spec.role.memory_share, environment.device_index(self._kind, start, spec.role)),
                     anew=anew,
+                    stdin=self._stdin(spec.job.dir),
                 )
         if stopped:
             self._ended(rank, _unforked(rank))
+
+    def _stdin(self, job_dir: str) -> str:
+        path = Path(job_dir, STDIN)
+        return str(path) if path.is_symlink() else ""
 
     @property
     def _kind(self) -> str:

@@ -71,6 +71,8 @@ class ForkServer:
         self._poll.register(link.fileno(), select.POLLIN)
         self._supervisors: dict[tuple[int, int], int] = {}
         self._pidfds: dict[int, tuple[int, int, int]] = {}
+        self._has_stdin = False
+        """Whether it was tried to open the stdin of the command for the ranks."""
         self._spare: int | None = None
         """A file for whose number there is use when no other is left."""
         self._keep_spare()
@@ -110,6 +112,9 @@ class ForkServer:
 
     def _fork(self, order: dict[str, Any]) -> bool:
         """Fork a rank and its supervisor; True in the rank."""
+        if order.get("stdin") and not self._has_stdin:
+            self._has_stdin = True
+            take_stdin(order["stdin"])
         try:
             if self._spare is None:
                 # Nothing would tell of the supervisor's end.
@@ -159,6 +164,19 @@ class ForkServer:
         for pid in self._supervisors.values():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def take_stdin(path: str) -> None:
+    """Open a file or pipe as stdin, which all ranks inherit: as under torchrun they share its position.
+
+    Otherwise stdin is /dev/null, where a read ends at once instead of waiting for ever.
+    """
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK: a FIFO without a writer would block this process.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        os.set_blocking(fd, True)
+        os.dup2(fd, 0)
+        os.close(fd)
 
 
 def _step_aside(link: socket.socket, held: int) -> int:

@@ -115,10 +115,6 @@ def _enter(order: Mapping[str, Any]) -> None:
 
 
 def _redirect(log: str) -> None:
-    # No terminal behind a rank: a read of stdin ends at once instead of waiting for ever.
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
     if not log:
         return
     with contextlib.suppress(OSError):
