@@ -84,7 +84,11 @@ ARGUMENTS = (
     Argument("local-addr", help="not used: dljob takes Ray's address of the machine"),
     Argument("logs-specs", env=False, help="not used: see dljob logs"),
     Argument("numa-binding", choices=NUMA, env=False, help="bind ranks to cores near their devices"),
-    Argument("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="not used: SIGINT and SIGTERM stop the job"),
+    Argument(
+        "signals-to-handle",
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        help="a variable of the ranks; SIGINT, SIGTERM and SIGHUP stop the job",
+    ),
     Argument("shutdown-timeout", None, int, help="not used: a rank has 30 s to end after SIGTERM"),
     Argument("virtual-local-rank", default=False, flag=True, help="LOCAL_RANK is 0, and a rank sees only its device"),
 )
