@@ -281,6 +281,17 @@ def test_what_still_runs_when_a_rank_is_told_to_end_is_not_named(server):
     assert (ended["status"], ended["left"]) == (0, "")
 
 
+def test_what_a_script_prints_within_a_line_is_in_its_log_at_once(server, tmp_path):
+    """As under `python -u`: a progress bar that is not flushed, also one of bytes."""
+    (tmp_path / "bar.py").write_text(
+        "import sys, time\nprint('.', end='')\nsys.stderr.write('5%')\nsys.stdout.buffer.write(b'!')\ntime.sleep(60)"
+    )
+    server.fork("module", "bar.py", code_dir=tmp_path)
+    wait_for(lambda: server.log() == ".5%!", "it is not in the log")
+    server.helper.order("kill", 0, 1)
+    server.next("ended")
+
+
 def test_ranks_share_the_stdin_of_their_command(server, tmp_path):
     """As under torchrun: also its position, and a rank that is started again goes on there."""
     (tmp_path / "lines").write_text("one\ntwo\nthree\n")

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from dljob.logs import archive, marks
 from dljob.master.state.actions import RankStart
@@ -105,13 +105,21 @@ class LogStream(io.FileIO):
             return memoryview(data).nbytes
 
 
-def open_streams() -> None:
-    """Let Python's stdout and stderr write to the log that is behind their descriptors."""
+def open_streams(*, is_unbuffered: bool = False) -> None:
+    """Let Python's stdout and stderr write to the log that is behind their descriptors.
+
+    With `is_unbuffered` they do so as under `python -u`, with which torchrun starts scripts: dots that show a progress
+    are there when they are printed.
+    """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             before = getattr(sys, name)
-            file = io.BufferedWriter(LogStream(fd, "wb", closefd=False))
+            log = LogStream(fd, "wb", closefd=False)
             # Line by line, so that a process that is killed leaves its last lines in the log.
-            stream = io.TextIOWrapper(file, before.encoding, before.errors, line_buffering=True)
+            stream = (
+                io.TextIOWrapper(cast("IO[bytes]", log), before.encoding, before.errors, write_through=True)
+                if is_unbuffered
+                else io.TextIOWrapper(io.BufferedWriter(log), before.encoding, before.errors, line_buffering=True)
+            )
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)

@@ -122,7 +122,7 @@ def _redirect(log: str) -> None:
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
-    logfile.open_streams()
+    logfile.open_streams(is_unbuffered=True)
 
 
 def _path_body(target: str) -> Callable[[], None]:
