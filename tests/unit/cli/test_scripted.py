@@ -153,7 +153,8 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     kind: type[Runner], job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here: Any = kind.__new__(kind)
-    here._manifest = here._code_dir = here._faults = here._log_dir = here._handle = here._replace = None
+    for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "replace", "resume"):
+        setattr(here, f"_{name}", None)
     here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
     here._shown = NOTHING if kind is scripted.LocalRunner else EVERYTHING
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})

@@ -218,6 +218,9 @@ class LocalRunner(Runner):
             if self._stdin is not None:
                 self._stdin.unlink(missing_ok=True)
 
+    def _say_where_it_begins(self) -> None:
+        """Say nothing: a torchrun command line has no --resume to advise."""
+
     def _registered(self, record: RegistryEntry) -> RegistryEntry:
         from dljob.runtime.process.logfile import STDIN
 
