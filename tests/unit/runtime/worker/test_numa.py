@@ -146,14 +146,14 @@ def start(index: int, *ids: str) -> RankStart:
 def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def looked(mode: str, devices: tuple[str, ...], variable: str, python: tuple[str, str]) -> dict[str, numa.Near]:
-        assert (mode, variable, python) == ("node", "CUDA_VISIBLE_DEVICES", ("/opt/python", "/lib"))
+    def looked(mode: str, devices: tuple[str, ...], *more: object) -> dict[str, numa.Near]:
+        assert (mode, *more) == ("node", "CUDA_VISIBLE_DEVICES", ("/opt/python", "/lib"), ["/site"])
         asked.append(devices)
         return {device: numa.Near((int(device),)) for device in devices}
 
     monkeypatch.setattr(numa, "probe_cores", looked)
     monkeypatch.setattr(numa, "variable_of", lambda _: "CUDA_VISIBLE_DEVICES")
-    cores = numa.Cores("node", ("/opt/python", "/lib"))
+    cores = numa.Cores("node", ("/opt/python", "/lib"), ["/site"])
     ranks = [start(index, "4", "5") for index in (0, 1)]
     cores.find(ranks, "GPU")
     cores.find(ranks, "GPU")

@@ -139,9 +139,10 @@ class ForkHost(Host):
         except interpreter.InterpreterError as error:
             self._refused = interpreter.refused(error)
         self._library = interpreter.library(spec.job.dir) if self._python else ""
-        self._cores = numa.Cores(spec.role.numa_binding, (self._python.path if self._python else "", self._library))
-        self._serving = HostServing(spec, address, self._calls_of, self)
         self._import_path = environment.script_import_path(spec.role, spec.job.code_dir)
+        python = (self._python.path if self._python else "", self._library)
+        self._cores = numa.Cores(spec.role.numa_binding, python, self._import_path)
+        self._serving = HostServing(spec, address, self._calls_of, self)
         self._leaving = False
         self._last_report = 0
 

@@ -46,12 +46,13 @@ class BindingError(Exception):
 class Cores:
     """The cores near the devices of a host's ranks. `mode` is torch's affinity mode; empty: no rank is bound.
 
-    `python` is the interpreter of the ranks, and a folder that holds dljob for it; empty: this one.
+    `python` is the interpreter of the ranks, and a folder that holds dljob for it; empty: this one, with `import_path`.
     """
 
-    def __init__(self, mode: str, python: tuple[str, str] = ("", "")) -> None:
+    def __init__(self, mode: str, python: tuple[str, str] = ("", ""), import_path: Sequence[str] = ()) -> None:
         self._mode = mode
         self._python = python
+        self._import_path = import_path
         self._known: dict[str, Near] = {}
 
     def find(self, starts: Iterable[RankStart], kind: str) -> None:
@@ -60,7 +61,7 @@ class Cores:
             return
         seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
         if not seen.keys() <= self._known.keys():
-            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind), self._python)
+            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind), self._python, self._import_path)
 
     def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
         """Return what `bind` needs for a rank; None: the rank is not bound."""
@@ -77,11 +78,15 @@ def _own(start: RankStart, kind: str) -> str:
 
 
 def probe_cores(
-    mode: str, devices: Sequence[str], variable: str, python: tuple[str, str] = ("", "")
+    mode: str,
+    devices: Sequence[str],
+    variable: str,
+    python: tuple[str, str] = ("", ""),
+    import_path: Sequence[str] = (),
 ) -> dict[str, Near]:
     """Ask torch, in a probe process, for the cores near each device; `variable` names the visible devices there."""
     program, library = python
-    path = [library] if program else [p for p in sys.path if p]
+    path = [library] if program else [each for each in import_path or sys.path if each]
     boot = {"path": path, "own": bool(program), "mode": mode, "devices": devices, "variable": variable}
     # -P: no file of the current folder may stand in for a module.
     command = [program or sys.executable, "-P", "-c", _BOOT, json.dumps(boot)]
