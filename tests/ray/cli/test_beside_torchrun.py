@@ -141,15 +141,11 @@ def variable_rows(theirs: Facts, ours: Facts, project: Path) -> Iterator[tuple[s
         }
         for facts in (theirs, ours)
     )
-    for name in sorted(own.keys() | {each for each in other if each in torch_names(own)}):
+    for name in sorted(own):
         cells = [ANY_VALUE.get(name, f"`{env[name]}`") if env.get(name) else "-" for env in (own, other)]
         yield f"`{name}`", cells[0], cells[1]
     more = sorted({re.sub(r"^(DLJOB|RAY)_.*", r"\1_*", name) for name in other.keys() - own.keys()})
     yield "further variables", "-", ", ".join(f"`{name}`" for name in more)
-
-
-def torch_names(own: dict[str, str]) -> set[str]:
-    return {name for name in own if not name.startswith(("DLJOB_", "RAY_"))}
 
 
 def fact_rows(theirs: Facts, ours: Facts, project: Path) -> Iterator[tuple[str, str, str]]:

@@ -311,6 +311,7 @@ def submit(
     runner: int = 0,
     replace: bool | None = False,
     is_numbered: bool = False,
+    imports_code: bool = True,
     resume: str | None = None,
 ) -> JobHandle:
     """Start a job on a Ray. `DLJob.submit` is the public form.
@@ -325,6 +326,7 @@ def submit(
         runner: pid of the process that owns this Ray, which ends with it; 0 for a Ray that was there before.
         replace: stop a running job of that name first; None: the caller has no way to ask for that.
         is_numbered: take the next free name (train-2) where a job of that name runs.
+        imports_code: whether Ray's workers import user code; they do not where all ranks are scripts.
         resume: uid of an ended job of that name, which goes on from its newest checkpoint; empty: the newest one.
 
     Raises:
@@ -341,7 +343,7 @@ def submit(
     if not is_numbered:
         free_name(manifest.metadata.name, replace=replace)
     # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
-    reached = connect(address, code_dir, within_s=None if runner else JOIN_S)
+    reached = connect(address, code_dir if imports_code else None, within_s=None if runner else JOIN_S)
     resumed: list[NextAttempt] = []
 
     def registered(name: str) -> registry.RegistryEntry:

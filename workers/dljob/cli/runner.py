@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dljob.api import registry
 from dljob.api.handle import check_code_dir, free_name, refuse_suspended
@@ -55,6 +55,9 @@ class RayDied(BaseException):
 
 class Runner:
     """One `dljob run`."""
+
+    imports_code: ClassVar[bool] = True
+    """Whether Ray's workers import user code."""
 
     def __init__(
         self,
@@ -155,6 +158,7 @@ class Runner:
             record=self._registered,
             replace=None if self._replace is None else False,
             is_numbered=self._is_numbered,
+            imports_code=self.imports_code,
             resume=self._resume,
         )
         inflictor = self._inflictor(handle)

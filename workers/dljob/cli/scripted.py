@@ -202,6 +202,9 @@ def _shares_stderr() -> bool:
 class LocalRunner(Runner):
     """Runner on an embedded Ray."""
 
+    # A module of the user's folder would take the place of one that Ray or dljob imports.
+    imports_code = False
+
     def __init__(self, manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> None:
         # `Lined` shows the ranks' lines, on stdout.
         super().__init__(manifest, Path.cwd(), shown=NOTHING, replace=None, is_numbered=has_derived_name(line))
@@ -277,7 +280,9 @@ def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) 
     check_log_dir(line.log_dir)
     # Outside of the `try`: before its acceptance there is no job to stop.
     is_numbered = has_derived_name(line)
-    handle = submit(manifest, address=line.to, code_dir=Path.cwd(), replace=None, is_numbered=is_numbered)
+    handle = submit(
+        manifest, address=line.to, code_dir=Path.cwd(), replace=None, is_numbered=is_numbered, imports_code=False
+    )
     try:
         status = _watched(handle, console, line)
     # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
