@@ -78,22 +78,22 @@ ANY_VALUE = {
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a script below its root, and at its root a module of each name of the standard library."""
     pytest.importorskip("torch")
-    made = tmp_path_factory.mktemp("project")
-    for folder in (made, made / "plain"):
+    root = tmp_path_factory.mktemp("project")
+    for folder in (root, root / "plain"):
         for name in ("sub", "children"):
             (folder / name).mkdir(parents=True)
         (folder / "sub" / "facts.py").write_text(FACTS.read_text())
-    (made / "facts.sh").write_text(f'#!/bin/sh\nexec {sys.executable} -u sub/facts.py "$@"\n')
-    (made / "facts.sh").chmod(0o755)
+    (root / "facts.sh").write_text(f'#!/bin/sh\nexec {sys.executable} -u sub/facts.py "$@"\n')
+    (root / "facts.sh").chmod(0o755)
     for name in sys.stdlib_module_names:
-        (made / f"{name}.py").write_text("raise ImportError('a module of the project')")
-    return made
+        (root / f"{name}.py").write_text("raise ImportError('a module of the project')")
+    return root
 
 
 def environ(project: Path, launcher: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     home = {"DLJOB_HOME": str(project / "home")} if launcher == "dljob" else {}
-    return {**kept, **home, "NO_COLOR": "1", "FACTS_FOLDER": str(project / "children"), "PYTHONPATH": "more"}
+    return {**inherited, **home, "NO_COLOR": "1", "FACTS_FOLDER": str(project / "children"), "PYTHONPATH": "more"}
 
 
 def start(project: Path, launcher: str, line: str, **more: Any) -> subprocess.Popen[bytes]:
@@ -113,9 +113,9 @@ def facts_of(project: Path, launcher: str, line: str) -> tuple[Facts, str]:
     out, error, code = run(project, launcher, line)
     assert code == 0, out + error
     rows = re.findall(r"^(.*?)facts (\{.*\})$", out, re.MULTILINE)
-    found = [(prefix, json.loads(text)) for prefix, text in rows]
-    prefixes = "; ".join(sorted(prefix for prefix, _ in found if prefix))
-    return {int(each["env"]["RANK"]): each for _, each in found}, prefixes
+    facts_by_prefix = [(prefix, json.loads(text)) for prefix, text in rows]
+    prefixes = "; ".join(sorted(prefix for prefix, _ in facts_by_prefix if prefix))
+    return {int(each["env"]["RANK"]): each for _, each in facts_by_prefix}, prefixes
 
 
 def plain(value: Any, project: Path) -> Any:
@@ -132,19 +132,21 @@ def path_words(path: list[str], project: Path) -> str:
 
 def variable_rows(theirs: Facts, ours: Facts, project: Path) -> Iterator[tuple[str, str, str]]:
     """Yield what rank 1 of 2 has in its environment beside that of the command."""
-    given = environ(project, "dljob")
-    own, other = (
+    base_environ = environ(project, "dljob")
+    their_variables, our_variables = (
         {
             name: value
             for name, value in facts[1]["env"].items()
-            if given.get(name) != value and name not in ("_", "PWD", "LC_CTYPE")
+            if base_environ.get(name) != value and name not in ("_", "PWD", "LC_CTYPE")
         }
         for facts in (theirs, ours)
     )
-    for name in sorted(own):
-        cells = [ANY_VALUE.get(name, f"`{env[name]}`") if env.get(name) else "-" for env in (own, other)]
+    for name in sorted(their_variables):
+        cells = [
+            ANY_VALUE.get(name, f"`{env[name]}`") if env.get(name) else "-" for env in (their_variables, our_variables)
+        ]
         yield f"`{name}`", cells[0], cells[1]
-    more = sorted({re.sub(r"^(DLJOB|RAY)_.*", r"\1_*", name) for name in other.keys() - own.keys()})
+    more = sorted({re.sub(r"^(DLJOB|RAY)_.*", r"\1_*", name) for name in our_variables.keys() - their_variables.keys()})
     yield "further variables", "-", ", ".join(f"`{name}`" for name in more)
 
 
@@ -161,38 +163,38 @@ def fact_rows(theirs: Facts, ours: Facts, project: Path) -> Iterator[tuple[str, 
 
 def watched(project: Path, launcher: str) -> dict[str, str]:
     """Return how the output of ranks arrives, until the command is told to end."""
-    pieces, whole, left = 0, b"", b""
+    pieces, output, last_output = 0, b"", b""
     with start(project, launcher, "--nproc-per-node=2 sub/facts.py --out", stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        while whole.count(b"ready") < 2 and (data := os.read(process.stdout.fileno(), 1 << 20)):
+        while output.count(b"ready") < 2 and (data := os.read(process.stdout.fileno(), 1 << 20)):
             pieces += b"%" in data
-            whole += data
-        assert whole.count(b"ready") == 2
+            output += data
+        assert output.count(b"ready") == 2
         process.send_signal(signal.SIGTERM)
-        left, _ = process.communicate(timeout=100)
-    longest = max(map(len, whole.split(b"\n")))
+        last_output, _ = process.communicate(timeout=100)
+    longest = max(map(len, output.split(b"\n")))
     return {
         "a progress bar of 6 states, in a pipe": "as it moves" if pieces >= 5 else f"in {pieces} pieces",
         "a line of 3 MiB": "whole" if longest == 3 << 20 else f"at most {longest} bytes",
-        "what ranks print after SIGTERM to the command": f"{left.count(b'saved')} of 2 lines",
+        "what ranks print after SIGTERM to the command": f"{last_output.count(b'saved')} of 2 lines",
         "exit code after SIGTERM": str(process.returncode),
     }
 
 
 def at_once(project: Path, launcher: str) -> str:
     """Return whether two runs of one script go at once."""
-    both = [start(project, launcher, "--standalone --nproc-per-node=1 sub/facts.py") for _ in range(2)]
-    codes = [process.communicate(timeout=200) and process.returncode for process in both]
+    processes = [start(project, launcher, "--standalone --nproc-per-node=1 sub/facts.py") for _ in range(2)]
+    codes = [process.communicate(timeout=200) and process.returncode for process in processes]
     return "both run" if codes == [0, 0] else f"exit codes {codes}"
 
 
-def option_rows(project: Path, seen: dict[str, dict[str, tuple[Facts, str]]]) -> Iterator[tuple[str, str]]:
+def option_rows(project: Path, facts_by_line: dict[str, dict[str, tuple[Facts, str]]]) -> Iterator[tuple[str, str]]:
     """Yield each option of torchrun, and what it is in dljob torchrun."""
     for option in torchrun_line.ARGUMENTS:
         name = option.name
         if name in SHOWN_BY or name in SEEN:
             line = SEEN.get(name, "script")
-            theirs, ours = (output_of(seen[line][launcher], name) for launcher in LAUNCHERS)
+            theirs, ours = (output_of(facts_by_line[line][launcher], name) for launcher in LAUNCHERS)
             words = "the same" if theirs == ours else f"{theirs} there, {ours} here"
             words += f", by `{SHOWN_BY[name]}`" if name in SHOWN_BY else ""
         elif name in OTHERS:
@@ -203,8 +205,8 @@ def option_rows(project: Path, seen: dict[str, dict[str, tuple[Facts, str]]]) ->
         yield f"`--{name}`", words
 
 
-def output_of(found: tuple[Facts, str], name: str) -> Any:
-    facts, prefixes = found
+def output_of(shown: tuple[Facts, str], name: str) -> Any:
+    facts, prefixes = shown
     if name in SHOWN_BY:
         return facts[1]["env"][SHOWN_BY[name]]
     if name in ("tee", "log-line-prefix-template"):
@@ -215,7 +217,7 @@ def output_of(found: tuple[Facts, str], name: str) -> Any:
 
 
 def test_the_page_says_what_both_do(project: Path) -> None:
-    seen = {
+    facts_by_line = {
         line: {
             # With -m the folder of the command is first, under both.
             launcher: facts_of(project / "plain" if line == "module" else project, launcher, words)
@@ -223,7 +225,7 @@ def test_the_page_says_what_both_do(project: Path) -> None:
         }
         for line, words in LINES.items()
     }
-    theirs, ours = (seen["script"][launcher][0] for launcher in LAUNCHERS)
+    theirs, ours = (facts_by_line["script"][launcher][0] for launcher in LAUNCHERS)
     for facts in (theirs, ours):
         assert facts[1]["queue"] == str(Path(os.__file__).with_name("queue.py"))
         assert facts[1]["error_file"]
@@ -236,7 +238,7 @@ def test_the_page_says_what_both_do(project: Path) -> None:
     table = ["| rank 1 of 2 finds | torchrun | `dljob torchrun` |", "| --- | --- | --- |"]
     table += [f"| {' | '.join(row)} |" for row in rows]
     table += ["", "| torchrun's option | in `dljob torchrun` |", "| --- | --- |"]
-    table += [f"| {' | '.join(row)} |" for row in option_rows(project, seen)]
+    table += [f"| {' | '.join(row)} |" for row in option_rows(project, facts_by_line)]
     compare("\n".join(table) + "\n")
 
 

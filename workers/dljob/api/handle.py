@@ -344,14 +344,14 @@ def submit(
         free_name(manifest.metadata.name, replace=replace)
     # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
     reached = connect(address, code_dir if imports_code else None, within_s=None if runner else JOIN_S)
-    resumed: list[NextAttempt] = []
+    attempts: list[NextAttempt] = []
 
-    def registered(name: str) -> registry.RegistryEntry:
+    def register(name: str) -> registry.RegistryEntry:
         uid = new_uid()
         if resume is not None:
-            resumed.append(next_attempt(name, resume))
-            uid = resumed[0].record.uid
-            set_aside(resumed[0])
+            attempts.append(next_attempt(name, resume))
+            uid = attempts[0].record.uid
+            set_aside(attempts[0])
         folder, started = registry.folder_of(name, uid), registry.start_of(runner) if runner else 0
         return record(
             registry.RegistryEntry(
@@ -365,8 +365,8 @@ def submit(
             )
         )
 
-    entry = _claim(manifest.metadata.name, registered, replace=replace, is_numbered=is_numbered)
-    after = resumed[0] if resumed else None
+    entry = _claim_name(manifest.metadata.name, register, replace=replace, is_numbered=is_numbered)
+    after = attempts[0] if attempts else None
     metadata = manifest.metadata.model_copy(update={"name": entry.name})
     manifest = manifest.model_copy(update={"metadata": metadata})
     checkpoint = manifest.spec.checkpoint
@@ -391,9 +391,9 @@ def submit(
     return JobHandle(entry, made)
 
 
-def _claim(
+def _claim_name(
     name: str,
-    registered: Callable[[str], registry.RegistryEntry],
+    register: Callable[[str], registry.RegistryEntry],
     *,
     replace: bool | None,
     is_numbered: bool,
@@ -402,11 +402,11 @@ def _claim(
     # The name is looked at again, under the lock: connecting takes seconds, and another process may have taken it.
     names = numbered_names(name)
     while True:
-        free = next(names)
-        with registry.claimed(free) as namesake:
+        candidate = next(names)
+        with registry.claimed(candidate) as namesake:
             if namesake is None or not may_run(namesake):
                 # Before the launch: if this process dies in between, the job can still be found and stopped.
-                return registered(free)
+                return register(candidate)
             if not is_numbered:
                 raise name_taken_error(namesake, can_replace=replace is not None)
 

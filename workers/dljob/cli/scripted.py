@@ -98,7 +98,7 @@ class RankStream:
 _SEGMENT = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
-def prefixed(stream: RankStream, text: bytes, *, keeps_returns: bool) -> bytes:
+def add_prefix(stream: RankStream, text: bytes, *, keeps_returns: bool) -> bytes:
     """Return text with the prefix of --tee before each line.
 
     A carriage return begins a line, too. In a file it ends the one before it, as under torchrun.
@@ -164,7 +164,7 @@ class Lined(Lines):
             if self._open_stream is not stream and not text.startswith(b"\r"):
                 self._break_line()
             if stream.prefix:
-                text = prefixed(stream, text, keeps_returns=is_terminal)
+                text = add_prefix(stream, text, keeps_returns=is_terminal)
             if not text:
                 return
             self._open_stream = None if text.endswith(b"\n") else stream

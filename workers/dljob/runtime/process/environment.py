@@ -187,8 +187,8 @@ def script_import_path(role: RolePlan, code_dir: str) -> list[str]:
     # An empty entry is the working directory for Python, an empty variable is none.
     variable = os.environ.get("PYTHONPATH")
     entries = variable.split(os.pathsep) if variable else []
-    named = [os.path.normpath(Path(code_dir, each)) for each in entries]
-    at = 0 if not role.elastic else named.index(code_dir) if code_dir in named else len(path)
+    folders = [os.path.normpath(Path(code_dir, each)) for each in entries]
+    at = 0 if not role.elastic else folders.index(code_dir) if code_dir in folders else len(path)
     return [*path[:at], code_dir, *path[at:]]
 
 

@@ -142,9 +142,9 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int, se
     report, earlier = report or last_report, [*earlier, *later]
     if orphaned and not report:
         report = asdict(Outcome(ok=False, reason=Reason.UNKNOWN, message=SERVER_KILLED))
-    left = "" if is_ordered or status else left_words(_left_running())
+    leftovers = "" if is_ordered or status else left_words(_left_running())
     _end_rest()
-    _send(link, order, event="ended", pid=rank, status=status, words=report, earlier=earlier, left=left)
+    _send(link, order, event="ended", pid=rank, status=status, words=report, earlier=earlier, left=leftovers)
     os._exit(0)
 
 
@@ -181,11 +181,11 @@ def left_words(pids: Sequence[int]) -> str:
 def _left_running() -> list[int]:
     """Return the processes that still run after a rank's end."""
     end = time.monotonic() + HELPERS_S
-    while (left_s := end - time.monotonic()) > 0:
+    while (rest_s := end - time.monotonic()) > 0:
         _reap(0)
         if descendants.childless():
             return []
-        signal.sigtimedwait({signal.SIGCHLD}, left_s)
+        signal.sigtimedwait({signal.SIGCHLD}, rest_s)
     return descendants.below(os.getpid())
 
 
