@@ -149,8 +149,7 @@ class ForkHost(Host):
     def _fork_server(self, early: preload.Preload, env: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Helper:
         self._early = early
         if self._python is None:
-            path = self._import_path
-            return Helper(early, env, self._on_event, self._helper_gone, hidden, import_path=path)
+            return Helper(early, env, self._on_event, self._helper_gone, hidden, import_path=self._import_path)
         found = {**os.environ, **env}
         env = {**env, **interpreter.environment(self._python, self._library, found)}
         without = (*hidden, *interpreter.MISLEADING)
