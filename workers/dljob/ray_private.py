@@ -234,6 +234,24 @@ def driver_config(sys_path: Sequence[str]) -> JobConfig:
     return JobConfig(_py_driver_sys_path=list(sys_path))
 
 
+class _FixedPath(list[str]):
+    """An import path to which `ray.init` cannot add the driver's current folder (ray 2.60, `Worker.connect`)."""
+
+    def __bool__(self) -> bool:
+        # JobConfig replaces an empty path by a list of its own.
+        return True
+
+    def extend(self, folders: Iterable[str], /) -> None:
+        """Leave the path as it is."""
+
+
+def driver_config_without_code() -> JobConfig:
+    """Return a config for `ray.init` with which Ray's workers import nothing of the user's folder."""
+    from ray.job_config import JobConfig
+
+    return JobConfig(_py_driver_sys_path=_FixedPath())
+
+
 def auth_token() -> str | None:
     """Return the token of this Ray's clients; None if Ray needs none. No public name."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled

@@ -208,7 +208,7 @@ def test_a_command_that_cannot_replace_a_job_does_not_advise_it(tmp_path: Path, 
 def test_rays_workers_have_the_code_on_their_path_only_where_they_import_it(
     tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch, imports_code: bool
 ) -> None:
-    folders: list[Path | None] = []
-    monkeypatch.setattr(connect, "connect", lambda _address, folder, **_: folders.append(folder) or "here:1")
+    asked: list[bool] = []
+    monkeypatch.setattr(connect, "connect", lambda *_, imports_code, **__: asked.append(imports_code) or "here:1")
     submit(tmp_path, imports_code=imports_code)
-    assert (folders, started) == ([tmp_path if imports_code else None], ["ppo"])
+    assert (asked, started) == ([imports_code], ["ppo"])

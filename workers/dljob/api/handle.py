@@ -343,7 +343,7 @@ def submit(
     if not is_numbered:
         free_name(manifest.metadata.name, replace=replace)
     # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
-    reached = connect(address, code_dir if imports_code else None, within_s=None if runner else JOIN_S)
+    reached = connect(address, code_dir, within_s=None if runner else JOIN_S, imports_code=imports_code)
     attempts: list[NextAttempt] = []
 
     def register(name: str) -> registry.RegistryEntry:

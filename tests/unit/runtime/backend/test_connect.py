@@ -24,6 +24,17 @@ def test_rays_workers_import_from_the_folder_of_code(monkeypatch: Any, given: Pa
     assert seen["job_config"]._py_driver_sys_path == path
 
 
+def test_rays_workers_have_no_folder_of_the_users_where_they_import_no_code(monkeypatch: Any) -> None:
+    """Ray adds the current folder of the process that joins it."""
+    configs: list[Any] = []
+    monkeypatch.setattr(connect, "_knock", lambda _: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **more: configs.append(more["job_config"]))
+    connect.connect("127.0.0.1:6379", Path("/code"), imports_code=False)
+    configs[0]._py_driver_sys_path.extend(["/current"])
+    assert list(configs[0]._get_proto_job_config().py_driver_sys_path) == []
+
+
 def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
     monkeypatch.setattr(connect, "_knock", lambda _: None)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dljob.errors import UnreachableError
-from dljob.ray_private import driver_config, joining_quietly
+from dljob.ray_private import driver_config, driver_config_without_code, joining_quietly
 
 REACH_S = 3.0
 """Seconds for a GCS to accept a TCP connection."""
@@ -27,10 +27,17 @@ JOINING = "dljob-join"
 NAMESPACE = "dljob"
 
 
-def connect(address: str | None = None, code_dir: Path | None = None, *, within_s: float | None = None) -> str:
+def connect(
+    address: str | None = None,
+    code_dir: Path | None = None,
+    *,
+    within_s: float | None = None,
+    imports_code: bool = True,
+) -> str:
     """Join the Ray at `address`, at RAY_ADDRESS, or the one that this process has joined; return its address.
 
     `code_dir` is the import path of Ray's workers for tasks and actors that ranks create; used only when this joins.
+    `imports_code`: whether they import user code; if not, not even Ray's own choice, this process's folder, is on it.
     `within_s` limits the time to join, and lets Ctrl-C interrupt it; without it, joining takes as long as Ray does.
 
     Raises:
@@ -60,8 +67,9 @@ def connect(address: str | None = None, code_dir: Path | None = None, *, within_
     # `ray.init` would try for a minute where nothing listens.
     _knock(wanted)
     if within_s is None:
-        return _join(wanted, code_dir)
-    return _join_within(wanted, code_dir, max(LEAST_S, begin + within_s - time.monotonic()))
+        return _join(wanted, code_dir, imports_code=imports_code)
+    seconds = max(LEAST_S, begin + within_s - time.monotonic())
+    return _join_within(wanted, code_dir, seconds, imports_code=imports_code)
 
 
 def reachable(address: str | None) -> bool:
@@ -90,13 +98,13 @@ def _knock(address: str) -> None:
         raise UnreachableError(f"no Ray answers at {address}: {error}", hint="does it run? `ray status`") from error
 
 
-def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
+def _join_within(address: str, code_dir: Path | None, seconds: float, *, imports_code: bool) -> str:
     """Join in a thread, which is abandoned after so many seconds: `ray.init` may hang in C++."""
     ended: Future[str] = Future()
 
     def join() -> None:
         try:
-            ended.set_result(_join(address, code_dir))
+            ended.set_result(_join(address, code_dir, imports_code=imports_code))
         except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
             ended.set_exception(error)
 
@@ -115,11 +123,12 @@ def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
     return ended.result()
 
 
-def _join(address: str, code_dir: Path | None) -> str:
+def _join(address: str, code_dir: Path | None, *, imports_code: bool) -> str:
     import ray
 
     # PrimeMaster, and whatever ranks create in Ray, belong to this Ray job: its import path is theirs.
-    config = driver_config([str(code_dir.absolute())] if code_dir else [])
+    paths = [str(code_dir.absolute())] if code_dir else []
+    config = driver_config(paths) if imports_code else driver_config_without_code()
     try:
         with joining_quietly():
             ray.init(
