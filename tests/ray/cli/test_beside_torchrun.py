@@ -219,8 +219,8 @@ def output_of(shown: tuple[Facts, str], name: str) -> Any:
 def test_the_page_says_what_both_do(project: Path) -> None:
     facts_by_line = {
         line: {
-            # With -m the folder of the command is first, under both.
-            launcher: facts_of(project / "plain" if line == "module" else project, launcher, words)
+            # With -m the folder of the command is first under both, and in processes of torchrun with --run-path.
+            launcher: facts_of(project / "plain" if line in ("module", "path") else project, launcher, words)
             for launcher in LAUNCHERS
         }
         for line, words in LINES.items()
