@@ -72,6 +72,8 @@ ANY_VALUE = {
     "MASTER_ADDR": "this machine",
 }
 """Variables whose values differ from run to run."""
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""torchrun's run id with --standalone, whatever --rdzv-id says."""
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +145,8 @@ def variable_rows(theirs: Facts, ours: Facts, project: Path) -> Iterator[tuple[s
     )
     for name in sorted(their_variables):
         cells = [
-            ANY_VALUE.get(name, f"`{env[name]}`") if env.get(name) else "-" for env in (their_variables, our_variables)
+            ANY_VALUE.get(name, f"`{UUID.sub('random', env[name])}`") if env.get(name) else "-"
+            for env in (their_variables, our_variables)
         ]
         yield f"`{name}`", cells[0], cells[1]
     more = sorted({re.sub(r"^(DLJOB|RAY)_.*", r"\1_*", name) for name in our_variables.keys() - their_variables.keys()})
@@ -208,7 +211,7 @@ def option_rows(project: Path, facts_by_line: dict[str, dict[str, tuple[Facts, s
 def output_of(shown: tuple[Facts, str], name: str) -> Any:
     facts, prefixes = shown
     if name in SHOWN_BY:
-        return facts[1]["env"][SHOWN_BY[name]]
+        return UUID.sub("random", facts[1]["env"][SHOWN_BY[name]])
     if name in ("tee", "log-line-prefix-template"):
         return prefixes
     if name == "virtual-local-rank":
