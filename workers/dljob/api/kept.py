@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -13,9 +12,13 @@ from dljob.api import registry
 from dljob.api.local import views
 from dljob.api.shown_job import JobAccounts, Overview
 from dljob.errors import NotFoundError
+from dljob.linux.plain_files import parse_json, read_json, read_plain
+from dljob.spec.text.tree import TooLargeError, bounded_yaml
 from dljob.telemetry.wording import unix
 
 Json = Mapping[str, Any]
+_FILE_BYTES = 4 << 20
+"""Most bytes of a file with an object of the cluster, whose etcd takes 1.5 MiB of JSON."""
 _HINT = "a job's folder, or a file with its DLJob or its ConfigMap of logs: kubectl get configmap JOB-logs -o yaml"
 
 
@@ -49,7 +52,7 @@ def begun(folder: Path) -> float:
         NotFoundError: there is no job's folder at that path.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):  # a copy may lack it, and its status tells the start
-        return float(json.loads((folder / "job.json").read_text(encoding="utf-8"))["started"])
+        return float(read_json(folder / "job.json")["started"])
     return unix(views.in_folder(folder).status.get("startTime")) or 0.0
 
 
@@ -58,7 +61,7 @@ def _never_started(folder: Path) -> Overview | None:
     if (folder / "status.json").exists():
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):  # the caller says that this is no job's folder
-        entry = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        entry = read_json(folder / "job.json")
         record = registry.RegistryEntry(str(entry["name"]), str(entry["uid"]), str(folder))
         seen = views.overview(record, {"name": record.name, "uid": record.uid, "phase": "Pending"})
         return replace(seen, unseen="it never started: its folder has no status of PrimeMaster")
@@ -66,15 +69,13 @@ def _never_started(folder: Path) -> Overview | None:
 
 
 def _in_file(file: Path) -> JobAccounts:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
         # JSON is YAML too.
-        load = cast("Any", YAML(typ="safe", pure=True)).load
-        body = load(file.read_text(encoding="utf-8"))
+        body = bounded_yaml().load(read_plain(file, _FILE_BYTES).decode("utf-8"))
         found = _object(cast("Json", body)) if isinstance(body, Mapping) else None
-    except (OSError, ValueError, KeyError, TypeError, YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, TooLargeError) as error:
         why = " ".join(str(error).split())
         raise NotFoundError(f"{file}: no job: {type(error).__name__}: {why}", hint=_HINT) from error
     if found is None:
@@ -89,6 +90,6 @@ def _object(body: Json) -> JobAccounts | None:
         return JobAccounts(on_kubernetes.overview(body), body["spec"])
     if body.get("kind") != "ConfigMap" or "status.json" not in body["data"]:
         return None
-    status = json.loads(body["data"]["status.json"])
+    status = parse_json(body["data"]["status.json"])
     record = registry.RegistryEntry(str(status["name"]), str(status["uid"]), "")
     return JobAccounts(views.overview(record, status), {})

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dljob.errors import NotFoundError
+from dljob.linux.plain_files import open_plain
 from dljob.logs.cut import next_data
 from dljob.logs.marks import place_since
 
@@ -180,7 +181,7 @@ def _read(log: LogTail, tail: int | None, since: Since | None) -> Iterator[LogLi
 def _last_lines(path: Path, count: int) -> int:
     """Return an offset from which a file holds at least its last `count` lines."""
     try:
-        with path.open("rb") as log:
+        with open_plain(path) as log:
             at = log.seek(0, os.SEEK_END)
             ends = 0
             # One line end more than lines: a whole last line has an end of its own.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 from dljob.api.values import suggestion
 from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.linux.plain_files import read_json, read_plain
 from dljob.runtime.control_socket.location import ENTRY, read, remove, write
 from dljob.runtime.process.guard import boot_id
 from dljob.spec.status import TERMINAL
@@ -60,7 +60,7 @@ class RegistryEntry:
         """Return the status in the folder: the final one, or the last one written."""
         # No status, or a damaged one: the job then counts as one that has not ended.
         with suppress(OSError, ValueError, TypeError):
-            return dict(json.loads((self.folder / "status.json").read_text(encoding="utf-8")))
+            return dict(read_json(self.folder / "status.json"))
         return {}
 
     @property
@@ -249,7 +249,7 @@ def records() -> list[RegistryEntry]:
     for entry in jobs.glob(f"*/{ENTRY}"):
         # A damaged entry must not hide the other jobs; AttributeError: one that is no object, or has none inside.
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            data: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
+            data: dict[str, Any] = read_json(entry)
             environment: dict[str, str] = data.get("environment") or {}
             data["environment"] = tuple(environment.items())
             found.append(RegistryEntry(**{key: value for key, value in data.items() if key in known}))
@@ -290,7 +290,7 @@ def _unreadable(job: str) -> UnreachableError | None:
         name, _, uid8 = folder.name.rpartition("-")
         if job in (name, folder.name) or (len(job) >= _PREFIX and uid8 and job.startswith(uid8[: len(job)])):
             try:
-                (folder / ENTRY).read_bytes()
+                read_plain(folder / ENTRY)
             except FileNotFoundError:
                 continue
             except OSError as error:

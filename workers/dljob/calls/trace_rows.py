@@ -149,7 +149,7 @@ def decode(lines: Iterable[bytes]) -> TracedFile | None:
                 whose = _whose(cast("dict[str, Any]", said))
             else:
                 rows.append(_row(said))
-        except (ValueError, TypeError, KeyError, IndexError):
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
             damaged += bool(line.strip())
     return None if whose is None else TracedFile(*whose, rows, damaged)
 

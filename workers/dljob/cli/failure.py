@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 from dljob.api import logs
 from dljob.cli import output
 from dljob.cli.terminal import rewritten
+from dljob.linux.plain_files import open_plain
 
 Log: TypeAlias = Callable[[str, int], BinaryIO]
 LAST_LINES = 20
@@ -29,7 +30,7 @@ def report(name: str, folder: Path, status: Mapping[str, Any]) -> list[str]:
     """Return the report on a job of this machine; empty when it succeeded."""
 
     def log(role: str, rank: int) -> BinaryIO:
-        return (folder / "logs" / f"{role}-{rank}.log").open("rb")
+        return open_plain(folder / "logs" / f"{role}-{rank}.log")
 
     return report_lines(name, status, log)
 

@@ -6,9 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from dljob.calls.trace_rows import RowsDropped, TracedFile, decode
+from dljob.linux.plain_files import bounded_lines, open_plain, read_plain
 from dljob.logs.archive import CALLS
 from dljob.runtime.journal.kept_record import ATTEMPT, EARLIER
 from dljob.telemetry.wording import counted
+
+LINE_BYTES = 1 << 20
+"""Longest line that is read: no call has so long a row."""
 
 
 def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
@@ -16,8 +20,8 @@ def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
     found, unread = list[TracedFile](), list[str]()
     for path in sorted(_place(folder).glob("*.jsonl")):
         try:
-            with path.open("rb") as lines:
-                own = decode(lines)
+            with open_plain(path) as stream:
+                own = decode(bounded_lines(stream, LINE_BYTES))
         except OSError as error:
             unread.append(f"calls: {path.name}: {error.strerror}")
             continue
@@ -39,5 +43,5 @@ def _place(folder: Path) -> Path:
     if folder.parent.name == EARLIER:
         return folder.parents[1] / CALLS / folder.name
     with suppress(OSError, ValueError):  # no record on a volume
-        return folder / CALLS / f"attempt-{int((folder / ATTEMPT).read_text(encoding='utf-8'))}"
+        return folder / CALLS / f"attempt-{int(read_plain(folder / ATTEMPT))}"
     return folder / CALLS

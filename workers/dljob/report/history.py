@@ -5,12 +5,12 @@ Changes are the new values of fields, so this needs no code of the master: it al
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+from dljob.linux.plain_files import parse_json
 from dljob.telemetry.records import Record
 
 _KINDS = re.compile(
@@ -139,7 +139,7 @@ class HistoryReader:
         self._chunks = [*self._chunks, record["d"]] if record["i"] else [record["d"]]
         if len(self._chunks) != record["of"]:
             return
-        state = json.loads("".join(self._chunks))
+        state = parse_json("".join(self._chunks))
         self._chunks = []
         history = self.history
         history.started = state["started_at"]

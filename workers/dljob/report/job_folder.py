@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,12 +11,14 @@ from dljob.api import kept
 from dljob.api.shown_job import Page
 from dljob.api.views import items
 from dljob.errors import JournalError
+from dljob.linux.plain_files import bounded_lines, open_plain, read_json
 from dljob.logs import marks
 from dljob.report import history as histories
 from dljob.report import journal_files, series
 from dljob.report.history import JobHistory
 from dljob.report.incidents import LINES, MOST, IncidentText
 from dljob.runtime.journal import samples
+from dljob.runtime.journal.event_file import LINE_BYTES, parse_event
 from dljob.runtime.journal.samples import Samples
 from dljob.telemetry.reasons import with_current_reasons
 from dljob.telemetry.wording import unix
@@ -92,18 +93,14 @@ def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     damaged, last = 0, 0
     try:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    note = json.loads(line)
-                    seq = int(note["seq"])
-                except (ValueError, KeyError, TypeError):
+        with open_plain(file) as stream:
+            for line in bounded_lines(stream, LINE_BYTES):
+                if (event := parse_event(line)) is None:
                     damaged += 1
-                    continue
                 # A master that was fenced while it wrote may leave an event that its successor wrote, too.
-                if seq > last:
-                    found.append(note)
-                    last = seq
+                elif event["seq"] > last:
+                    found.append(event)
+                    last = event["seq"]
     except OSError as error:
         unrecorded.append(f"events: {error.strerror}: {file.name}")
     if damaged:
@@ -114,7 +111,7 @@ def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
 def manifest_in(file: Path, unrecorded: list[str]) -> dict[str, Any]:
     """Return the manifest in a file; empty if it is missing or damaged, which `unrecorded` then says."""
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        found: Any = read_json(file)
         if isinstance(found, dict) and isinstance(cast("Json", found).get("spec"), dict):
             return cast("Json", found)
         unrecorded.append(f"spec: {file.name} has none")

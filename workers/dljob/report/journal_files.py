@@ -10,16 +10,20 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from dljob.errors import JournalError
+from dljob.linux.plain_files import bounded_lines, open_plain
 from dljob.runtime.journal.stores import CLOSED, SUFFIX
 from dljob.telemetry.records import HEADER_MAX, Header, Record, line_body, scan, snapshot_at
 
 DAMAGED = "copy the folder again; if the file is the original one, what follows in it is lost"
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError)
+LINE_BYTES = 64 << 20
+"""Longest line that is read: a change of 10,000 ranks has a few MB."""
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, RecursionError)
 """Errors of a damaged file, and of one that another program wrote."""
 
 
@@ -91,9 +95,11 @@ class PartLines:
         try:
             with _open(self._part.path) as file:
                 file.seek(self.offset)
-                for line in file:
+                for line in bounded_lines(file, LINE_BYTES):
                     end = self.offset + len(line)
                     # A torn last line is normal: its writer died, and nobody acted on it; or it is being written.
+                    if len(line) == LINE_BYTES and not line.endswith(b"\n"):
+                        raise ValueError(f"a line at byte {self.offset} is longer than {LINE_BYTES >> 20} MiB")
                     if not line.endswith(b"\n") or (limit is not None and end > limit):
                         break
                     body = line_body(line, self.line, name, self.offset)
@@ -158,8 +164,10 @@ def _header(path: Path, troubles: list[JournalError], *, required: bool) -> Head
     return header
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+@contextmanager
+def _open(path: Path) -> Generator[IO[bytes]]:
+    with open_plain(path) as plain:
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=plain)) if path.suffix == ".gz" else plain
 
 
 def _name(path: Path) -> str:

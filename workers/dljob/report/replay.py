@@ -6,7 +6,6 @@ journal the state is taken as it was written, one for each batch of events.
 
 from __future__ import annotations
 
-import json
 import shlex
 from bisect import bisect_right
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dljob.errors import JournalError, NotFoundError, UsageError
+from dljob.linux.plain_files import parse_json, read_json
 from dljob.master.persistence.changes import Written
 from dljob.master.persistence.codec import decode_event, decode_state, encode_state
 from dljob.master.persistence.migration import take
@@ -267,7 +267,7 @@ class _PartReader:
         self._text = record["d"] if record["i"] == 0 else self._text + record["d"]
         if record["i"] < record["of"] - 1:
             return
-        data = json.loads(self._text)
+        data = parse_json(self._text)
         self._text, self._written, self._plan = "", Written(data), record.get("plan", self._plan)
         self._state = None
         if own:
@@ -352,7 +352,7 @@ def _shown(at: float) -> str:
 def _manifest(folder: Path, cores: list[str]) -> DLJobManifest:
     file, why = folder / "spec.json", "the job's spec cannot be read"
     try:
-        return DLJobManifest.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        return DLJobManifest.model_validate(read_json(file))
     except OSError as error:
         message = f"{file}: {why}: {error.strerror}"
         raise NotFoundError(message, hint="a replay needs spec.json beside the journal") from error
@@ -366,6 +366,6 @@ def _manifest(folder: Path, cores: list[str]) -> DLJobManifest:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(read_json(file))
     except (OSError, ValueError, TypeError):
         return {}

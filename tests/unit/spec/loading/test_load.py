@@ -9,7 +9,7 @@ import pytest
 from pydantic_core import ErrorDetails
 
 from dljob.errors import ExitCode, Problem, SpecError, UsageError
-from dljob.spec.loading.load import dump, load, load_file, load_file_all, parse
+from dljob.spec.loading.load import dump, load, load_all, load_file, load_file_all, parse
 from dljob.spec.loading.validate import check
 from dljob.spec.model import DLJobManifest
 from dljob.spec.text import tree
@@ -359,3 +359,21 @@ spec:
         "roles[1].gpus": "write accelerator: {type: GPU, count: 1}",
         "roles[1].dependsOn[0]": "write {role: workr}",
     }
+
+
+JOBS = "".join(f"---\n{json.dumps(job() | {'metadata': {'name': f'j{n}'}})}\n" for n in range(3))
+
+
+def test_a_file_of_too_many_documents_is_read_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "MAX_DOCUMENTS", 3)
+    assert len(load_all(JOBS)) == 3
+    with pytest.raises(SpecError) as error:
+        load_all(JOBS + "--- {}\n")
+    assert problems(error) == ["<spec>:7:5: holds more than 3 documents (put its parts into files of their own)"]
+
+
+@pytest.mark.parametrize("values", ["a, " * 100, "{a: b}, " * 34, "&a 1, " + "*a, " * 100, "1]\n---\n[" * 60])
+def test_a_file_of_too_many_values_is_refused_before_it_is_read(values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "MAX_NODES", 100)
+    with pytest.raises(SpecError, match="holds more than 100 keys and values"):
+        load_all(f"[{values}]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dljob.api.local.connection import RecordConnection, filed
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
 from dljob.errors import NotFoundError, UnreachableError
+from dljob.linux.plain_files import read_json
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import moment, seconds
 
@@ -139,7 +139,7 @@ def in_folder(folder: Path) -> Overview:
     """
     file = folder / "status.json"
     try:
-        status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        status: dict[str, Any] = read_json(file)
         record = RegistryEntry(str(status["name"]), str(status["uid"]), str(folder))
     except FileNotFoundError as error:
         hint = "the folder of a job has job.json, status.json, events.jsonl and journal; dljob status lists jobs"
@@ -171,5 +171,5 @@ def spec(folder: Path) -> dict[str, Any]:
     from dljob.runtime.journal.job_record import SPEC
 
     with suppress(OSError, ValueError, KeyError, TypeError):  # the section is left out; status and events have the rest
-        return dict(json.loads((folder / SPEC).read_text(encoding="utf-8"))["spec"])
+        return dict(read_json(folder / SPEC)["spec"])
     return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from dljob.cli import chaos as shown
 from dljob.cli import output
 from dljob.cli.target import HERE, JobTarget, local
 from dljob.errors import ExitCode, UnreachableError, UsageError
+from dljob.linux.plain_files import read_json
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _plan(record: RegistryEntry) -> JobPlan:
     from dljob.spec.loading.load import parse
 
     try:
-        return plan(parse(json.loads((record.folder / SPEC).read_text(encoding="utf-8"))))
+        return plan(parse(read_json(record.folder / SPEC)))
     except (OSError, ValueError) as error:
         raise UnreachableError(f"cannot read the spec of job {record.name} in {record.dir}: {error}") from None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from dljob.report.page import to_json
 
 TAILS = 20_000
 """Changes of lanes that are kept for readers; one that is further behind gets whole lanes."""
@@ -105,7 +106,7 @@ class LiveDocument:
             if len(self._answers) >= ANSWERS:
                 self._answers.clear()
             data = self._since(known) or self.whole()
-            self._answers[known] = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+            self._answers[known] = to_json(data).encode(errors="replace")
         return self._answers[known]
 
     def _since(self, known: str) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -11,6 +10,7 @@ from dljob.report import page
 from dljob.report.live.feed import JobFeed
 from dljob.report.live.server import PageAnswer, PageRequest, as_json, trouble
 from dljob.report.live.sources import OlderEvents, SourceSilentError
+from dljob.report.page import to_json
 
 
 class PageApp:
@@ -51,4 +51,4 @@ class PageApp:
             found = await self._feed.older(asked)
         except (DLJobError, OSError) as error:
             return trouble(str(error))
-        return as_json(json.dumps(found._asdict(), ensure_ascii=False).encode(errors="replace"))
+        return as_json(to_json(found._asdict()).encode(errors="replace"))

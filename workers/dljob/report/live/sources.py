@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from dljob.api.shown_job import Overview, ShownJob
+from dljob.linux.plain_files import open_plain
 from dljob.report import incidents, job_folder, lanes, page_data, series
 from dljob.report.history import HistoryReader, JobHistory
 from dljob.report.live.document import LaneTail, LiveDocument
@@ -18,7 +18,7 @@ from dljob.report.live.journal_tail import JournalTail
 from dljob.runtime.control_socket import messages
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.journal import samples
-from dljob.runtime.journal.event_file import EarlierEvents, events_before
+from dljob.runtime.journal.event_file import EarlierEvents, events_before, parse_event
 from dljob.runtime.journal.timeline import EVENTS, STATUS
 from dljob.spec.redaction import without_values
 from dljob.spec.status import TERMINAL
@@ -37,6 +37,8 @@ SETTLED_S = 60.0
 """Seconds after a recovery in which its incident may still change: the log lines, the first step."""
 BEGIN_BYTES = 2 << 20
 """Bytes of events that a page begins with: those of a long job are not all read."""
+PIECE_BYTES = 16 << 20
+"""Most bytes of events that one look reads."""
 OLDER = 1000
 """Earlier events in one answer."""
 ENDED = (*TERMINAL, "Suspended", "Lost")
@@ -235,25 +237,21 @@ class FolderSource:
     def _new_events(self) -> Events:
         found: list[dict[str, Any]] = []
         try:
-            with (self._folder / EVENTS).open("rb") as file:
+            with open_plain(self._folder / EVENTS) as file:
                 if not self._seq:
                     self._events_at = max(self._events_at, file.seek(0, os.SEEK_END) - BEGIN_BYTES)
                 file.seek(self._events_at)
-                text = file.read()
+                text = file.read(PIECE_BYTES)
         except OSError:
             return []
         # The last line may be in the making, and the first one may have begun before: that is no JSON then.
-        whole = text[: text.rfind(b"\n") + 1]
+        # A piece without any line end is no part of an event.
+        whole = text[: text.rfind(b"\n") + 1] or (text if len(text) == PIECE_BYTES else b"")
         self._events_at += len(whole)
         for line in whole.splitlines():
-            try:
-                note = json.loads(line.decode("utf-8", "replace"))
-                seq = int(note["seq"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            if seq > self._seq:
-                found.append(note)
-                self._seq = seq
+            if (event := parse_event(line)) is not None and event["seq"] > self._seq:
+                found.append(event)
+                self._seq = event["seq"]
         return [*with_current_reasons(found)]
 
     def older(self, asked: OlderEvents) -> EarlierEvents:

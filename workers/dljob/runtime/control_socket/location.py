@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.errors import UnreachableError
+from dljob.linux.plain_files import read_json
 
 ENTRY = "job.json"
 NAME = "control.sock"
@@ -109,7 +110,7 @@ def read(folder: Path) -> dict[str, Any]:
         ValueError: It is not a JSON object.
     """
     try:
-        said = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        said = read_json(folder / ENTRY)
     except FileNotFoundError:
         return {}
     if not isinstance(said, dict):

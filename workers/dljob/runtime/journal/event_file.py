@@ -6,7 +6,6 @@ asked for.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections import deque
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from dljob.linux.plain_files import SKIPPED_BYTES, bounded_lines, open_plain, parse_json
 
 BLOCK = 64 << 10
 LATE = 256
@@ -39,13 +40,12 @@ def each_event(file: Path, after_seq: int = 0) -> Iterator[dict[str, Any]]:
     count.
     """
     try:
-        # Split at "\n" only, and tolerate half a character: the writer may have died in the middle of one.
-        lines = file.open(encoding="utf-8", errors="replace", newline="\n")
+        stream = open_plain(file)
     except OSError:
         return  # no event was written yet, or the folder is gone
-    with lines:
-        for line in lines:
-            event = _parsed(line)
+    with stream:
+        for line in bounded_lines(stream, LINE_BYTES):
+            event = parse_event(line)
             if event is not None and event["seq"] > after_seq:
                 yield event
                 after_seq = event["seq"]
@@ -126,21 +126,22 @@ def _offset_of(fd: int, seq: int) -> int:
 def _events_in(block: bytes) -> Iterator[dict[str, Any]]:
     """Yield the events whose lines begin and end in a block; its first line may have begun before it."""
     for line in block.split(b"\n")[1:-1]:
-        if (event := _parsed(line.decode("utf-8", "replace"))) is not None:
+        if (event := parse_event(line)) is not None:
             yield event
 
 
 def _events_backwards(fd: int, end: int) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the events before an offset, the last one first, each with the offset down to which the file was read."""
     for line, left in _lines_backwards(fd, end):
-        if (event := _parsed(line.decode("utf-8", "replace"))) is not None:
+        if (event := parse_event(line)) is not None:
             yield event, left
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    """Return the event in a line; None for a torn line, whose event the next master wrote again."""
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """Return the event in a line; None for a torn line, whose event the next master wrote again, and for no event."""
     try:
-        event = json.loads(line)
+        # The writer may have died in the middle of a character.
+        event = parse_json(line.decode("utf-8", "replace"))
         return event if isinstance(event["seq"], int) else None
     except (ValueError, KeyError, TypeError):
         return None
@@ -150,14 +151,16 @@ def _lines_backwards(fd: int, end: int) -> Iterator[tuple[bytes, int]]:
     """Yield the lines before an offset, the last one first, without line ends, and the offset that was read down to."""
     # Pieces of the line that begins before `end`, the last piece first.
     rest: list[bytes] = []
-    while end > 0:
+    # As in `bounded_lines`: what comes before a line of more than SKIPPED_BYTES is not read.
+    line_end = end
+    while end > 0 and line_end - end < SKIPPED_BYTES:
         begin = max(0, end - BLOCK)
         first, *lines = os.pread(fd, end - begin, begin).split(b"\n")
         end = begin
         if lines:
             yield b"".join([lines.pop(), *reversed(rest)]), end
             yield from ((line, end) for line in reversed(lines))
-            rest = []
+            rest, line_end = [], end + len(first)
         rest.append(first)
         if len(rest) * BLOCK > LINE_BYTES:
             rest = []  # its beginning alone is no JSON, and is skipped as a torn line

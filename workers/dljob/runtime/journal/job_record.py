@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.linux.plain_files import open_plain, read_json
 from dljob.runtime.backend.interface import ON_HEAD, ActorSpec
 from dljob.runtime.backend.masters import actor_name
 from dljob.runtime.journal.event_file import each_event, events_before, last_events
@@ -125,7 +126,7 @@ def notes_until(folder: Path, seq: int, count: int) -> list[dict[str, Any]]:
 def read_status(folder: Path) -> dict[str, Any]:
     """Return the last status in a job's folder; empty without one."""
     try:
-        return json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        return read_json(folder / STATUS)
     except (OSError, ValueError):
         return {}
 
@@ -136,7 +137,7 @@ def is_final(folder: Path) -> bool:
     Only its beginning is read: with 10,000 ranks the whole file has megabytes.
     """
     try:
-        with (folder / STATUS).open("rb") as file:
+        with open_plain(folder / STATUS) as file:
             found = _PHASE.search(file.read(_FIRST_BYTES))
     except OSError:
         return False

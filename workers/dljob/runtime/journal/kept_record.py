@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dljob.linux.plain_files import open_plain, read_plain
 from dljob.logs import archive
 from dljob.runtime.journal.job_record import SPEC
 from dljob.runtime.journal.samples import FOLDER as SAMPLES
@@ -124,12 +125,12 @@ def keep(folder: Path, place: Path, attempt: int) -> None:
         return  # a later master goes on with it elsewhere, and this one will find itself fenced
     _put_earlier_away(folder, place, attempt)
     if not (place / SPEC).exists() and (folder / SPEC).exists():
-        write_atomically(place / SPEC, shown_spec((folder / SPEC).read_text(encoding="utf-8")))
+        write_atomically(place / SPEC, shown_spec(read_plain(folder / SPEC).decode("utf-8")))
     _follow(folder / EVENTS, place / EVENTS)
     for name in _FOLDERS:
         _mirror(folder / name, place / name)
     with suppress(FileNotFoundError):  # the master has not written one yet
-        write_atomically(place / STATUS, (folder / STATUS).read_text(encoding="utf-8"))
+        write_atomically(place / STATUS, read_plain(folder / STATUS).decode("utf-8"))
 
 
 def shown_spec(text: str) -> str:
@@ -171,7 +172,7 @@ def is_ahead(one: Path, other: Path) -> bool:
 def _kept_attempt(place: Path) -> int:
     """Return the attempt whose record lies on a volume; 0: there is none."""
     with suppress(OSError, ValueError):
-        return int((place / ATTEMPT).read_text(encoding="utf-8"))
+        return int(read_plain(place / ATTEMPT))
     return 0
 
 
@@ -202,7 +203,7 @@ def _begins_with(file: Path, other: Path) -> bool:
 
 
 def _read(file: Path, begin: int, end: int) -> bytes:
-    with suppress(FileNotFoundError), file.open("rb") as opened:
+    with suppress(FileNotFoundError), open_plain(file) as opened:
         opened.seek(begin)
         return opened.read(end - begin)
     return b""
@@ -230,7 +231,7 @@ def _names(folder: Path) -> set[str]:
 def _follow(source: Path, target: Path) -> None:
     """Append the new bytes of a file that only grows; one that became shorter is another one, and is copied whole."""
     # A file that is compressed or merged meanwhile: the next copy has its successor.
-    with suppress(FileNotFoundError), source.open("rb") as old:
+    with suppress(FileNotFoundError), open_plain(source) as old:
         size = os.fstat(old.fileno()).st_size
         have = target.stat().st_size if target.exists() else 0
         if have == size:

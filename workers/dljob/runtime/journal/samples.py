@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dljob.linux.plain_files import bounded_lines, open_plain
 from dljob.runtime.journal.sample_rows import (
     Columns,
     DamagedRowError,
@@ -46,6 +47,8 @@ SPARE = 3 * OPEN_BYTES
 _OPEN = re.compile(r"(\d{6,})\.jsonl$")
 _CLOSED = re.compile(r"(\d{6,})-(\d{6,})\.([\d.]+)\.(\d+)\.(\d+)\.z$")
 _PIECE = 2**16
+LINE_BYTES = 16 * 2**20
+"""Longest line that is read: a row of 10,000 ranks has less than 1 MB."""
 TRIES = 5
 """Times that a reader begins again since the writer replaced a file."""
 
@@ -208,22 +211,30 @@ def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[Samp
         yield from rows(_lines(path), same)
     except FileNotFoundError:
         raise
-    except (DamagedRowError, OSError, zlib.error) as error:
+    except (DamagedRowError, OSError, zlib.error, RecursionError) as error:
         damaged.append(f"{path.name}: {error}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Return the lines of a segment, with their ends."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         if path.suffix != ".z":
-            yield from file
+            for line in bounded_lines(file, LINE_BYTES):
+                yield _short_enough(line)
             return
-        unpacker, rest = zlib.decompressobj(), b""
-        while piece := file.read(_PIECE):
-            *lines, rest = (rest + unpacker.decompress(piece)).split(b"\n")
+        unpacker, rest, piece = zlib.decompressobj(), b"", b""
+        while piece := unpacker.unconsumed_tail or file.read(_PIECE):
+            *lines, rest = (rest + unpacker.decompress(piece, LINE_BYTES)).split(b"\n")
             yield from (line + b"\n" for line in lines)
+            _short_enough(rest)
         if not unpacker.eof:
             raise zlib.error("the file is cut off")
+
+
+def _short_enough(line: bytes) -> bytes:
+    if len(line) >= LINE_BYTES:
+        raise DamagedRowError(f"a line is longer than {LINE_BYTES >> 20} MiB")
+    return line
 
 
 # -- reading

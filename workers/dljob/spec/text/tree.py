@@ -26,6 +26,10 @@ Loc: TypeAlias = tuple[str | int, ...]
 MAX_CHARACTERS = 524_288
 MAX_VALUES = 50_000
 MAX_DEPTH = 64
+MAX_NODES = 50_000
+"""Most keys and values of a file, aliases counted once: each takes some 50 microseconds."""
+MAX_DOCUMENTS = 256
+"""Most documents of a file: the checks of a job take some 10 ms."""
 
 _TAG = "tag:yaml.org,2002:"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -96,6 +100,11 @@ def read(text: str, *, kubectl: Kubectl = "") -> list[Document]:
             warnings.simplefilter("ignore")
             # `extend` keeps the documents before an error, so that their errors are reported as well.
             nodes.extend(_compose(text))
+    except TooLargeError as error:
+        return [
+            *_documents(nodes, kubectl),
+            _broken(error.position, str(error), "put its parts into files of their own"),
+        ]
     except MarkedYAMLError as error:
         return [*_documents(nodes, kubectl), _syntax(error)]
     except (YAMLError, *_PARSER_FAILS) as error:
@@ -154,6 +163,14 @@ class _FullError(Exception):
     """Raised where the document exceeds MAX_VALUES or MAX_DEPTH; building stops."""
 
 
+class TooLargeError(Exception):
+    """Raised where a file exceeds MAX_NODES or MAX_DOCUMENTS."""
+
+    def __init__(self, mark: RuamelMark, message: str) -> None:
+        super().__init__(message)
+        self.position = Position(mark.line + 1, mark.column + 1)
+
+
 class RuamelMark(Protocol):
     """Type of ruamel's marks: a position in the text; line and column count from 0."""
 
@@ -173,12 +190,36 @@ class YamlNode(Protocol):
 
 
 def _compose(text: str) -> Iterator[YamlNode]:
+    documents = 0
+    for node in bounded_yaml().compose_all(text):
+        if node is None:
+            continue
+        documents += 1
+        if documents > MAX_DOCUMENTS:
+            raise TooLargeError(node.start_mark, f"holds more than {MAX_DOCUMENTS} documents")
+        yield cast("YamlNode", node)
+
+
+def bounded_yaml() -> Any:  # noqa: ANN401 - ruamel has no types
+    """Return a parser of YAML that raises an error where a text is nested too deep or has too many nodes."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
+    from ruamel.yaml.events import NodeEvent  # noqa: PLC0415 - as above
 
     reader = cast("Any", YAML(typ="safe", pure=True))
     # ruamel itself recurses, and would end in a RecursionError without a position.
     reader.max_depth = MAX_DEPTH + 1
-    return (cast("YamlNode", node) for node in reader.compose_all(text) if node is not None)
+    nodes, next_event = 0, reader.parser.get_event
+
+    def get_event() -> object:
+        nonlocal nodes
+        event = next_event()
+        nodes += isinstance(event, NodeEvent)
+        if nodes > MAX_NODES:
+            raise TooLargeError(event.start_mark, f"holds more than {MAX_NODES} keys and values")
+        return event
+
+    reader.parser.get_event = get_event
+    return reader
 
 
 class _Builder:

@@ -53,7 +53,11 @@ def _in_folder(folder: Path, tail: int | None) -> tuple[float, Iterable[Mapping[
     begun = kept.begun(folder)  # which refuses a folder of no job
     if not (folder / EVENTS).is_file():
         output.say(f"{folder} has no {EVENTS}: the job never started, or the file was not copied")
-    return begun, notes(folder) if tail is None else last_notes(folder, tail)
+        return begun, ()
+    last = notes(folder) if tail is None else last_notes(folder, tail)
+    if tail and not last:
+        output.say(f"{folder / EVENTS} ends with no event; without --tail you see those before its damage")
+    return begun, last
 
 
 def _show(event: Mapping[str, Any], begun: float, form: output.TableFormat) -> None:
