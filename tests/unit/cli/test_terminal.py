@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dljob.cli import output
+from dljob.api.shown_job import Overview
+from dljob.cli import description, output, timeline
+from dljob.cli.progress import View
 from dljob.cli.terminal import rewritten, safe
 
 RED = "\x1b[31mred\x1b[0m"
@@ -63,3 +65,25 @@ def test_output_of_the_command_carries_no_foreign_escape_sequence(
     monkeypatch.setenv("NO_COLOR", "1")
     output.data(f"[worker/0] \x1b[2J {RED}")
     assert written == ["[worker/0] \\x1b[2J red\n"]
+
+
+FORGED = "bad\n[   9.9s] Succeeded\r\u2028  restarts: none\x85\x1d\tphase: Succeeded"
+"""The message of a user's error, whose lines look like those of dljob."""
+
+
+def test_a_users_line_end_begins_no_line_of_the_timeline() -> None:
+    event = {"reason": FORGED, "target": FORGED, "message": FORGED, "level": FORGED, "time": 1.0}
+    running = {"phase": "Running", "message": FORGED, "progress": {"step": 1, "metrics": {FORGED: 1.0}}}
+    shown = [
+        timeline.line(event, 0.0),
+        *View("j").update(running, [event], 0.0),
+        output.fate("j", {"phase": "Failed", "reason": "UserError", "message": FORGED}),
+        output.fate("j", {"phase": "Stopped", "message": FORGED}),
+    ]
+    fault = {"target": "a/0", "firstCause": FORGED, "evidence": [FORGED], "followed": [FORGED]}
+    status = {"message": FORGED, "recentFaults": [fault], "problems": [{"message": FORGED}], "cuts": {"why": FORGED}}
+    status |= {"stalls": [{"sentence": FORGED}], "endpoints": [{"role": FORGED}]}
+    shown += description.detail(Overview("j", "Failed", status, {}), 0.0)
+    assert len(shown) == 16
+    assert all(len(line.splitlines()) <= 1 for line in shown)
+    assert all(line.startswith(("error: job j failed", "job j was stopped", "[ ", " ", "j: ")) for line in shown)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.api.views import items, nested
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost_steps, saved, standing
+from dljob.cli.terminal import unbroken
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.reasons import STALL_FOUND
 from dljob.telemetry.wording import counted, level_words, seconds, unix
@@ -59,7 +60,9 @@ def detail(job: Overview, now: float) -> list[str]:
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
     lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
-    return lines + _below(_conditions(items(status, "conditions"), now))
+    lines += _below(_conditions(items(status, "conditions"), now))
+    # Causes, messages and names are users' text.
+    return [unbroken(line) for line in lines]
 
 
 def stall_lines(status: Json) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dljob.cli.terminal import rewritten, safe
+from dljob.cli.terminal import rewritten, safe, unbroken
 from dljob.errors import DLJobError
 from dljob.telemetry.wording import counted, seconds, unix
 
@@ -143,8 +143,8 @@ def error(problem: DLJobError) -> None:
 def fate(name: str, status: Mapping[str, Any]) -> str:
     """Describe why an ended job did not succeed."""
     if status.get("phase") == "Stopped":
-        return f"job {name} was stopped: {status.get('message')}"
-    return f"error: job {name} failed: {status.get('reason')}: {status.get('message')}"
+        return unbroken(f"job {name} was stopped: {status.get('message')}")
+    return unbroken(f"error: job {name} failed: {status.get('reason')}: {status.get('message')}")
 
 
 def coloured(terminal: bool) -> bool:  # noqa: FBT001 - the one thing it depends on

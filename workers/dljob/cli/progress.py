@@ -9,6 +9,7 @@ from typing import Any
 
 from dljob.cli.description import stall_lines
 from dljob.cli.output import standing
+from dljob.cli.terminal import unbroken
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import level_words, seconds
 
@@ -155,7 +156,8 @@ class View:
         return [self._stamp(self.headline(), now)]
 
     def _stamp(self, text: str, now: float) -> str:
-        return f"[{now - self.begun:6.1f}s] {text}"
+        # Messages and names of metrics are users' text.
+        return unbroken(f"[{now - self.begun:6.1f}s] {text}")
 
 
 def describe(note: Mapping[str, Any]) -> str:

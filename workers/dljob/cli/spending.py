@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from dljob.api.shown_job import JobAccounts
 from dljob.cli.description import one_line
 from dljob.cli.output import aligned, lost_steps
-from dljob.cli.terminal import safe
+from dljob.cli.terminal import safe, unbroken
 from dljob.master.state.ledger import Account
 from dljob.telemetry.wording import counted, seconds
 
@@ -211,7 +211,7 @@ def _incident(fault: Json) -> str:
 
 def _plain(text: str) -> str:
     """Return a text of users in which no escape sequence is left."""
-    return safe(text.replace("\n", " ").replace("\t", " "), colours=False)
+    return safe(unbroken(text), colours=False)
 
 
 def data(job: JobAccounts) -> dict[str, Any]:

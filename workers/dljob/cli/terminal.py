@@ -13,6 +13,7 @@ _COLOUR = r"\x1b\[[0-9;:]{0,64}m"
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """C0 except tab and newline, DEL, C1, line separators, controls of text direction, and lone surrogates."""
 _ODD = re.compile(f"({_COLOUR})|{_CONTROLS}")
+_BREAKS = re.compile(r"[\n\t\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 RESET = "\x1b[0m"
 
 
@@ -33,6 +34,11 @@ def safe(text: str, *, colours: bool) -> str:
     made = _ODD.sub(shown, text)
     # A colour left open would colour the following lines of others.
     return made + RESET if seen and colours and not made.endswith(RESET) else made
+
+
+def unbroken(text: str) -> str:
+    """Replace the line ends and tabs of a user's text by blanks: what follows one would look like a line of dljob's."""
+    return _BREAKS.sub(" ", text)
 
 
 def rewritten(line: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.cli.terminal import safe
+from dljob.cli.terminal import safe, unbroken
 from dljob.telemetry.wording import seconds
 
 
@@ -20,12 +20,8 @@ def line(event: Mapping[str, Any], begin: float) -> str:
     count = f" (x{event['count']})" if event.get("count") else ""
     # One line for each entry, whatever the message: an exception's may have many.
     message = f"{'Warning: ' if event.get('type') == 'Warning' else ''}{event.get('message', '')}"
-    head = f"{event.get('reason', '-'):<18} {event.get('target', '-'):<14}"
+    head = f"{event.get('reason') or '-'!s:<18} {event.get('target') or '-'!s:<14}"
     at = event.get("time")
     since = f"{at - begin:8.1f}s" if isinstance(at, int | float) else f"{'-':>9}"
     # Messages of users go to a terminal, which must not obey them.
-    return safe(f"{since}  {_flat(head)}{_flat(level)} {' '.join(message.split())}{took}{count}", colours=False)
-
-
-def _flat(text: str) -> str:
-    return text.replace("\n", " ").replace("\t", " ")
+    return safe(unbroken(f"{since}  {head}{level} {' '.join(message.split())}{took}{count}"), colours=False)
