@@ -377,3 +377,21 @@ def test_a_file_of_too_many_values_is_refused_before_it_is_read(values: str, mon
     monkeypatch.setattr(tree, "MAX_NODES", 100)
     with pytest.raises(SpecError, match="holds more than 100 keys and values"):
         load_all(f"[{values}]")
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ({"env": [{"name": "A", "value": "s" * 40_000}]}, "spec.env[0].value: is 40000 characters long, at most 32768"),
+        ({"env": [{"name": "A" * 300, "value": "s"}]}, "spec.env[0].name: is 300 characters long, at most 256"),
+        (
+            {"roles": [ROLE | {"env": [{"name": "A", "value": "s" * 32_769}]}]},
+            "spec.roles[0].env[0].value: is 32769 characters long, at most 32768",
+        ),
+        ({"roles": [ROLE | {"name": "a" * 99}]}, "spec.roles[0].name: is 99 characters long, at most 24"),
+    ],
+)
+def test_a_text_that_is_too_long_is_measured_though_it_is_hidden(spec: dict[str, object], place: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse(job(**spec))
+    assert problems(error) == [place]

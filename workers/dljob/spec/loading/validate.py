@@ -105,6 +105,8 @@ def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> It
             continue  # pydantic counts only the items that are right
         # pydantic appends "[key]" where the key of a mapping is wrong, not its value.
         loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
+        if one["type"] == "string_too_long":
+            one["ctx"] = {**one.get("ctx", {}), "actual_length": len(one["input"])}  # of the value that is hidden next
         # The name of a variable is no secret, and the user needs it to find the place.
         if PRIVATE in loc and loc[-1] != "name":
             one["input"] = _hidden(one["input"])

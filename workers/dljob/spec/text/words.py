@@ -250,8 +250,8 @@ def _empty(_: Mapping[str, Any], __: object) -> Words:
     return "is empty", "give a value, or leave the key out"
 
 
-def _long(context: Mapping[str, Any], value: object) -> Words:
-    return f"is {len(str(value))} characters long, at most {context['max_length']}", ""
+def _long(context: Mapping[str, Any], _: object) -> Words:
+    return f"is {context['actual_length']} characters long, at most {context['max_length']}", ""
 
 
 def _too_many(context: Mapping[str, Any], _: object) -> Words:
