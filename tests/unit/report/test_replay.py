@@ -119,7 +119,7 @@ def test_a_time_outside_of_what_is_kept_is_refused_with_the_range(job: PastJob, 
     with pytest.raises(UsageError, match="is before the oldest moment kept") as before:
         past.at(job.times[0] - 1)
     assert "the job began then" in before.value.hint
-    with pytest.raises(UsageError, match="is after the last event"):
+    with pytest.raises(UsageError, match="is after the last moment recorded"):
         past.at(job.times[-1] + 1)
     with pytest.raises(UsageError, match=f"the last one is {job.seqs[-1]}"):
         past.behind(10_000)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from past_kit import WORKERS, PastJob, past_of
 
 from dljob.cli import main
+from dljob.master.status import rfc3339
+from dljob.runtime.journal.job_record import FINAL
 from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
@@ -40,7 +43,7 @@ def test_the_last_moment_is_shown_with_its_ledger_and_first_cause(
     assert "past (5eed0000): Succeeded" in out
     assert "goodput: " in out
     assert "earlier: 2001-09-09T01:48:20.006Z w/1: Killed, exit code 137" in out
-    assert "no steps were recorded" in err
+    assert "steps: unknown: the folder has no sample" in err
 
 
 def test_a_moment_can_be_given_by_seconds_by_date_and_by_event(
@@ -130,7 +133,7 @@ def test_a_what_if_tells_both_goodputs_and_the_uncertainty(
         (("--event", "1", "--diff", "1", "2"), "exclude each other"),
         (("--at", "+soon"), "no number of seconds"),
         (("--at", "yesterday"), "no time"),
-        (("--at", "+1e9"), "is after the last event"),
+        (("--at", "+1e9"), "is after the last moment recorded"),
         (("--at", "2000-01-01"), "is before the oldest moment kept"),
         (("--event", "100000"), "there is no event 100000"),
     ],
@@ -166,3 +169,46 @@ def test_a_report_has_the_best_what_ifs_where_they_are_asked_for(
     assert main.run(["report", str(folder), "-o", str(page), "--force", "--what-if"]) == 0
     assert "whatifs: " in page.read_text()
     assert main.run(["report", "past", "-o", str(page), "--force", "--what-if", "-n", "team"]) == 2
+
+
+def running(job: PastJob, folder: Path) -> Path:
+    """A copy of the job's folder as it was while the job ran, with samples of 60 s behind its last event."""
+    shutil.copytree(job.folder, folder)
+    last = max((folder / "journal").glob("*.jsonl"))
+    lines = last.read_bytes().splitlines(keepends=True)
+    while b'"phase":["v","Succeeded"]' in last.read_bytes() or b"JobEnded" in last.read_bytes():
+        lines.pop()
+        last.write_bytes(b"".join(lines))
+    return folder
+
+
+def test_a_job_that_runs_is_shown_as_of_its_last_sample(
+    job: PastJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = running(job, tmp_path / "job")
+    before = json.loads(shown(capsys, str(folder), "-o", "json")[1])
+    assert before["status"]["phase"] not in FINAL
+    end = round(before["unixTime"], 2)  # as samples are
+    writer = SampleWriter(folder)
+    for n in range(1, 61):
+        writer.append(SampleRow(end + n, {"steps/w": [n, n]}))
+    now = json.loads(shown(capsys, str(folder), "-o", "json")[1])
+    assert now["unixTime"] == pytest.approx(end + 60)
+    assert now["seconds"] == pytest.approx(before["seconds"] + 60, abs=0.01)
+    assert [rank["step"] for rank in now["status"]["ranks"]] == [60, 60]
+    assert now["unrecorded"] == []
+    monkeypatch.setattr(time, "time", lambda: end + 60.7)
+    for at, step in (("10s", 50), ("0s", 60), ("1m", None), (rfc3339(end + 30), 30)):
+        found = json.loads(shown(capsys, str(folder), "--at", at, "-o", "json")[1])
+        assert found["status"]["ranks"][0]["step"] == step, at
+    assert shown(capsys, str(folder), "--at", rfc3339(end + 61))[0] == 2
+    assert shown(capsys, str(folder), "--at", "1000000d")[0] == 2
+
+
+def test_a_span_before_now_of_an_ended_job_is_its_last_moment_if_it_ended_before(
+    job: PastJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: job.times[-1] + 5.0)
+    texts = [shown(capsys, str(job.folder), *at, "-o", "json")[1] for at in ((), ("--at", "2s"))]
+    assert texts[0] == texts[1]
+    assert json.loads(shown(capsys, str(job.folder), "--at", "1m", "-o", "json")[1])["unixTime"] == job.times[-1] - 55.0

@@ -116,7 +116,7 @@ class Past:
         """Return the state at a time (unix seconds).
 
         Raises:
-            UsageError: The time is before the oldest moment that is kept, or after the last event.
+            UsageError: The time is before the oldest moment that is kept, or after the last one.
             JournalError: The journal is damaged before it.
         """
         if when < self.oldest.at:
@@ -130,10 +130,19 @@ class Past:
                 break
             found = each
             found.state  # noqa: B018 - read before the next moment replaces what it is made of
-        if not later and when > found.at:
+        if not later and when > (end := self.end(found)):
             hint = f"leave out --at for the last moment; {self._hint}"
-            raise UsageError(f"{_shown(when)} is after the last event, of {_shown(found.at)}", hint=hint)
+            raise UsageError(f"{_shown(when)} is after the last moment recorded, {_shown(end)}", hint=hint)
         return found
+
+    def end(self, last: PastMoment) -> float:
+        """Return the last time that is recorded: of a job that has not ended that of the last sample.
+
+        Args:
+            last: the last moment.
+        """
+        row = None if last.state.phase.final else samples.last_row(self.folder)
+        return last.at if row is None else max(last.at, row.at)
 
     def behind(self, seq: int) -> PastMoment:
         """Return the state behind an event of the timeline, by its number.

@@ -12,7 +12,7 @@ from dljob.master.persistence.codec import encode_state
 from dljob.master.state.state import JobState
 from dljob.report.replay import Past, PastMoment
 
-STEPS_MISSING = "steps: the folder has no samples of this time, so no steps were recorded"
+STEPS_MISSING = "steps: unknown: the folder has no sample of this time, nor of one before it"
 
 
 def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
@@ -20,8 +20,8 @@ def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progre
 
     Args:
         past: the job's past.
-        found: the moment, that of the last event.
-        when: the time that was asked for: status and ledger are of it.
+        found: the moment of the last event before `when`.
+        when: the time that is shown, in unix seconds: status and ledger are of it.
         progress: the steps of the ranks at that time.
     """
     return {
@@ -32,9 +32,9 @@ def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progre
             "writtenBy": past.cores,
             "replayedBy": "changes" if past.foreign else "events",
         },
-        "time": snapshots.rfc3339(found.at),
-        "unixTime": found.at,
-        "seconds": round(found.at - found.state.started_at, 3),
+        "time": snapshots.rfc3339(when),
+        "unixTime": when,
+        "seconds": round(when - found.state.started_at, 3),
         "event": found.seq,
         "cause": found.event,
         "status": snapshots.status(found.state, when, progress),

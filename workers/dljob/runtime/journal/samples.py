@@ -306,12 +306,18 @@ def read(folder: Path, most: int | None = None) -> Samples:
 
 def last_columns(folder: Path) -> Columns:
     """Return the columns of the last row in a job's folder; none without one."""
+    row = last_row(folder)
+    return {} if row is None else row.columns
+
+
+def last_row(folder: Path) -> SampleRow | None:
+    """Return the last row in a job's folder."""
     own = folder / FOLDER
     for path in reversed(_paths(own) if own.is_dir() else []):
         with suppress(FileNotFoundError):  # another writer merged it: the one before tells nearly the same
             for row in deque(_rows_of(path, []), maxlen=1):
-                return row.columns
-    return {}
+                return row
+    return None
 
 
 def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[SampleRow]:

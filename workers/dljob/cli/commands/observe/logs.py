@@ -64,10 +64,9 @@ def moment(said: str, now: float) -> float:
     Raises:
         UsageError: it is no moment, or in the future.
     """
-    parts = _SPAN.fullmatch(said)
+    span = span_seconds(said)
     try:
-        # The pattern of spans also matches the empty text, which is no span.
-        at = now - _seconds(parts) if parts and said else datetime.fromisoformat(said).timestamp()
+        at = datetime.fromisoformat(said).timestamp() if span is None else now - span
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"--since {said!r} is neither a span nor a time", hint=_SINCE) from None
     if at > now:
@@ -77,7 +76,12 @@ def moment(said: str, now: float) -> float:
     return max(0.0, at)
 
 
-def _seconds(parts: re.Match[str]) -> float:
+def span_seconds(text: str) -> float | None:
+    """Return the seconds of a span such as 1h30m; None for another text."""
+    parts = _SPAN.fullmatch(text)
+    # The pattern also matches the empty text.
+    if not parts or not text:
+        return None
     return sum(float(count) * unit for count, unit in zip(parts.groups(default="0"), _UNITS, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import description, diagnosis, output
+from dljob.cli.commands.observe.logs import span_seconds
 from dljob.cli.target import HERE
 from dljob.errors import UsageError
 from dljob.telemetry.wording import seconds
@@ -30,11 +32,12 @@ def replay(
 ) -> None:
     """Show a job as it was at a moment of its past: state, ledger and causes, from its journal.
 
-    The journal's oldest parts may have been dropped: the oldest moment that is kept is told. Default: the last moment.
+    The journal's oldest parts may have been dropped: the oldest moment that is kept is told. Default: the last moment,
+    of a job that runs that of its last sample, about a second ago.
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
-        at: time as 2026-01-31T10:00:00Z, or +SECONDS from the job's start.
+        at: time as 2026-01-31T10:00:00Z, +SECONDS from the job's start, or a span before now: 90s, 10m, 1h30m, 2d.
         event: number of an event of `dljob events -o json`: the state behind it.
         diff: two such numbers: show what changed between them.
         what_if: predict the goodput under another rule, such as faultTolerance.spares.processesPerNode=1: a field of
@@ -58,10 +61,13 @@ def replay(
         _show(past, past.at(when), when, form)
     else:
         found = past.last() if event is None else past.behind(event)
-        _show(past, found, found.at, form)
+        _show(past, found, past.end(found) if event is None else found.at, form)
 
 
 def _time(past: Past, text: str) -> float:
+    if (span := span_seconds(text)) is not None:
+        # Of a job that runs the last sample may be older than a short span.
+        return max(0.0, min(time.time() - span, past.end(past.last())))
     if text.startswith("+"):
         try:
             return past.oldest.state.started_at + float(text)
@@ -70,7 +76,8 @@ def _time(past: Past, text: str) -> float:
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--at {text}: no time", hint="write --at 2026-01-31T10:00:00Z, or --at +90.5") from None
+        hint = "write --at 2026-01-31T10:00:00Z, --at +90.5 from the start, or --at 10m before now"
+        raise UsageError(f"--at {text}: no time", hint=hint) from None
     # As all times that dljob shows: UTC unless said otherwise.
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
@@ -84,7 +91,7 @@ def _show(past: Past, found: PastMoment, when: float, form: output.TableFormat) 
     if form != "table":
         output.structured(shown, form)
         return
-    output.data("\n".join(_head(past, found)))
+    output.data("\n".join(_head(past, found, when)))
     status = shown["status"]
     seen = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
     output.data("\n".join(description.detail(seen, when)))
@@ -94,15 +101,15 @@ def _show(past: Past, found: PastMoment, when: float, form: output.TableFormat) 
         output.say(text)
 
 
-def _head(past: Past, found: PastMoment) -> list[str]:
+def _head(past: Past, found: PastMoment, when: float) -> list[str]:
     from dljob.master.status import rfc3339
 
     kept = "its parts before were dropped" if past.cut else "the job's start"
     lines = [f"journal from {rfc3339(past.oldest.at)} ({kept}), written by dljob {', '.join(past.cores)}"]
     if past.foreign:
         lines.append("replayed by the changes that were written, as another version wrote the journal")
-    since = seconds(found.at - found.state.started_at)
-    lines.append(f"moment: {rfc3339(found.at)}, {since} after the start, behind event {found.seq}")
+    since = seconds(when - found.state.started_at)
+    lines.append(f"moment: {rfc3339(when)}, {since} after the start, behind event {found.seq}")
     if found.event is not None:
         lines.append(f"led there: {found.event['t']}")
     return lines
