@@ -8,12 +8,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from dljob.cli import output
+from dljob.cli.ending import early_end
 from dljob.errors import DLJobError, ExitCode, RenamedWarning, UsageError, not_installed
 
 if TYPE_CHECKING:
@@ -317,8 +318,10 @@ def _dispatch(words: Sequence[str]) -> int:
         command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise UsageError(_one_line(error), hint=_hint(error)) from error
+    # Others have handlers of their own, or are not to be ended halfway.
+    with early_end() if words and words[0] in (*OBSERVING, "trace") else nullcontext():
+        found = command(*bound.args, **bound.kwargs)
     # Commands without an exit code of their own return None, and have succeeded.
-    found = command(*bound.args, **bound.kwargs)
     return found if isinstance(found, int) else 0
 
 
