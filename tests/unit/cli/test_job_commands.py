@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pwd
+import re
 import struct
 import subprocess
 import sys
@@ -113,8 +114,9 @@ def test_status_lists_all_jobs_with_their_phases(home: Path, capsys: pytest.Capt
     job(home, name="gone", uid="f" * 32, runner=2**22 + 1, runner_started=5, started=160.0)
     assert main.run(["status"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == ["NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "STARTED"]
-    assert first.split() == ["ppo", "01234567", "Failed", "1/2", "3", "7", "1970-01-01T00:01:40Z"]
+    assert head.split() == ["NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "AGE"]
+    assert first.split() == ["ppo", "01234567", "Failed", "1/2", "3", "7", first.split()[-1]]
+    assert re.fullmatch(r"\d{6}h\d\dm", first.split()[-1]), "it started in 1970"
     assert second.split()[:3] == ["gone", "ffffffff", "Lost"]
     assert main.run(["status", "-o", "json"]) == 0
     assert [j["phase"] for j in json.loads(capsys.readouterr().out)] == ["Failed", "Lost"]

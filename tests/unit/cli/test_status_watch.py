@@ -102,7 +102,7 @@ def test_a_local_job_gives_a_row_for_every_change_until_it_ends(
     assert main.run(["status", "ppo", "--watch"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == list(command.HEAD)
-    assert [row[row.index("2/2") :].split("1970")[0].split(maxsplit=2)[2].strip() for row in rows] == [
+    assert [row[row.index("2/2") :].rpartition("  ")[0].split(maxsplit=2)[2].strip() for row in rows] == [
         "20",
         "20, 2 s ago (usually every 0.4 s)",
         "20, 12 s ago (usually every 0.4 s)",

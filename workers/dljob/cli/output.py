@@ -161,6 +161,12 @@ def saved(progress: Mapping[str, Any]) -> str:
     return "" if step is None else f", saved {step}"
 
 
+def age(started: str, now: float) -> str:
+    """Return how long ago a job started (RFC 3339, or "-")."""
+    at = unix(started)
+    return "-" if at is None else seconds(max(0.0, now - at))
+
+
 STANDS_STEPS, STANDS_S = 3.0, 2.0
 """Age from which a step counts as standing still: so many times its usual duration, and so many seconds."""
 STANDS_FIRST_S = 30.0

@@ -111,11 +111,14 @@ def test_an_older_crd_that_drops_the_field_is_told_of(kube: FakeKube, dljob: Run
     assert (code, "knows no spec.suspend" in err, "dljob doctor" in err) == (4, True, True)
 
 
-@pytest.mark.parametrize(("verb", "said"), [("suspend", "suspended"), ("resume", "resumed")])
-def test_a_laptop_has_nothing_to_give_back(verb: str, said: str, kube: FakeKube, dljob: Run) -> None:
+@pytest.mark.parametrize(
+    ("verb", "said", "here"),
+    [("suspend", "suspended", "dljob stop hello"), ("resume", "resumed", "dljob run FILE starts it again")],
+)
+def test_a_laptop_has_nothing_to_give_back(verb: str, said: str, here: str, kube: FakeKube, dljob: Run) -> None:
     code, _, err = dljob(verb, "hello")
     assert (code, f"a job of this machine cannot be {said}" in err) == (2, True)
-    assert f"on Kubernetes: dljob {verb} hello --kubernetes, or -n NAMESPACE; here: dljob stop hello" in err
+    assert f"on Kubernetes: dljob {verb} hello --kubernetes, or -n NAMESPACE; here: {here}" in err
     assert kube.contexts == []  # type: ignore[attr-defined]
 
 

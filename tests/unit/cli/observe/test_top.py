@@ -202,11 +202,18 @@ def test_all_jobs_are_rows_with_their_steps() -> None:
     assert picture.whole(shown) == [
         "jobs: 1 Failed, 1 Running",
         "",
-        "NAME  PHASE    READY  STEP                              RESTARTS  UID       STARTED",
+        "NAME  PHASE    READY  STEP                              RESTARTS  UID       AGE",
         "a     Running  1/2    4, 1m00s ago (usually every 1 s)  1         a7efe1a7  -",
         "b     Failed   1/2    4                                 1         a7efe1a7  -",
     ]
     assert [shown.marked(row) for row in shown.rows] == [False, True]
+    ended = [summary(name, "Succeeded", started="1970-01-01T00:00:00Z") for name in "ac"]
+    jobs = [ended[0], summary("b", "Running"), ended[1], summary("d", "Pending", restarts=7)]
+    shown = picture.of_jobs(jobs, 3725.0)
+    for sort in range(len(shown.columns)):
+        rows = picture.ordered(shown, sort)
+        assert {row["name"] for row in rows[:2]} == {"b", "d"}, "running jobs come first, however they are sorted"
+    assert [line.split()[-1] for line in picture.whole(shown)[-2:]] == ["1h02m", "1h02m"]
     assert picture.whole(picture.of_jobs([summary("a", "Running", namespace="team")], 0.0))[2].startswith("NAMESPACE")
     assert picture.whole(picture.of_jobs([], 0.0))[0] == "jobs: none"
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from dljob.errors import JobFailedError
 from dljob.master.state.causes import classify
 from dljob.master.state.views import Reason
 from dljob.runtime.process import outcome
@@ -104,6 +105,17 @@ def test_frames_of_dljob_are_left_out_of_the_traceback():
 def test_syntax_error_names_its_own_line(tmp_path):
     error = caught(compile, "x = (", str(tmp_path / "a.py"), "exec")
     assert outcome.user_frame(error, str(tmp_path)) == "a.py:1 in <module>"
+
+
+@pytest.mark.parametrize("kind", [ValueError, JobFailedError])
+def test_a_long_message_keeps_its_beginning_and_its_end(kind):
+    def fail():
+        raise kind(f"job eval failed: {'x' * 2000}: it ended so twice, with no progress between")
+
+    message = outcome.from_exception(caught(fail), code_dir=HERE, phase="run").message
+    assert message.startswith("job eval failed: xxx")
+    assert message.endswith("x: it ended so twice, with no progress between (in run)")
+    assert len(message.removesuffix(" (in run)")) == outcome.MESSAGE
 
 
 def test_an_exceptions_message_is_escaped_to_valid_text():

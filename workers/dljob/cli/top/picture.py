@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from dljob.api.shown_job import JobSummary, Overview
 from dljob.api.views import items, nested
 from dljob.cli.description import STILL, one_line, rank_phase, stall_lines
-from dljob.cli.output import saved, span, standing
+from dljob.cli.output import age, saved, span, standing
 from dljob.cli.terminal import safe
 
 Json = Mapping[str, Any]
@@ -55,6 +55,8 @@ class TopTable:
     rows: Sequence[Json]
     marked: Callable[[Json], bool]
     """Whether a row needs attention."""
+    comes_last: Callable[[Json], bool] = lambda _: False
+    """Whether a row comes behind those of which this is not true, however the table is sorted."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
             "restarts": job.restarts,
             "uid": job.uid[:8],
             "started": job.started,
+            "age": age(job.started, now),
         }
         for job in found
     ]
@@ -115,9 +118,15 @@ def of_jobs(found: Sequence[JobSummary], now: float) -> TopTable:
         TopColumn("STEP", lambda row: TopCell(f"{_number(row['step'])}{row['stands']}", row["step"]), 7, falls=True),
         TopColumn("RESTARTS", lambda row: TopCell(str(row["restarts"]), row["restarts"]), 4, falls=True),
         _text("UID", "uid", 3),
-        _text("STARTED", "started", 2),
+        TopColumn("AGE", lambda row: TopCell(row["age"], row["started"]), 2, falls=True),
     ]
-    return TopTable([f"jobs: {said}"], columns, rows, lambda row: row["phase"] in ("Failed", "Lost", "Recovering"))
+    return TopTable(
+        [f"jobs: {said}"],
+        columns,
+        rows,
+        marked=lambda row: row["phase"] in ("Failed", "Lost", "Recovering"),
+        comes_last=lambda row: row["phase"] in STILL,
+    )
 
 
 def _text(name: str, key: str, keep: int) -> TopColumn:
@@ -250,7 +259,8 @@ def ordered(table: TopTable, sort: int) -> list[Json]:
     # Text and numbers are never in one column, but a value may be missing.
     missing = [row for cell, row in values if cell.value is None]
     known = [(cell.value, row) for cell, row in values if cell.value is not None]
-    return [row for _, row in sorted(known, key=lambda one: one[0], reverse=column.falls)] + missing
+    found = [row for _, row in sorted(known, key=lambda one: one[0], reverse=column.falls)] + missing
+    return sorted(found, key=table.comes_last)
 
 
 def fitting(columns: Sequence[TopColumn], rows: Sequence[Json], width: int) -> list[TopColumn]:

@@ -48,6 +48,8 @@ CHAIN = 20
 """Exceptions of a chain that are followed."""
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 """Signals by which a process ends of itself."""
+MESSAGE = 1000
+"""Characters of an error's message that are reported."""
 EARLIER_MOST = 3
 """Errors that are reported; the first ones are likelier causes than what follows them."""
 EARLIER_CHARS = 1000
@@ -457,13 +459,18 @@ def _say(error: BaseException) -> str:
     with contextlib.suppress(Exception):  # user code's __str__ may raise anything
         # An event is one line: the hint of dljob's own errors stands behind their message there.
         if isinstance(error, DLJobError):
-            return _writable((f"{error.message}; {error.hint}" if error.hint else error.message)[:1000])
+            return _writable(_shortened(f"{error.message}; {error.hint}" if error.hint else error.message))
         message = str(error)
         head, copied, trace = message.partition(f"\n{_COPIED}")
         if copied and (last := trace.strip().rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")):
             message = f"{last} ({head.strip().rstrip('.')})"  # a DataLoader's; the traceback is in the log
-        return _writable(message[:1000])
+        return _writable(_shortened(message))
     return type(error).__name__
+
+
+def _shortened(message: str) -> str:
+    """Cut the middle of a long message: a chain of causes ends with the first one."""
+    return message if len(message) <= MESSAGE else f"{message[: MESSAGE // 2]} ... {message[5 - MESSAGE // 2 :]}"
 
 
 def _writable(text: str) -> str:

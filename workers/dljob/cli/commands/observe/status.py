@@ -17,7 +17,7 @@ from dljob.errors import UsageError
 if TYPE_CHECKING:
     from dljob.api.shown_job import JobListing, JobSummary, Row
 
-HEAD: Row = ("NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "STARTED")
+HEAD: Row = ("NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "AGE")
 ROW_AGAIN_S = 10.0
 """Interval, in seconds, at which a row is repeated while the step stands still."""
 
@@ -96,7 +96,7 @@ def row(job: JobSummary, now: float, *, namespaced: bool = False) -> Row:
         job.ready,
         str(job.restarts),
         "-" if step is None else f"{step}{_stands(job, now)}",
-        job.started,
+        output.age(job.started, now),
     )
     return (job.namespace, *cells) if namespaced else cells
 
@@ -138,7 +138,7 @@ class Rows:
         output.data(output.cells(head, self._widths))
 
     def _is_fresh(self, job: JobSummary, now: float) -> bool:
-        # Compared without the age of the step, which changes each second.
+        # Compared without ages, which change each second.
         cells, stands = self._row(job, float("-inf")), bool(_stands(job, now))
         before = self._last.get(job.uid)
         if before and before[:2] == (cells, stands) and not (stands and now - before[2] >= ROW_AGAIN_S):
