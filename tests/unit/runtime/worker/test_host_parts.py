@@ -208,6 +208,17 @@ class TestMarks:
         with pytest.raises(UsageError, match="goes on a method"):
             rpc(3)
 
+    @pytest.mark.parametrize("name", ["stream", "map", "call", "call_batch", "call_rank0", "options", "role", "rank"])
+    def test_rpc_is_refused_on_a_method_that_no_caller_could_reach(self, name):
+        def method(self):
+            return 1
+
+        method.__name__ = name
+        with pytest.raises(UsageError, match=f"could not reach a method named {name}\n.* {name} of their own"):
+            rpc(method)
+        method.__name__ = f"{name}s"
+        assert rpc(timeout=3)(method) is method
+
     @pytest.mark.parametrize(
         ("options", "words"),
         [({"timeout": 0}, "seconds above 0"), ({"timout": 1}, "unknown option"), ({"timeout": -1}, "seconds above 0")],

@@ -6,6 +6,7 @@ deadline.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,18 +79,31 @@ def rpc(method: Any = None, **options: Any) -> Any:
             ones wait for a place.
             `any_weights`: of a role with `weights`: it runs also while the rank loads, or holds a version that is more
             than `maxLag` behind, or none; other methods wait until it does not.
+
+    Raises:
+        UsageError: an option is wrong, or the method is named as one of `RoleGroup` or `Rank`, such as stream or map.
     """
     mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency", "any_weights"))
 
     def write(function: Any) -> Any:
         if not callable(function):
             raise UsageError(f"@rpc goes on a method, got {type(function).__name__}")
+        if (name := getattr(function, "__name__", "")) in _handle_names():
+            said = f"@rpc on {getattr(function, '__qualname__', name)}: callers could not reach a method named {name}"
+            raise UsageError(said, hint=f"RoleGroup and its ranks have {name} of their own: choose another name")
         if mark.resume:
             _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
         setattr(function, _MARK, mark)
         return function
 
     return write if method is None else write(method)
+
+
+@functools.cache
+def _handle_names() -> frozenset[str]:
+    """Return the public names of a handle, which `RoleGroup(...).name` finds before a method of the callee."""
+    names = {"role", "rank", *dir(Rank), *dir(RoleGroup)}
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
 def _check_resumes(function: Any, wanted: Sequence[str]) -> None:
