@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pickle
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from dljob.compat.dlrover_api.models import (
     get_entrypoint_type,
 )
 from dljob.compat.dlrover_api.payload import VARIABLE, Payload, role_name
-from dljob.errors import UsageError
+from dljob.compat.dlrover_api.submit import PrimeMaster
+from dljob.errors import SpecError, UsageError
 
 
 def spec(job: DLConfig, **options: Any) -> dict[str, Any]:
@@ -142,8 +144,26 @@ def test_settings_without_effect_are_noted_when_they_are_given() -> None:
 )
 def test_a_wrong_job_says_what_is_wrong(make: Any, words: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, UsageError, AttributeError), match=words):
+    # As DLRover's users catch them; a misspelt method is no attribute.
+    with pytest.raises((ValueError, AttributeError), match=words):
         make()
+
+
+def test_a_wrong_job_is_an_error_of_dljobs_too() -> None:
+    builder = RLJobBuilder().trainer("a.b").end().actor("a.c").end().rollout("a.d").end()
+    twice = builder.with_collocation("ACTOR", "ROLLOUT").with_collocation("ROLLOUT", "TRAINER")
+    with pytest.raises(SpecError) as raised:
+        twice.build()
+    assert isinstance(raised.value, ValueError)
+    assert raised.value.problems
+    copied = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
+    assert (type(copied), str(copied)) == (type(raised.value), str(raised.value))
+    job = DLJobBuilder().device_type("CPU").role("a").run("a.b").build()
+    job.workloads["a"].total = 0
+    for submit in (job.submit, lambda: PrimeMaster.create(JobConfig(job_name="x", dl_config=job))):
+        with pytest.raises(UsageError, match="no role of the job has a worker") as refused:
+            submit()
+        assert isinstance(refused.value, ValueError)
 
 
 def test_a_command_line_defines_the_job_with_all_its_arguments() -> None:

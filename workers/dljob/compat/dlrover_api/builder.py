@@ -19,6 +19,7 @@ from dljob.compat.dlrover_api.models import (
     WorkloadDesc,
 )
 from dljob.compat.dlrover_api.notes import tell_once
+from dljob.compat.dlrover_api.wrong_job import wrong_job
 from dljob.errors import UsageError
 
 T_co = TypeVar("T_co", bound="DLJobBuilder", covariant=True)
@@ -54,11 +55,12 @@ class RoleBuilder(Generic[T_co]):
         self._env.update(env or {})
         return self
 
+    @wrong_job()
     def resource(self, *positional: float, **named: Any) -> Self:
         """Set resources of one worker: cpu, memory and disk in MB, accelerator (or gpu, npu, acc), user_defined.
 
         Raises:
-            UsageError: for an unknown keyword, or two that mean the same.
+            WrongJobError: for an unknown keyword, or two that mean the same.
         """
         call = f".resource() of role {self.role_name!r}"
         said = {**dict(zip(("cpu", "memory", "disk", "accelerator"), positional, strict=False)), **named}
@@ -261,11 +263,12 @@ class DLJobBuilder:
         self._collocations.append(_AllBut(exclude_roles))
         return self
 
+    @wrong_job()
     def by_dlrover_run_cmd(self, cmd: str) -> Self:
         """Define the job by a command line of dlrover-run or torchrun, with all its arguments.
 
         Raises:
-            UsageError: the line is no such command, or dljob cannot do what it asks.
+            WrongJobError: the line is no such command, or dljob cannot do what it asks.
         """
         from dljob.compat.dlrover_run import defined_by
 
@@ -277,7 +280,8 @@ class DLJobBuilder:
 
         Raises:
             ValueError: pydantic's, which names the wrong fields.
-            UsageError: the job cannot be one of dljob's; the message says why.
+            WrongJobError: the job cannot be one of dljob's; the message says why.
+            WrongSpecError: its spec is wrong.
         """
         workloads = {role: one.built() for role, one in self._role_builders.items()}
         for one in workloads.values():

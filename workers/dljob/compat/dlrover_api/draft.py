@@ -23,7 +23,9 @@ from dljob.compat.dlrover_api.models import (
     WorkloadEntrypointType,
 )
 from dljob.compat.dlrover_api.payload import VARIABLE, encoded, payload_of, role_name
+from dljob.compat.dlrover_api.wrong_job import wrong_job
 from dljob.errors import UsageError
+from dljob.spec.model import DLJobManifest
 
 RANK = "dljob.compat.dlrover_api.rank.DLRoverRank"
 MODULE = "dljob.compat"
@@ -51,8 +53,19 @@ def job_name(said: str) -> str:
 
 
 def check(job: DLConfig) -> None:
-    """Raise UsageError if a job cannot be one of dljob's, or the spec's errors for its present state."""
-    draft_of(JobConfig(job_name="check", dl_config=job)).manifest()
+    """Raise the errors of `manifest_of` if a job in its present state cannot be one of dljob's."""
+    manifest_of(JobConfig(job_name="check", dl_config=job))
+
+
+@wrong_job()
+def manifest_of(config: JobConfig) -> DLJobManifest:
+    """Return the manifest of a job.
+
+    Raises:
+        WrongJobError: it has something that dljob cannot do.
+        WrongSpecError: its spec is wrong.
+    """
+    return draft_of(config).manifest()
 
 
 def notes(config: JobConfig) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.compat.dlrover_api.config import read_dict_from_envs
-from dljob.compat.dlrover_api.draft import draft_of, notes
+from dljob.compat.dlrover_api.draft import manifest_of, notes
 from dljob.compat.dlrover_api.models import (
     JOB_OPTIONS_ENV_PREFIX,
     DLConfig,
@@ -74,7 +74,7 @@ class PrimeMaster:
     @classmethod
     def create(cls, config: JobConfig) -> PrimeMaster:
         """Check a job, and return it; `start` runs it."""
-        draft_of(config).manifest()
+        manifest_of(config)
         for name, why in notes(config):
             tell_once(name, why)
         return cls(config)
@@ -121,5 +121,5 @@ def _run(config: JobConfig, *, blocking: bool) -> Any:
     from dljob.api.place import submit_here
 
     folder = Path(config.dl_config.global_envs.get(DLWorkloadEnv.WORKING_DIR, os.fspath(Path.cwd())))
-    manifest = draft_of(config).manifest()
+    manifest = manifest_of(config)
     return submit_here(manifest, address=None, code_dir=folder, blocking=blocking, detach=not blocking, replace=False)
