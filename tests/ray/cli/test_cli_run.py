@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cli_kit import Place, Running, child, using
 
+from dljob.cli.runner import SIGNALS
 from dljob.telemetry.remedies import CauseKind
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
@@ -81,7 +82,7 @@ def test_a_signal_to_the_process_group_stops_the_job_in_order(number: signal.Sig
     assert "Traceback" not in errors
     status = json.loads((folder / "status.json").read_text())
     assert (status["phase"], status["reason"]) == ("Stopped", "StoppedByUser")
-    assert status["message"] == f"stopped by pid {run.process.pid}, which received {number.name}"
+    assert status["message"] == f"stopped by {SIGNALS[number.name]}"
     assert "job job Stopped after" in errors
     assert gone(place, scratch)
 

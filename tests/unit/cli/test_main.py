@@ -172,7 +172,7 @@ def test_an_old_name_is_told_of_on_stderr(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_python_m_is_the_same_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "dljob.cli", "version", "-o", "json"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "dljob", "version", "-o", "json"], capture_output=True, text=True, check=True
     )
     assert set(json.loads(done.stdout)) == {"dljob", "python", "ray", "torch"}
 

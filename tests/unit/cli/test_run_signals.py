@@ -14,7 +14,7 @@ from dljob.cli import runner
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(runner, "_heard", -runner.ONCE_S)
-    numbers = (*runner.SIGNALS, signal.SIGUSR1)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():

@@ -19,7 +19,7 @@ from dljob.api import handle as handles
 from dljob.api.torchrun_console import Chosen, Console
 from dljob.cli import output, scripted, watch
 from dljob.cli.rank_output import EVERYTHING, NOTHING
-from dljob.cli.runner import Runner
+from dljob.cli.runner import SIGNALS, Runner
 from dljob.errors import DeadlineError, SpecError, UsageError
 from dljob.spec.loading.load import parse
 
@@ -129,8 +129,12 @@ def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_
     orders: list[str] = []
     job.connection = SimpleNamespace(command=lambda *_, by: orders.append(by))
     close_stderr(monkeypatch, BrokenPipeError())
-    assert here._stop(scripted.Interrupted("SIGHUP")) == 130
-    assert orders == [f"pid {os.getpid()}, which received SIGHUP"]
+    for name in SIGNALS:
+        assert here._stop(scripted.Interrupted(name)) == 130
+    assert here._stop() == 130
+    # `timeout` and a person are told apart, whose signal it was.
+    assert [order.partition(",")[0] for order in orders] == ["Ctrl-C (SIGINT)", "SIGTERM", "SIGHUP", "its command"]
+    assert here._killed().message.startswith("stopped by its command, whose output nobody reads any more; ")
 
 
 def save_at_stop(job: Handle) -> None:

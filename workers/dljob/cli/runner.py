@@ -42,7 +42,12 @@ ONCE_S = 1.0
 """Time, in seconds, within which signals count as one.
 
 `timeout` sends SIGTERM to the process and to its group; a shell that ends sends SIGHUP in addition to the kernel's."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = {
+    "SIGINT": "Ctrl-C (SIGINT)",
+    "SIGTERM": "SIGTERM, as kill, timeout and the end of a session send it",
+    "SIGHUP": "SIGHUP, as a terminal sends it that is closed",
+}
+"""Signal that stops the job -> who that may have been."""
 
 
 class Interrupted(BaseException):
@@ -98,6 +103,7 @@ class Runner:
         self._has_stopped = False
         """Whether the job was stopped in order, or that was tried."""
         self._end: AbruptEnd | None = None
+        self._stopped_by = "its command"
         """How the job ended where PrimeMaster could not end it."""
         note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
         if note:
@@ -232,9 +238,9 @@ class Runner:
         """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
         self._has_stopped = True
         output.say_if_open(f"stopping {handle.name}; once more to kill it")
-        received = f", which received {interruption}" if interruption else ""
+        self._stopped_by = SIGNALS.get(str(interruption), "its command, whose output nobody reads any more")
         try:
-            handle.connection.command("stop", "job", by=f"pid {os.getpid()}{received}")
+            handle.connection.command("stop", "job", by=self._stopped_by)
             end = time.monotonic() + STOP_S
             while not handle.record.over and time.monotonic() < end:
                 handle.connection.status(2**53, 0.5)  # a version that never comes: wait half a second
@@ -245,7 +251,7 @@ class Runner:
             output.say_if_open(f"job {handle.name} {outcome_line(handle.record.status())}")
 
     def _say_interrupted(self) -> int:
-        for number in SIGNALS:
+        for number in map(signal.Signals.__getitem__, SIGNALS):
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._handle is not None:
             output.say_if_open(f"interrupted; the journal is in {self._folder() / 'journal'}")
@@ -262,7 +268,7 @@ class Runner:
 
     def _killed(self) -> AbruptEnd:
         """Return the end of a job that was asked to stop, and killed before it had stopped."""
-        message = f"stopped by pid {os.getpid()}; its processes were killed, as it had not ended when it was to end"
+        message = f"stopped by {self._stopped_by}; its processes were killed, as it had not ended when it was to end"
         return AbruptEnd("Stopped", reasons.STOPPED, message, at=time.time(), is_failure=False)
 
 
@@ -278,7 +284,7 @@ def listen() -> None:
     global _heard  # noqa: PLW0603 - signals belong to the process
     # Begin anew: a signal of earlier handlers must not count as the first of two.
     _heard = -ONCE_S
-    for number in SIGNALS:
+    for number in map(signal.Signals.__getitem__, SIGNALS):
         # `nohup dljob run` must survive the end of its terminal.
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
