@@ -342,3 +342,23 @@ def test_a_folder_is_run_as_python_runs_it(here: Path) -> None:
 def test_an_empty_script_is_refused(here: Path, words: list[str]) -> None:
     with pytest.raises(UsageError, match="SCRIPT is empty"):
         torchrun.job(torchrun_line.read(words, {}), site(here))
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--logs_specs=X", "it is the name of an entry point of torchrun.logs_specs"),
+        ("--rdzv-backend=cd10", "there are static, c10d, etcd, etcd-v2"),
+        ("--event-log-handler=file", "there are null, console, dynamic_rendezvous"),
+    ],
+)
+def test_a_plugin_that_torch_would_not_find_is_refused(word: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = torchrun_line.read([word, "train.py"], {})
+    with pytest.raises(UsageError, match=f"^{word.replace('_', '-')}: torch knows no such name\n  {hint}$"):
+        torchrun.refuse_unknown_plugins(line)
+    monkeypatch.setattr(torchrun, "entry_points", lambda **asked: [asked])
+    if "event" not in word:  # torch looks for no handlers of others
+        torchrun.refuse_unknown_plugins(line)
+    known = ["--rdzv-backend=c10d", "--event-log-handler=console"]
+    for words in ([], known):
+        torchrun.refuse_unknown_plugins(torchrun_line.read([*words, "train.py"], {}))

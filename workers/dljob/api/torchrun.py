@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -56,6 +57,12 @@ NOT_USED = frozenset(
         *("duplicate-stdout-filters", "duplicate-stderr-filters"),
     }
 )
+PLUGINS = {
+    "rdzv-backend": ("torchrun.handlers", ("static", "c10d", "etcd", "etcd-v2")),
+    "event-log-handler": ("", ("null", "console", "dynamic_rendezvous")),
+    "logs-specs": ("torchrun.logs_specs", ()),
+}
+"""Argument that names a plugin of torch -> the group of its entry points, and the names that torch has itself."""
 CONSOLE = frozenset({"redirects", "tee", "log-line-prefix-template", "local-ranks-filter"})
 """Options about how lines of ranks are shown; on Kubernetes they are shown as `dljob run` does."""
 NUMA = {"node": "Node", "socket": "Socket", "exclusive": "Exclusive", "core-complex": "CoreComplex"}
@@ -141,6 +148,19 @@ def _refuse(line: argparse.Namespace) -> None:
         )
     if line.max_restarts < 0:
         raise UsageError(f"{spelled(line, 'max-restarts')}={line.max_restarts} is below 0")
+
+
+def refuse_unknown_plugins(line: argparse.Namespace) -> None:
+    """Refuse names that torchrun would not find on this machine, though dljob does not use what they name.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    for option, (group, known) in PLUGINS.items():
+        text = getattr(line, option.replace("-", "_"))
+        if text and text not in known and not (group and entry_points(group=group, name=text)):
+            there = f"there are {', '.join(known)}" if known else f"it is the name of an entry point of {group}"
+            raise UsageError(f"{spelled(line, option)}={text}: torch knows no such name", hint=there)
 
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:

@@ -55,7 +55,9 @@ def test_devices_that_are_not_here_can_be_pretended() -> None:
     nodes = lay_out([group("a", 2, NPU=8), group("b", 1, Custom=3)], {"NPU": 8, "Custom": 4}, {"NPU": ("0",)})
     assert [n.resources for n in nodes] == [{"NPU": 8.0}, {"NPU": 8.0}, {"Custom": 4.0}]
     assert all(not n.visible for n in nodes)
-    with pytest.raises(PlacementError, match="has 8 NPU, --pretend declares 4 per raylet\n  --pretend NPU=8"):
+    with pytest.raises(
+        PlacementError, match="has 8 NPU, --pretend declares 4 per raylet\n  dljob run FILE --pretend NPU=8"
+    ):
         lay_out([group("a", 1, NPU=8)], {"NPU": 4}, {})
 
 

@@ -29,7 +29,11 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
         words: arguments of torchrun and dljob, the script, its arguments; `dljob torchrun --help` lists them.
     """
     line = _read(words)
-    return ExitCode.OK if line is None else run_line(line, meaning.job)
+    if line is None:
+        return ExitCode.OK
+    if line.to == "local":
+        meaning.refuse_unknown_plugins(line)
+    return run_line(line, meaning.job)
 
 
 def run_line(

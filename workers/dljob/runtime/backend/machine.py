@@ -161,6 +161,11 @@ def lay_out_beside(
     return taken, list(lay_out(missing, pretend, free))
 
 
+def _how_to_pretend(kind: str, each: int) -> str:
+    # Jobs of programs have no command line.
+    return f'dljob run FILE --pretend {kind}={each}, or in Python: with dljob.local(pretend={{"{kind}": {each}}})'
+
+
 def _check_devices(
     groups: Sequence[MachineGroup], pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]
 ) -> None:
@@ -175,7 +180,7 @@ def _check_devices(
             if kind in pretend and each > pretend[kind]:
                 raise PlacementError(
                     f"a node of group {group.name!r} has {each} {kind}, --pretend declares {pretend[kind]} per raylet",
-                    hint=f"--pretend {kind}={each}",
+                    hint=_how_to_pretend(kind, each),
                 )
             if kind not in pretend:
                 wanted[kind] = wanted.get(kind, 0) + each * group.replicas
@@ -185,7 +190,7 @@ def _check_devices(
             each = max(-(-dict(g.resources).get(kind, 0) // GRAIN) for g in groups)
             raise PlacementError(
                 f"the plan's nodes have {total} {kind} in all, this machine has {have}: {total - have} are missing",
-                hint=f"to try it without the devices, declare them per raylet: --pretend {kind}={each}",
+                hint=f"to try it without the devices, declare them per raylet: {_how_to_pretend(kind, each)}",
             )
 
 
