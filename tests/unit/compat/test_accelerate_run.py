@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from dljob.api import torchrun_line
 from dljob.api.torchrun import Site
 from dljob.cli import main
-from dljob.compat import accelerate_run
+from dljob.compat import accelerate_run, dlrover_run
 from dljob.errors import UsageError
 from dljob.spec.loading.load import parse
 
@@ -334,3 +335,19 @@ def test_without_a_number_there_are_as_many_ranks_as_devices(
 ) -> None:
     """Not one for each CPU: accelerate starts one process where there is no device."""
     assert job(folder, *words, "train.py", devices=devices)[0]["replicas"] == ranks
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*accelerate_run.TORCH, *accelerate_run.CARRIED, *accelerate_run.FSDP, *accelerate_run.DEEPSPEED, *accelerate_run.IDLE),
+        dlrover_run.LAUNCHER.arguments,
+        (*torchrun_line.ARGUMENTS, *torchrun_line.OURS),
+    ],
+)
+def test_each_line_of_a_launchers_help_says_what_the_flag_does(arguments: tuple[torchrun_line.Argument, ...]) -> None:
+    told = [each.help for each in arguments]
+    assert [words for words in told if " " not in words and not words.startswith("--")] == []
+    assert [words for words in told if "as there" in words or len(words) > 100] == []
+    one_meaning = [words for words in told if not words.startswith("not used")]
+    assert len(set(one_meaning)) == len(one_meaning)

@@ -25,7 +25,7 @@ LARGEST = 64 * 1024
 """Largest configuration file, in bytes; accelerate writes some 30 lines."""
 MIXED = ("no", "fp16", "bf16", "fp8")
 TORCH = (
-    Argument("tee", "0", short="-t", help="ranks shown with a prefix, as torchrun's"),
+    Argument("tee", "0", short="-t", help="ranks shown with a prefix: 3 for all, or 0:3,1:3 by local rank"),
     Argument("log-dir", help="folder that gets a link to the ranks' logs, on this machine"),
     Argument("role", "default", help="name of the role"),
     Argument("rdzv-conf", "", help="join_timeout=S: the job fails when it is not placed after S seconds"),
@@ -42,26 +42,40 @@ CARRIED = (
     Argument("num-machines", None, int, help="number of machines"),
     Argument("cpu", default=False, flag=True, help="no rank gets a device"),
     Argument("multi-gpu", default=False, flag=True, help="each rank gets a GPU"),
-    Argument("mixed-precision", choices=MIXED, help="as there"),
-    Argument("num-cpu-threads-per-process", None, int, help="OMP_NUM_THREADS"),
-    Argument("enable-cpu-affinity", default=False, flag=True, help="as there"),
-    Argument("dynamo-backend", help="as there"),
-    Argument("dynamo-mode", help="as there"),
-    Argument("dynamo-use-fullgraph", default=False, flag=True, help="as there"),
-    Argument("dynamo-use-dynamic", default=False, flag=True, help="as there"),
-    Argument("dynamo-use-regional-compilation", default=False, flag=True, help="as there"),
-    Argument("use-fsdp", default=False, flag=True, help="as there"),
+    Argument("mixed-precision", choices=MIXED, help="the Accelerator's precision"),
+    Argument("num-cpu-threads-per-process", None, int, help="OMP_NUM_THREADS of each rank"),
+    Argument("enable-cpu-affinity", default=False, flag=True, help="bind each rank to the CPUs near its GPU"),
+    Argument("dynamo-backend", help="compile the model by a backend of torch.compile, such as inductor"),
+    Argument("dynamo-mode", help="mode of torch.compile: default, reduce-overhead or max-autotune"),
+    Argument(
+        "dynamo-use-fullgraph", default=False, flag=True, help="torch.compile takes the model as one graph, or fails"
+    ),
+    Argument("dynamo-use-dynamic", default=False, flag=True, help="torch.compile expects shapes that change"),
+    Argument("dynamo-use-regional-compilation", default=False, flag=True, help="compile a repeated block once"),
+    Argument("use-fsdp", default=False, flag=True, help="shard the model by FSDP"),
     Argument("debug", default=False, flag=True, help="in the YAML; in the command line it is dljob's own"),
-    Argument("downcast-bf16", default=False, flag=True, help="as there"),
+    Argument("downcast-bf16", default=False, flag=True, help="with bf16 on TPU: double tensors become bfloat16, too"),
 )
 FSDP = tuple(
-    Argument(f"fsdp-{name}", help="as there")
-    for name in (
-        *("version", "offload-params", "min-num-params", "sharding-strategy", "reshard-after-forward"),
-        *("auto-wrap-policy", "transformer-layer-cls-to-wrap", "backward-prefetch", "state-dict-type"),
-        *("forward-prefetch", "use-orig-params", "cpu-ram-efficient-loading", "sync-module-states"),
-        *("activation-checkpointing", "activation-checkpointing-offload", "ignored-modules"),
-    )
+    Argument(f"fsdp-{name}", help=words)
+    for name, words in {
+        "version": "FSDP's version, 1 or 2",
+        "offload-params": "true: parameters and gradients lie in the host's memory",
+        "min-num-params": "parameters from which SIZE_BASED_WRAP wraps a module",
+        "sharding-strategy": "version 1: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2",
+        "reshard-after-forward": "version 2: true frees gathered parameters after each forward",
+        "auto-wrap-policy": "modules that are wrapped: TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP",
+        "transformer-layer-cls-to-wrap": "classes of layers that are wrapped, with commas between",
+        "backward-prefetch": "parameters gathered early in backward: BACKWARD_PRE, BACKWARD_POST or NO_PREFETCH",
+        "state-dict-type": "form of saved states: FULL_STATE_DICT, LOCAL_STATE_DICT or SHARDED_STATE_DICT",
+        "forward-prefetch": "true: gather the next parameters during forward",
+        "use-orig-params": "version 1: true keeps the parameters' own shapes, so that some may be frozen",
+        "cpu-ram-efficient-loading": "true: only the first rank reads the weights into memory",
+        "sync-module-states": "true: the first rank sends its weights to the others at the start",
+        "activation-checkpointing": "true: compute activations again in backward, to save memory",
+        "activation-checkpointing-offload": "true: keep checkpointed activations in the host's memory",
+        "ignored-modules": "modules that are not sharded: their names, or a regular expression",
+    }.items()
 )
 DEEPSPEED = (
     Argument("use-deepspeed", default=False, flag=True, help="let the Accelerator train with DeepSpeed"),
