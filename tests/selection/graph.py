@@ -123,8 +123,7 @@ class Graph:
             path = f"{path}/{part}"
             yield from self.all & {f"{path}/__init__.py"}
         if programs:
-            # The bare name of a product is a word of many texts, and seldom its program.
-            yield from self.all & {f"{path}/__main__.py"} if len(parts) > 1 else ()
+            yield from self.all & {f"{path}/__main__.py"}
             if dotted.endswith("."):  # what follows is only known when it runs
                 yield from self.below[path]
 

@@ -157,7 +157,8 @@ class Module:
                 ours = True
         texts = {n.value for n in self.nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         said |= texts if vague and not self.ours else {text for text in texts if "/" in text}
-        for text in said:
+        # Of the package that it is given, seldom the one around it.
+        for text in said - {"__main__.py"}:
             yield from self._there(text, code=lists and not self.ours)
         if "ls-files" in texts:
             yield ALL
