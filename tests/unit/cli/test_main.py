@@ -340,3 +340,27 @@ def test_a_wrong_torchrun_line_is_refused_with_a_hint(
 
 def test_a_folder_of_commands_is_read_at_a_glance() -> None:
     assert len(list(Path(main.__file__).with_name("commands").glob("[a-z]*.py"))) <= 25
+
+
+MODULE, SCRIPT = ["-m", "dljob"], ["-c", "from dljob.cli.main import main; main()"]
+
+
+@pytest.mark.parametrize(("launcher", "folder", "script", "said"), [
+    (MODULE, ".", "ñ.py", 'module: "ñ.py"'),
+    (SCRIPT, "ñ", "x.py", "module: x.py"),
+    (SCRIPT, ".", "\udcf1.py", "holds the byte 0xf1, which is no UTF-8 (rename the file, or spell it in UTF-8)"),
+])  # fmt: skip
+def test_a_name_beyond_ascii_is_read_though_the_locale_lacks_it(
+    launcher: list[str], folder: str, script: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / script).touch()
+    done = subprocess.run(
+        [sys.executable, *launcher, "torchrun", "--dry-run", script],
+        cwd=tmp_path / folder,
+        env={**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert said in done.stdout + done.stderr

@@ -126,6 +126,8 @@ def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoRetur
     """Run the command and exit with its code; `kubectl`: on the kubeconfig's cluster."""
     # Order: streams first, since parsing may already print; arguments of torchrun's script keep their own --debug.
     _open_streams()
+    if argv is None:
+        _ensure_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
     own = _own(words)
     # --debug may stand anywhere before torchrun's script, and no command declares it.
@@ -143,6 +145,21 @@ def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoRetur
     if _joining():
         os._exit(code)
     sys.exit(code)
+
+
+def _ensure_utf8() -> None:
+    """Begin again in Python's UTF-8 mode where the locale's encoding lacks a letter of a word or of this folder's path.
+
+    A job file takes no name whose letters are unknown, and a rank would not find the script of that name.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1":
+        return
+    with suppress(OSError, UnicodeDecodeError):  # the folder is gone; or the bytes are no UTF-8, which helps nobody
+        if not "".join(texts := [*sys.argv, os.getcwd()]).isascii():  # noqa: PTH109 - as it is spelled
+            for text in texts:
+                os.fsencode(text).decode("utf-8")
+            os.environ["PYTHONUTF8"] = "1"  # for ranks, too
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this command itself
 
 
 def _joining() -> bool:

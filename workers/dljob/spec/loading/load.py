@@ -232,10 +232,18 @@ def _plain(value: object, loc: Loc, wrong: list[Finding]) -> JsonValue:
     if isinstance(value, list | tuple):
         return [_plain(item, (*loc, at), wrong) for at, item in enumerate(cast("Sequence[object]", value))]
     # Half of a pair cannot be written as UTF-8.
-    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-        wrong.append(Finding(loc, "holds half of a surrogate pair", "write the whole character"))
+    if isinstance(value, str) and (half := next((one for one in value if "\ud800" <= one <= "\udfff"), "")):
+        wrong.append(Finding(loc, *_half_words(half)))
     elif value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     else:
         wrong.append(Finding(loc, f"holds {value!r:.40}, which JSON cannot", "use texts, numbers, lists and mappings"))
     return None
+
+
+def _half_words(half: str) -> tuple[str, str]:
+    """Return a message and a hint about half of a surrogate pair."""
+    # Python reads a name's bytes that are no text as these halves.
+    if "\udc80" <= half <= "\udcff":
+        return f"holds the byte 0x{ord(half) - 0xDC00:02x}, which is no UTF-8", "rename the file, or spell it in UTF-8"
+    return "holds half of a surrogate pair", "write the whole character"
