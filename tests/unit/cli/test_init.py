@@ -15,6 +15,7 @@ import pytest
 import dljob
 from dljob.cli import main
 from dljob.cli.commands.init import NAME_MOST, job_name
+from dljob.spec.loading.load import load, load_file
 from dljob.spec.model import Metadata
 
 
@@ -33,6 +34,13 @@ def run_script(path: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> tupl
     spec.loader.exec_module(module)
     monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
     return module.main(), told, saved
+
+
+def test_the_readme_shows_the_job_that_init_writes(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (job,) = re.findall(r"^```yaml\n(apiVersion.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert main.run(["init", str(tmp_path / "hello")]) == 0
+    assert load(job) == load_file(tmp_path / "hello" / "dljob.yaml")
 
 
 @pytest.mark.parametrize("folder", ["My Job_2", "."])
