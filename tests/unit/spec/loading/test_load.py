@@ -215,6 +215,8 @@ def test_python_data_that_json_cannot_hold_is_refused_all_at_once() -> None:
         "spec.config: is nested deeper than 64 levels",
         'spec.image: must be a text, not 7 (write "7")',
     ]
+    with pytest.raises(SpecError, match="holds the byte 0xf1, which is no UTF-8"):
+        parse(job(image="\udcf1.py"))
     with pytest.raises(SpecError) as caught:
         parse(job(image=float("nan")))
     assert problems(caught) == ["spec.image: holds nan, which JSON cannot (use texts, numbers, lists and mappings)"]

@@ -190,12 +190,9 @@ class YamlNode(Protocol):
 
 
 def _compose(text: str) -> Iterator[YamlNode]:
-    documents = 0
-    for node in bounded_yaml().compose_all(text):
-        if node is None:
-            continue
-        documents += 1
-        if documents > MAX_DOCUMENTS:
+    nodes = (node for node in bounded_yaml().compose_all(text) if node is not None)
+    for count, node in enumerate(nodes, 1):
+        if count > MAX_DOCUMENTS:
             raise TooLargeError(node.start_mark, f"holds more than {MAX_DOCUMENTS} documents")
         yield cast("YamlNode", node)
 
