@@ -56,14 +56,14 @@ def submit(tmp_path: Path, **more: Any) -> Any:
 @pytest.mark.parametrize("name", ["ppo", "0000000", "0" * 32, "ppo-00000000"])
 def test_a_job_whose_folder_may_not_be_read_is_not_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Path(job().dir) / registry.ENTRY
-    read = Path.read_bytes
+    read = registry.read_plain
 
     def refuse(path: Path) -> bytes:
         if path == entry:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(registry, "read_plain", refuse)
     monkeypatch.setattr(registry, "records", list)
     with pytest.raises(UnreachableError, match=f"Permission denied: {entry}"):
         registry.find(name)
