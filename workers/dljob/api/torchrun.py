@@ -159,8 +159,8 @@ def refuse_unknown_plugins(line: argparse.Namespace) -> None:
     for option, (group, known) in PLUGINS.items():
         text = getattr(line, option.replace("-", "_"))
         if text and text not in known and not (group and entry_points(group=group, name=text)):
-            there = f"there are {', '.join(known)}" if known else f"it is the name of an entry point of {group}"
-            raise UsageError(f"{spelled(line, option)}={text}: torch knows no such name", hint=there)
+            names = f"there are {', '.join(known)}" if known else f"it is the name of an entry point of {group}"
+            raise UsageError(f"{spelled(line, option)}={text}: torch knows no such name", hint=names)
 
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:

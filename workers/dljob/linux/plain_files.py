@@ -94,7 +94,7 @@ def _is_deeper(value: object) -> bool:
         inner: list[Any] = []
         for container in level:
             values = container.values() if isinstance(container, dict) else container
-            inner += [each for each in values if isinstance(each, dict | list)]
+            inner += [value for value in values if isinstance(value, dict | list)]
         if not inner:
             return False
         level = inner

@@ -80,14 +80,14 @@ def names_after(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in OF_JOBS:
         return []
     before = words[-1]
-    given = [word for word in words[1:] if not word.startswith("-")]
-    if not given or words[0] == "delete":
+    arguments = [word for word in words[1:] if not word.startswith("-")]
+    if not arguments or words[0] == "delete":
         names = (record.name for record in reversed(registry.records()))
         return list(dict.fromkeys(filter(_PLAIN.fullmatch, names)))
     if before != "--role" and (words[0] not in OF_ROLES or before.startswith("-")):
         return []
     try:
-        roles = items(registry.find(given[0]).status(), "roles")
+        roles = items(registry.find(arguments[0]).status(), "roles")
     except DLJobError:  # a job of the cluster, or none
         return []
     end = "" if before == "--role" else OF_ROLES[words[0]]

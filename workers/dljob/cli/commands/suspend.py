@@ -58,6 +58,6 @@ def _refuse_here(verb: str, job: str, where: JobTarget) -> None:
         UsageError: no flag selects a cluster.
     """
     if not where.remote:
-        here = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE starts it again"
-        hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: {here}"
+        way = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE starts it again"
+        hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: {way}"
         raise UsageError(f"a job of this machine cannot be {verb.removesuffix('e')}ed", hint=hint)

@@ -259,8 +259,8 @@ def ordered(table: TopTable, sort: int) -> list[Json]:
     # Text and numbers are never in one column, but a value may be missing.
     missing = [row for cell, row in values if cell.value is None]
     known = [(cell.value, row) for cell, row in values if cell.value is not None]
-    found = [row for _, row in sorted(known, key=lambda one: one[0], reverse=column.falls)] + missing
-    return sorted(found, key=table.comes_last)
+    rows = [row for _, row in sorted(known, key=lambda one: one[0], reverse=column.falls)] + missing
+    return sorted(rows, key=table.comes_last)
 
 
 def fitting(columns: Sequence[TopColumn], rows: Sequence[Json], width: int) -> list[TopColumn]:

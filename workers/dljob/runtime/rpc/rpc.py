@@ -89,8 +89,10 @@ def rpc(method: Any = None, **options: Any) -> Any:
         if not callable(function):
             raise UsageError(f"@rpc goes on a method, got {type(function).__name__}")
         if (name := getattr(function, "__name__", "")) in _handle_names():
-            said = f"@rpc on {getattr(function, '__qualname__', name)}: callers could not reach a method named {name}"
-            raise UsageError(said, hint=f"RoleGroup and its ranks have {name} of their own: choose another name")
+            message = (
+                f"@rpc on {getattr(function, '__qualname__', name)}: callers could not reach a method named {name}"
+            )
+            raise UsageError(message, hint=f"RoleGroup and its ranks have {name} of their own: choose another name")
         if mark.resume:
             _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
         setattr(function, _MARK, mark)

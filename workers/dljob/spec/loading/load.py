@@ -232,7 +232,7 @@ def _plain(value: object, loc: Loc, wrong: list[Finding]) -> JsonValue:
     if isinstance(value, list | tuple):
         return [_plain(item, (*loc, at), wrong) for at, item in enumerate(cast("Sequence[object]", value))]
     # Half of a pair cannot be written as UTF-8.
-    if isinstance(value, str) and (half := next((one for one in value if "\ud800" <= one <= "\udfff"), "")):
+    if isinstance(value, str) and (half := next((letter for letter in value if "\ud800" <= letter <= "\udfff"), "")):
         wrong.append(Finding(loc, *_half_words(half)))
     elif value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
