@@ -10,9 +10,9 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 DOCUMENT_BYTES = 32 << 20
 """Most bytes of a file that is read whole: the status of 10,000 ranks has a few MB."""
@@ -93,7 +93,7 @@ def _is_deeper(value: object) -> bool:
     for _ in range(DEPTH):
         inner: list[Any] = []
         for container in level:
-            values = container.values() if isinstance(container, dict) else container
+            values = cast("Iterable[Any]", container.values() if isinstance(container, dict) else container)
             inner += [value for value in values if isinstance(value, dict | list)]
         if not inner:
             return False

@@ -146,7 +146,8 @@ def in_folder(folder: Path) -> Overview:
         raise NotFoundError(f"{file}: no status of a job: there is no such file", hint=hint) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = f"copy the folder again; dljob replay {shlex.quote(str(folder))} reads the journal instead"
-        raise NotFoundError(f"{file}: no status of a job: {type(error).__name__}: {error}", hint=hint) from error
+        reason = (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
+        raise NotFoundError(f"{file}: no status of a job: {reason}", hint=hint) from error
     return overview(record, status)
 
 
