@@ -43,8 +43,8 @@ spec:
 RAYLET = "raylet/raylet"
 PARTS = {
     "PrimeMaster": ("ray::PrimeMaster",),
-    "head raylet": (RAYLET, "/raylet-0 "),
-    "raylet": (RAYLET, "/raylet-1 "),
+    "head raylet": (RAYLET, "/n0/raylet "),
+    "raylet": (RAYLET, "/n1/raylet "),
     "gcs": ("gcs/gcs_server",),
     "host": ("ray::", "Host"),
     "node agent": ("ray::NodeAgent",),

@@ -340,7 +340,13 @@ def test_without_a_number_there_are_as_many_ranks_as_devices(
 @pytest.mark.parametrize(
     "arguments",
     [
-        (*accelerate_run.TORCH, *accelerate_run.CARRIED, *accelerate_run.FSDP, *accelerate_run.DEEPSPEED, *accelerate_run.IDLE),
+        (
+            *accelerate_run.TORCH,
+            *accelerate_run.CARRIED,
+            *accelerate_run.FSDP,
+            *accelerate_run.DEEPSPEED,
+            *accelerate_run.IDLE,
+        ),
         dlrover_run.LAUNCHER.arguments,
         (*torchrun_line.ARGUMENTS, *torchrun_line.OURS),
     ],

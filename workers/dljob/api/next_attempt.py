@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
+from dljob.api.views import nested
 from dljob.errors import UsageError
 from dljob.logs import archive
 
@@ -64,8 +65,8 @@ def newest_step(folder: Path) -> int | None:
 
 def _carried(record: RegistryEntry, attempt: int) -> str:
     status = record.status()
-    state = status.get("carry")
-    if not isinstance(state, dict) or "v" not in state:
+    state = nested(status, "carry")
+    if "v" not in state:
         return ""
     handed_on = {key: value for key, value in state.items() if key not in _COUNTS}
     return json.dumps({"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": handed_on})

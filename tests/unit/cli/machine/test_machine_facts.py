@@ -149,8 +149,9 @@ def test_a_folder_of_ray_is_left_over_when_nobody_listens_in_it(own: Path) -> No
             (folder / "token").touch()
     process(own, 11, ["gcs_server", f"--log_dir={folders['named']}/ray/logs"])
     process(own, 10, ["python", "-I", "-S", "/x/sweeper.py", str(folders["swept"]), str(folders["swept"])])
+    (folders["alive"] / "n1").mkdir()
     with socket.socket(socket.AF_UNIX) as alive:
-        alive.bind(str(folders["alive"] / "raylet-1"))
+        alive.bind(str(folders["alive"] / "n1" / "raylet"))
         alive.listen()
         for name, folder in folders.items():
             os.utime(folder, None if name == "young" else (OLD, OLD))

@@ -83,9 +83,8 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             EndCode.LEASE_OVER << 8,
-            "step 7\n[dljob] 05:10:41 pid 48 ends with code 71: the lease is over; its code held the GIL at g.py:5 in f\n",
-            "w/0: process gone, cause unknown (its host ended itself: the lease is over; its code held the GIL at g.py:5 in"
-            " f)",
+            "step 7\n[dljob] 05:10:41 pid 48 ends with code 71: its code held the GIL at g.py:5\n",
+            "w/0: process gone, cause unknown (its host ended itself: its code held the GIL at g.py:5)",
             "Unknown",
         ),
     ],

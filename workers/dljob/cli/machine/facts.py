@@ -319,7 +319,7 @@ def _ray_folders() -> list[Path]:
     for parent in scratch_places():
         for folder in parent.glob("dlj-????????"):
             with suppress(OSError):
-                info, sockets = folder.stat(), [each for each in folder.iterdir() if each.is_socket()]
+                info, sockets = folder.stat(), [*folder.glob("n*/raylet"), *folder.glob("n*/plasma")]
                 # With the token of its Ray: other folders with such a name are not dljob's.
                 ours = info.st_uid == os.geteuid() and (folder / "token").is_file()
                 # A Ray that starts makes its folder first, and listens in it seconds later.

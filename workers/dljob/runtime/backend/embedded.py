@@ -286,12 +286,13 @@ class EmbeddedRay:
 
     def _params(self, index: int, **more: Any) -> Any:
         # Ports of 0 let the kernel choose: fixed ones would collide with other Rays of this machine.
+        # Below the folder that only its owner may enter: Ray lets everybody write to its own, and to those of sockets.
+        folder = self.folder / f"n{index}"
         wanted: dict[str, Any] = {
             "node_ip_address": LOCALHOST,
-            # Below the folder that only its owner may enter: Ray lets everybody write to its own.
-            "temp_dir": str(self.folder / f"n{index}"),
-            "plasma_store_socket_name": str(self.folder / f"plasma-{index}"),
-            "raylet_socket_name": str(self.folder / f"raylet-{index}"),
+            "temp_dir": str(folder),
+            "plasma_store_socket_name": str(folder / "plasma"),
+            "raylet_socket_name": str(folder / "raylet"),
             "object_store_memory": self._store,
             "min_worker_port": 0,
             "max_worker_port": 0,

@@ -268,7 +268,7 @@ def scratch_folder() -> Path:
         UnreachableError: No folder can be created.
     """
     # The longest path of a socket that Ray makes in the folder.
-    longest = len(os.fsencode("/dlj-xxxxxxxx/plasma-99"))
+    longest = len(os.fsencode("/dlj-xxxxxxxx/n99/plasma"))
     why: list[str] = []
     for parent in map(str, scratch_places()):
         if len(os.fsencode(parent)) + longest > SOCKET_PATH_MAX:
