@@ -65,6 +65,29 @@ def test_an_exception_of_the_user_is_the_first_cause(place: Place) -> None:
     assert gone(place, place.scratch())
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_job_goes_on_from_its_checkpoint_after_its_command_was_ended(number: signal.Signals, place: Place) -> None:
+    file = place.job("saving")
+    with place.running("run", file) as run:
+        run.until(lambda line: line == "[worker/0] saved")
+        folder, scratch = place.entry()["folder"], place.scratch()
+        run.process.send_signal(number)
+        code, _, errors = run.end()
+    if number == signal.SIGINT:
+        assert (code, errors.splitlines()[-1]) == (
+            130,
+            "to go on from its last checkpoint: the same command with --resume",
+        )
+    assert gone(place, scratch)
+    done = place.dljob("run", file, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["begun_after"] == 3
+    assert f"attempt 2 of job job ({folder.name[-8:]}) goes on from step 3" in done.stderr
+    assert (folder / "attempts" / "1" / "logs" / "worker-0.log").is_file()
+    again = place.dljob("run", file, "--resume")
+    assert (again.returncode, "has succeeded: nothing is left to go on with" in again.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_process_group_stops_the_job_in_order(number: signal.Signals, place: Place) -> None:
     with place.running("run", place.job("patient", replicas=2), within=["setsid"]) as run:
@@ -78,7 +101,7 @@ def test_a_signal_to_the_process_group_stops_the_job_in_order(number: signal.Sig
     assert out == ""
     folder = place.entry()["folder"]
     assert f"the journal is in {folder / 'journal'}" in errors
-    assert f"its checkpoints are in {folder}" in errors
+    assert "--resume" not in errors, "it has no checkpoint"
     assert "Traceback" not in errors
     status = json.loads((folder / "status.json").read_text())
     assert (status["phase"], status["reason"]) == ("Stopped", "StoppedByUser")

@@ -18,7 +18,7 @@ from patience import patience
 USER = '''
 import os, sys, time
 from pathlib import Path
-from dljob import current_worker, progress
+from dljob import checkpoint, current_worker, progress
 
 def quick():
     me = current_worker()
@@ -32,6 +32,16 @@ def bad():
 def devices():
     me = current_worker()
     Path(me.job_dir, f"devices-{me.rank}").write_text(os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "none"))
+
+def saving():
+    """Saves step 3, and then stays; ends at once where it has been saved."""
+    step = checkpoint.load() or 0
+    if not step:
+        checkpoint.save(3, 3)
+        checkpoint.wait()
+        print("saved", flush=True)
+        current_worker().stopping.wait()
+    return {"begun_after": step}
 
 def patient():
     """Runs until there is a file `enough` in the job's folder."""

@@ -118,9 +118,12 @@ def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path
 def template_of(pid: int) -> int:
     """Return the template at the root of a process; 0 where there is none."""
     above = 0
-    while "forked_workers/server.py" in Path(f"/proc/{(pid := parent_of(pid))}/cmdline").read_text():
-        above = pid
-    return above
+    while True:
+        command = Path(f"/proc/{(pid := parent_of(pid))}/cmdline").read_text()
+        if "forked_workers/server.py" in command:
+            above = pid
+        elif not command.startswith("dljob: supervisor of "):
+            return above
 
 
 def test_store_and_ranks_of_two_roles_have_torch_from_one_template(job, tmp_path):

@@ -129,9 +129,9 @@ def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_
     orders: list[str] = []
     job.connection = SimpleNamespace(command=lambda *_, by: orders.append(by))
     close_stderr(monkeypatch, BrokenPipeError())
-    for name in SIGNALS:
-        assert here._stop(scripted.Interrupted(name)) == 130
-    assert here._stop() == 130
+    for interruption in (*map(scripted.Interrupted, SIGNALS), None):
+        here._has_stopped = False
+        assert here._stop(interruption) == 130
     # `timeout` and a person are told apart, whose signal it was.
     assert [order.partition(",")[0] for order in orders] == ["Ctrl-C (SIGINT)", "SIGTERM", "SIGHUP", "its command"]
     assert here._killed().message.startswith("stopped by its command, whose output nobody reads any more; ")

@@ -61,6 +61,9 @@ class RayDied(BaseException):
 class Runner:
     """One `dljob run`."""
 
+    _can_resume = True
+    """Whether its command line has `--resume`."""
+
     imports_code: ClassVar[bool] = True
     """Whether Ray's workers import user code."""
 
@@ -214,7 +217,7 @@ class Runner:
         if self._resume is not None:
             after = next_attempt(name, self._resume)
             output.say(f"attempt {after.number} of job {name} ({after.record.uid[:8]}) goes on from step {after.step}")
-        elif words := offer(name):
+        elif self._can_resume and (words := offer(name)):
             output.say(words)
 
     def _inflictor(self, handle: JobHandle) -> FaultInjector | None:
@@ -255,7 +258,7 @@ class Runner:
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._handle is not None:
             output.say_if_open(f"interrupted; the journal is in {self._folder() / 'journal'}")
-            if newest_step(self._folder()) is not None:
+            if self._can_resume and newest_step(self._folder()) is not None:
                 output.say_if_open("to go on from its last checkpoint: the same command with --resume")
         # Also when the job stopped in order: the command did not watch it to its own end.
         return ExitCode.INTERRUPTED

@@ -202,6 +202,7 @@ def _shares_stderr() -> bool:
 class LocalRunner(Runner):
     """Runner on an embedded Ray."""
 
+    _can_resume = False
     # A module of the user's folder would take the place of one that Ray or dljob imports.
     imports_code = False
 
@@ -220,9 +221,6 @@ class LocalRunner(Runner):
             # Another process may get this one's pid.
             if self._stdin is not None:
                 self._stdin.unlink(missing_ok=True)
-
-    def _say_where_it_begins(self) -> None:
-        """Say nothing: a torchrun command line has no --resume to advise."""
 
     def _registered(self, record: RegistryEntry) -> RegistryEntry:
         from dljob.runtime.process.logfile import STDIN

@@ -158,7 +158,7 @@ def test_nothing_of_the_socket_is_in_a_folder(line):
 
 
 def test_process_of_another_user_is_not_heard(line, monkeypatch):
-    monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
+    monkeypatch.setattr(host_socket, "peer", lambda _: (1, os.getuid() + 1))
     with pytest.raises(UnreachableError, match="the host has no rank"):
         connect(line.socket.path, current_worker)
 

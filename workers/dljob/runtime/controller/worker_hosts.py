@@ -244,7 +244,10 @@ class WorkerHosts:
         try:
             # The one deadline covers all of the start: Ray's scheduling, imports in the actor, and the probes.
             async with asyncio.timeout(birth.deadline_s):
-                watched.ref = await self._found_or_spawned(spec)
+                try:
+                    watched.ref = await find_actor(self._backend, spec.name) or await self._backend.spawn(spec)
+                except UsageError as refusal:
+                    watched.ref = await self._spawned_meanwhile(spec.name, refusal)
                 hello: Hello = await self._backend.call(watched.ref, "hello")
                 parts = [hello.devices, *[await self._probe(probe) for probe in birth.probes]]
                 hello = replace(hello, devices=together(parts))
@@ -261,26 +264,17 @@ class WorkerHosts:
         await self._offer(_ready(watched, hello, slots))
         await self._listen(watched, watched.ref)
 
-    async def _found_or_spawned(self, spec: ActorSpec) -> ActorRef:
-        """Return the actor of a name, which an earlier master may have spawned, or spawn it.
-
-        Raises:
-            UsageError: It cannot be spawned, and there is none.
-        """
-        if (ref := await find_actor(self._backend, spec.name)) is not None:
-            return ref
-        try:
-            return await self._backend.spawn(spec)
-        except UsageError:
-            # The order of a master that has died to spawn it may have reached Ray between the two calls.
-            if (ref := await find_actor(self._backend, spec.name)) is None:
-                raise
-            return ref
+    async def _spawned_meanwhile(self, name: str, refusal: UsageError) -> ActorRef:
+        """Return the actor that the order of a lost master has spawned between look-up and spawn; raise if none has."""
+        if (ref := await find_actor(self._backend, name)) is None:
+            raise refusal
+        return ref
 
     async def _probe(self, spec: ActorSpec) -> Devices:
         """Return the devices of one more bundle of a host, by a short-lived probe actor in it."""
         try:
-            return await self._backend.call(await self._found_or_spawned(spec), "devices")
+            ref = await find_actor(self._backend, spec.name) or await self._backend.spawn(spec)
+            return await self._backend.call(ref, "devices")
         finally:
             # By name, not by handle: a creation that has begun completes even after a cancel, and holds the device.
             self._end_beside(spec.name)
