@@ -35,7 +35,7 @@ def devices():
 
 def saving():
     """Saves step 3, and then stays; ends at once where it has been saved."""
-    step = checkpoint.load() or 0
+    step = (checkpoint.load() or (0, 0))[0]
     if not step:
         checkpoint.save(3, 3)
         checkpoint.wait()

@@ -155,6 +155,7 @@ def test_an_order_to_end_can_be_withdrawn():
 def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     """One whose rank's thread does what a test says."""
     made: Any = ThreadHost.__new__(ThreadHost)
+    made._hold = 0, 0, ""
     made.broken, made.lives = [], []
     monkeypatch.setattr(torch_group, "abort", made.broken.append)
     # Else a host that is late would end the whole run of tests.
