@@ -79,6 +79,7 @@ class MasterWorld(WorldState):
             self.problems.extend(weight_invariants.ordered(step.state, step.actions))
             self.state = self.known = step.state
             self.problems.extend(weight_invariants.left(self))
+            self.problems.extend(weight_invariants.served(self))
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
             self.acknowledge(arrival)
