@@ -339,3 +339,12 @@ def test_the_status_tells_how_old_an_event_is_when_a_server_has_learned_from_it(
         world.send(ev.WeightsLoaded("s", rank, 1, own.version, own.at), after=1.0)
         lags.append(status.status(world.state, world.now, {})["roles"][0]["servedLagSeconds"])
     assert lags == [9.0, 9.0, 6.0, 6.0], "the first rank that has a version counts, and version 3 has what 2 had"
+
+
+def test_a_script_serves_no_calls_that_could_wait():
+    role = {"name": "s", "replicas": 2, "entrypoint": {"module": "serve.py"}, "ports": [{"name": "http"}]}
+    world = World(job({**role, "weights": WEIGHTS}, {"name": "w"})).boot()
+    publish(world, 1)
+    assert len(loads(world)) == 2
+    again = reissue(world.state, world.now)
+    assert not [one for one in (*world.all_actions, *again) if isinstance(one, act.HoldCalls)]

@@ -431,6 +431,16 @@ def test_a_process_that_is_stopped_is_told_as_soon_as_a_circle() -> None:
         assert [stall.root_state for stall in found(rows, facts=facts)] == [RootState.STOPPED] * is_told
 
 
+def test_a_call_that_waits_for_weights_is_told_and_no_hang_of_its_rank() -> None:
+    rows = {
+        "t/0": [main("", wait("r", "f", 900.0, ("r", 0, "t/0:p:1")))],
+        "r/0": [call("t/0:p:1", "f", "", queued_for="weights"), main("r.py:3 in run")],
+    }
+    stall = one(rows)
+    assert stall.sentence == "t/0 has waited {} for r/0.f; r/0 has not begun f: its weights are stale"
+    assert (stall.root, stall.is_restartable) == (("r", 0), False)
+
+
 def test_a_producer_that_has_just_started_again_gets_its_time() -> None:
     rows = {"e/0": [main("", wait("done", "get", 900.0, kind="queue"))], "p/0": [main("p.py:3 in run")]}
     assert not found(rows, facts={"p/0": RankFacts(2, "Starting", ready=False, since=NOW - 5)})
