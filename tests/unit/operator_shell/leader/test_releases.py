@@ -143,7 +143,8 @@ async def test_a_release_that_comes_back_stands_by_for_the_one_that_acts(place: 
     again = place.release("a")
     await again.idles()
     assert place.notes("a")["dljob.io/acts"] == "false", "what its Lease said before is taken back"
-    assert second.acts
+    await second.until(acts=True)  # a Lease of a second lapses for a moment where this process waits for a CPU
+    assert not again.acts
 
 
 async def test_of_two_releases_that_begin_at_once_one_acts(place: Place) -> None:
