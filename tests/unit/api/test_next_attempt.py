@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 
 from dljob.api import next_attempt as attempts
 from dljob.api import registry
-from dljob.api.next_attempt import NextAttempt, link_checkpoints, newest_step, next_attempt, offer, set_aside
-from dljob.errors import NotFoundError, UsageError
+from dljob.api.next_attempt import NextAttempt, link_checkpoints, newest_step, next_attempt, offer, put_back, set_aside
+from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.placement.previous_attempt import carried
 
 UID = "0123456789abcdef0123456789abcdef"
@@ -33,7 +35,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def an_ended_job(uid: str = UID, *, phase: str = "Stopped", started: float = 1.0, **status: Any) -> Path:
     """A job's folder with what an attempt leaves."""
     folder = registry.folder_of("again", uid)
-    registry.register(registry.RegistryEntry("again", uid, str(folder), started=started))
+    runner_started = registry.start_of(os.getpid()) if phase == "Running" else 1
+    runner = {"runner": os.getpid(), "runner_started": runner_started}
+    registry.register(registry.RegistryEntry("again", uid, str(folder), **runner, started=started))
     for name in ("journal/1", "logs/t-0.log", "checkpoints/t/x"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(name)
@@ -49,13 +53,11 @@ def test_a_stopped_job_goes_on_with_its_checkpoints_and_without_its_spent_budget
     assert (taken.why, taken.step, dict(taken.saves)["t"].mark.step) == ("", 17, 15)
     assert (taken.restarts, taken.roles, taken.marks) == ((), (), ())
     set_aside(after)
-    assert sorted(path.name for path in folder.iterdir()) == ["attempts", "checkpoints"]
+    assert sorted(path.name for path in folder.iterdir()) == ["attempts", "checkpoints", "job.json"]
     assert (folder / "attempts/1/journal/1").read_text() == "journal/1"
     assert (folder / "attempts/1/job.json").is_file()
     assert (folder / "checkpoints/t/x").is_file()
-    with pytest.raises(NotFoundError):
-        next_attempt("again")  # until the new attempt is registered, there is no such job to a second command
-    registry.register(after.record)
+    assert next_attempt("again").number == 3, "also where the process ends here, the job is found"
     (folder / "status.json").write_text(json.dumps({"phase": "Failed"}))
     assert next_attempt("again")._replace(record=after.record) == NextAttempt(after.record, 3, 15, "")
 
@@ -90,6 +92,27 @@ def test_a_job_is_named_by_its_uid_and_has_to_have_the_file_s_name(home: Path) -
         next_attempt("other")
     assert offer("again") == "a failed job of this name has a checkpoint of step 15: add --resume to go on from it"
     assert offer("other") == ""
+
+
+def test_an_attempt_that_is_refused_leaves_the_job_as_it_was(home: Path) -> None:
+    folder = an_ended_job()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    after = next_attempt("again")
+    set_aside(after)
+    registry.register(replace(after.record, address="127.0.0.1:6379"))
+    for name in ("spec.json", "journal/2"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("of the refused attempt")
+    put_back(after)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert next_attempt("again") == after
+
+
+def test_a_folder_in_which_nothing_can_be_moved_is_told(home: Path) -> None:
+    folder = an_ended_job()
+    (folder / "attempts").touch()
+    with pytest.raises(UnreachableError, match="cannot move what the last attempt left"):
+        set_aside(next_attempt("again"))
 
 
 @pytest.mark.parametrize("carry", [None, [], {"w": 1}])

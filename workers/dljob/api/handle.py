@@ -16,7 +16,7 @@ from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
-from dljob.api.next_attempt import CHECKPOINTS, NextAttempt, link_checkpoints, next_attempt, set_aside
+from dljob.api.next_attempt import CHECKPOINTS, NextAttempt, link_checkpoints, next_attempt, put_back, set_aside
 from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
@@ -335,7 +335,7 @@ def submit(
             go on with.
     """
     from dljob.runtime.backend.connect import JOIN_S, connect
-    from dljob.runtime.job.launch import launch, new_uid
+    from dljob.runtime.job.launch import new_uid
 
     refuse_unchosen(manifest)
     refuse_suspended(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
@@ -366,29 +366,46 @@ def submit(
         )
 
     entry = _claim_name(manifest.metadata.name, register, replace=replace, is_numbered=is_numbered)
-    after = attempts[0] if attempts else None
+    return _launched(manifest, entry, attempts[0] if attempts else None, code_dir=code_dir, backend=backend)
+
+
+def _launched(
+    manifest: DLJobManifest,
+    entry: registry.RegistryEntry,
+    resumed: NextAttempt | None,
+    *,
+    code_dir: Path,
+    backend: str | None,
+) -> JobHandle:
+    """Start a registered job; one that is refused leaves nothing that looks as if it ran."""
+    from dljob.runtime.job.launch import launch
+
     metadata = manifest.metadata.model_copy(update={"name": entry.name})
     manifest = manifest.model_copy(update={"metadata": metadata})
     checkpoint = manifest.spec.checkpoint
-    path = checkpoint.path if runner and checkpoint is not None else None
+    path = checkpoint.path if entry.runner and checkpoint is not None else None
     if path and (obstacle := link_checkpoints(entry.folder, path, entry.name, entry.uid)):
         log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, obstacle)
     try:
-        made = launch(
+        connection = launch(
             manifest,
             job_dir=entry.folder,
             code_dir=code_dir,
             uid=entry.uid,
             backend=backend,
-            attempt=1 if after is None else after.number,
-            carried="" if after is None else after.carried,
+            attempt=1 if resumed is None else resumed.number,
+            carried="" if resumed is None else resumed.carried,
         )
     except UnreachableError:
         raise  # its master may still come up, and then this entry is how the user finds the job
     except DLJobError:
-        registry.forget(entry)  # the job never began, and its entry would be shown as a running job for ever
+        # It never began, and its entry would be shown as a running job for ever.
+        if resumed is None:
+            registry.forget(entry)
+        else:
+            put_back(resumed)
         raise
-    return JobHandle(entry, made)
+    return JobHandle(entry, connection)
 
 
 def _claim_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
 from dljob.api.views import nested
-from dljob.errors import UsageError
+from dljob.errors import UnreachableError, UsageError
 from dljob.logs import archive
 
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
@@ -75,16 +76,39 @@ def _carried(record: RegistryEntry, attempt: int) -> str:
 def set_aside(attempt: NextAttempt) -> None:
     """Move what the last attempt has left in the job's folder below `attempts`: its journal is not the new one's.
 
+    The job's entry stays, too, so that the job is found wherever this process ends.
+
     Raises:
-        OSError: it cannot be moved.
+        UnreachableError: it cannot be moved.
     """
     folder = attempt.record.folder
-    place = folder / ATTEMPTS / str(attempt.number - 1)
-    place.mkdir(parents=True, mode=0o700)
-    # The entry comes last: without it nobody would find the rest.
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == registry.ENTRY):
-        if path.name not in (ATTEMPTS, CHECKPOINTS):
+    place = _place_of(attempt)
+    try:
+        place.mkdir(parents=True, mode=0o700)
+        shutil.copy2(folder / registry.ENTRY, place)
+        for path in _left_in(folder):
             path.rename(place / path.name)
+    except OSError as error:
+        raise UnreachableError(f"cannot move what the last attempt left in {folder}: {error}") from error
+
+
+def put_back(attempt: NextAttempt) -> None:
+    """Undo `set_aside` for an attempt that was refused, so that the job is again what it was."""
+    folder, place = attempt.record.folder, _place_of(attempt)
+    for path in _left_in(folder):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in list(place.iterdir()):
+        path.replace(folder / path.name)
+    place.rmdir()
+
+
+def _place_of(attempt: NextAttempt) -> Path:
+    """Return the folder for what the attempt before it has left."""
+    return attempt.record.folder / ATTEMPTS / str(attempt.number - 1)
+
+
+def _left_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name not in (ATTEMPTS, CHECKPOINTS, registry.ENTRY)]
 
 
 def link_checkpoints(folder: Path, path: str, name: str, uid: str) -> str:
