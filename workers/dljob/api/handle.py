@@ -335,7 +335,7 @@ def submit(
             go on with.
     """
     from dljob.runtime.backend.connect import JOIN_S, connect
-    from dljob.runtime.job.launch import new_uid
+    from dljob.runtime.job.launch import launch, new_uid
 
     refuse_unchosen(manifest)
     refuse_suspended(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
@@ -366,26 +366,13 @@ def submit(
         )
 
     entry = _claim_name(manifest.metadata.name, register, replace=replace, is_numbered=is_numbered)
-    return _launched(manifest, entry, attempts[0] if attempts else None, code_dir=code_dir, backend=backend)
-
-
-def _launched(
-    manifest: DLJobManifest,
-    entry: registry.RegistryEntry,
-    resumed: NextAttempt | None,
-    *,
-    code_dir: Path,
-    backend: str | None,
-) -> JobHandle:
-    """Start a registered job; one that is refused leaves nothing that looks as if it ran."""
-    from dljob.runtime.job.launch import launch
-
     metadata = manifest.metadata.model_copy(update={"name": entry.name})
     manifest = manifest.model_copy(update={"metadata": metadata})
     checkpoint = manifest.spec.checkpoint
-    path = checkpoint.path if entry.runner and checkpoint is not None else None
+    path = checkpoint.path if runner and checkpoint is not None else None
     if path and (obstacle := link_checkpoints(entry.folder, path, entry.name, entry.uid)):
         log.warning("checkpoints are in %s, not below checkpoint.path: %s", entry.folder / CHECKPOINTS, obstacle)
+    resumed = attempts[0] if attempts else None
     try:
         connection = launch(
             manifest,

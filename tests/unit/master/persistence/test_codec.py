@@ -18,7 +18,7 @@ from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
 from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.evolve import evolve
-from dljob.master.state.stalls import Stall
+from dljob.master.state.stalls import RootState, Stall
 from dljob.master.state.state import BudgetMark as Failure
 from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome, PeerSample, Reason
@@ -68,7 +68,7 @@ committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 publishers = st.lists(st.tuples(text, small), max_size=2).map(tuple)
 members = st.lists(st.tuples(st.sampled_from(["w", "t", "x"]), st.integers(0, 2)), max_size=3).map(tuple)
-stalls = st.builds(Stall, text, st.floats(0, 2e9), text, text, members, st.booleans())
+stalls = st.builds(Stall, text, st.floats(0, 2e9), text, text, members, st.sampled_from(RootState), st.booleans())
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text, text, st.booleans(), pairs),
     st.builds(

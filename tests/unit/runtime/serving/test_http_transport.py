@@ -28,6 +28,7 @@ class ToldMaster:
         self.lock = threading.Lock()
         self.waiting: list[Future[Any]] = []
         self.table = rows(*addresses)
+        self.feed = EndpointFeed(self)
 
     def ask(self, what: str, args: Any, _timeout_s: float) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -39,11 +40,14 @@ class ToldMaster:
         return answer
 
     def now(self, *addresses: str) -> None:
+        """Change the table, and wait until the feed has read it: its thread does so a moment after the answer."""
         with self.lock:
-            self.table = rows(*addresses)
+            old_table, self.table = self.table, rows(*addresses)
             waiting, self.waiting = self.waiting, []
         for answer in waiting:
             answer.set_result(self.table)
+        if self.feed._begun and old_table != self.table:
+            assert self.feed.wait(old_table, 10)
 
 
 def rows(*addresses: str) -> Any:
@@ -60,8 +64,7 @@ def rows(*addresses: str) -> Any:
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     def tell(*servers: CompletionServer | str) -> ToldMaster:
         master = ToldMaster(*(one if isinstance(one, str) else one.address for one in servers))
-        feed = EndpointFeed(master)
-        monkeypatch.setattr(module, "endpoints", lambda role: Endpoints(role, feed))
+        monkeypatch.setattr(module, "endpoints", lambda role: Endpoints(role, master.feed))
         return master
 
     return tell
