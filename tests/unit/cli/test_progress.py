@@ -81,6 +81,14 @@ def test_a_wait_for_room_says_what_is_missing_each_time_it_changes() -> None:
     assert view.update({**waiting, "message": "1 GPU is missing"}, [], 2.0) == ["[   2.0s] Pending: 1 GPU is missing"]
 
 
+def test_a_journal_that_cannot_be_written_is_told_at_once_though_the_phase_stays() -> None:
+    view = View("j")
+    assert view.update(status("Running"), [], 0.0) == ["[   0.0s] Running"]
+    stalled = {**status("Running", message="the journal cannot be written"), "reason": "JournalStalled"}
+    assert view.update(stalled, [], 1.0) == ["[   1.0s] Running: the journal cannot be written"]
+    assert view.update(stalled, [], 2.0) == []
+
+
 def test_restarts_are_told_with_level_cause_and_seconds() -> None:
     view = View("j", phase="Running")
     assert view.update(status("Recovering"), [RESTART], 5.0) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from dljob.cli import runner
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(runner, "_heard", -runner.ONCE_S)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
@@ -44,3 +45,14 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     runner.listen()
     with pytest.raises(runner.Interrupted):
         signal.raise_signal(signal.SIGHUP)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_stop_waits_for_no_answer_of_a_primemaster_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "STOP_S", 0.1)
+    waits = SimpleNamespace(command=lambda *_, **__: time.sleep(60.0))
+    handle = SimpleNamespace(name="full", connection=waits, record=SimpleNamespace(over=False))
+    stopped, began = object.__new__(runner.Runner), time.monotonic()
+    stopped._stop_job(handle, runner.Interrupted("SIGINT"))  # type: ignore[arg-type]
+    assert time.monotonic() - began < 30.0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -11,6 +11,7 @@ from dljob.cli.description import stall_lines
 from dljob.cli.output import standing
 from dljob.cli.terminal import unbroken
 from dljob.spec.status import TERMINAL
+from dljob.telemetry.reasons import JOURNAL_STALLED
 from dljob.telemetry.wording import level_words, seconds
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -112,8 +113,9 @@ class View:
     def _phase(self, status: Mapping[str, Any], now: float) -> list[str]:
         """Return a line for a change of phase, or for a new message of a waiting phase."""
         phase, message = str(status.get("phase", "")), str(status.get("message") or "")
-        # The phase stays Pending for as long as there is no capacity; what is missing changes, and is worth a line.
-        waiting = status.get("reason") == "NoRoom" and message != self.message
+        # The phase stays Pending for as long as there is no capacity, or Running while the journal takes nothing; what
+        # is missing changes, and is worth a line.
+        waiting = status.get("reason") in ("NoRoom", JOURNAL_STALLED) and message != self.message
         if phase == self.phase and not waiting:
             return []
         self.phase, self.message = phase, message

@@ -240,16 +240,20 @@ class Runner:
     def _stop_job(self, handle: JobHandle, interruption: Interrupted | None) -> None:
         """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
         self._has_stopped = True
+        # Also where PrimeMaster does not answer, as while the journal's disk hangs.
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, STOP_S)
         output.say_if_open(f"stopping {handle.name}; once more to kill it")
         self._stopped_by = SIGNALS.get(str(interruption), "its command, whose output nobody reads any more")
         try:
             handle.connection.command("stop", "job", by=self._stopped_by)
-            end = time.monotonic() + STOP_S
-            while not handle.record.over and time.monotonic() < end:
+            while not handle.record.over:
                 handle.connection.status(2**53, 0.5)  # a version that never comes: wait half a second
         # A second signal, or a PrimeMaster that is gone: leaving the Ray's context ends all its processes.
         except (Interrupted, UnreachableError):
             pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         if handle.record.over:
             output.say_if_open(f"job {handle.name} {outcome_line(handle.record.status())}")
 

@@ -202,7 +202,8 @@ VERDICTS: Mapping[str, Remedy] = {
     ),
     reasons.MACHINE_RESTARTED: Remedy(CauseKind.NODE, "run the job again"),
     reasons.JOURNAL_STALLED: Remedy(
-        CauseKind.NODE, "make room on that volume (df -h): until then nothing is decided, and no lost rank is restarted"
+        CauseKind.NODE,
+        "make room on that volume (df -h, dljob delete of old jobs): until then no lost rank is restarted; stop works",
     ),
     reasons.VOLUME_FULL: Remedy(
         CauseKind.NODE, "make room on that volume (df -h, dljob delete of old jobs), or set DLJOB_HOME to another one"

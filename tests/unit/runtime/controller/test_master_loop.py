@@ -505,6 +505,33 @@ async def test_heartbeats_on_a_full_volume_pile_up_no_events(world: World, monke
     assert (await ended(world))["phase"] == "Succeeded"
 
 
+@pytest.mark.parametrize("order_first", [True, False])
+async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, order_first: bool
+) -> None:
+    shell = world.master()
+    await until(running(shell))
+
+    def full(epoch: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shell.journal.store, "_append", full)
+    if not order_first:
+        (world.folder / "large.log").write_bytes(b"x" * (3 << 20))
+        version = shell.version
+        await world.backend.kill(await world.backend.lookup(FIRST))
+        await until(lambda: "worker/0 ended meanwhile; to free: " in shell.status().get("message", ""))
+        status = shell.status()
+        assert (status["reason"], status["phase"], status["version"] > version) == ("JournalStalled", "Running", True)
+        assert status["message"].startswith("the journal cannot be written: No space left on device (")
+        assert status["message"].endswith(f"to free: {world.folder}/large.log (3 MiB)")
+    shell.stop_without_journal()
+    async with asyncio.timeout(10):
+        await shell.offer(ev.Commanded("c1", "stop", "job", "me", 0))
+        end_all(world)
+        assert (await ended(world))["phase"] == "Stopped"
+
+
 async def test_a_volume_that_stays_full_ends_the_job_with_what_to_do(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

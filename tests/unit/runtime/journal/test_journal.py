@@ -225,6 +225,35 @@ async def test_a_volume_that_stays_full_breaks_the_journal_in_the_end(
     await mine.close()
 
 
+async def test_writes_that_are_ended_wait_for_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is to end is not kept by a full volume: not by a record, a snapshot, nor its new segment."""
+    mine = journal(tmp_path)
+    await mine.open()
+    await mine.commit([event(1)])
+
+    async def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mine.store, "append", full)
+        waiting = asyncio.create_task(mine.commit([event(2)]))
+        while not mine.stall:  # noqa: ASYNC110 - a moment
+            await asyncio.sleep(0.001)
+        mine.end_writes()
+        await waiting
+    assert (mine.stall, mine.snapshot_due(0)) == ("", False)
+    await mine.commit([event(3)])  # there is room again, but what follows a gap would mislead a successor
+    monkeypatch.setattr(mine, "_lines", journal_module.FEW + 1)
+    await mine.snapshot([event(4)])
+    assert mine.segment == mine._claimed == 1
+    other = journal(tmp_path)
+    await other.open()
+    with pytest.raises(FencedError):
+        await mine.commit([event(5)])
+    await mine.close()
+    assert await told(tmp_path) == [event(1)]
+
+
 async def test_a_master_that_is_fenced_waits_for_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     old, new = journal(tmp_path), journal(tmp_path)

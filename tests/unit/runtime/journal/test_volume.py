@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dljob.runtime.journal.stores import RESERVE, FileStore
-from dljob.runtime.journal.volume import ENOUGH, LEAST, reserve, volume_problem
+from dljob.runtime.journal.volume import ENOUGH, LEAST, WORTH_NAMING, largest_files, reserve, volume_problem
 
 MIB = 1 << 20
 
@@ -30,6 +30,20 @@ def test_a_volume_is_full_until_it_has_a_little_more_room(monkeypatch: pytest.Mo
     assert "is full" in volume_problem(place, known=True)
     seen(monkeypatch, ENOUGH)
     assert volume_problem(place, known=True) == ""
+
+
+def test_the_largest_files_of_a_volume_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = tmp_path / "job" / "logs"
+    logs.mkdir(parents=True)
+    for name, size in (("a.log", 2), ("b.log", 4), ("c.log", 1), ("d.log", 3)):
+        (logs / name).write_bytes(b"x" * size * MIB)
+    (logs / "small.log").write_bytes(b"x" * (WORTH_NAMING // 2))
+    said = largest_files([tmp_path / "job", tmp_path / "gone"], tmp_path)
+    assert said == f"{logs}/b.log (4 MiB), {logs}/d.log (3 MiB), {logs}/a.log (2 MiB)"
+    assert largest_files([tmp_path], Path("/proc")) == "", "what lies on another volume frees nothing there"
+    assert largest_files([tmp_path], tmp_path / "gone") == ""
+    seen(monkeypatch, 0)
+    assert volume_problem(tmp_path, known=False).endswith(f"; its largest files: {said}")
 
 
 def test_a_volume_without_inodes_or_that_can_only_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

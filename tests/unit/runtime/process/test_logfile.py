@@ -13,6 +13,7 @@ from dljob.runtime.process.logfile import redirect_output
 redirect_output(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
 print("x" * 100_000)
 sys.stderr.write("a line\\n")
+os.write(os.dup(1), b"of another descriptor\\n")
 sys.stdout.buffer.write(b"bytes\\n")
 sys.stdout.flush()
 sys.stdout.fileno(), sys.__stdout__.encoding
@@ -29,3 +30,9 @@ def test_what_the_disk_takes_is_in_the_log(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", CHILD, str(log)], check=True)
     assert log.read_text().splitlines()[-1] == "bytes"
     assert "a line" in log.read_text()
+
+
+def test_a_full_disk_is_an_error_for_files_of_the_users_own() -> None:
+    code = f"{CHILD}\nos.write(os.open('/dev/full', os.O_WRONLY), b'mine')"
+    done = subprocess.run([sys.executable, "-c", code, "/dev/null"], check=False, capture_output=True)
+    assert done.returncode == 1

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dljob.errors import DLJobError
@@ -56,7 +57,7 @@ from dljob.runtime.journal.kept_record import KeptRecord
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import JournalStore
 from dljob.runtime.journal.timeline import Timeline
-from dljob.runtime.journal.volume import volume_problem
+from dljob.runtime.journal.volume import largest_files, volume_problem
 from dljob.runtime.process.clock import JobClock, clock_sample
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
@@ -81,6 +82,8 @@ ATTACHED_AT_ONCE = 200
 PROGRESS_S, STATUS_EVERY_S = 1.0, 1.0
 CLOCKS_S, PASSED_S = 1.0, 600.0
 """Seconds between two looks at the machine's clocks, and for which the status shows what they said."""
+STALL_SHOWN_S, ENDED_NAMED = 2.0, 8
+"""Seconds between two looks at what waits for a journal that cannot be written, and ranks of it that are named."""
 VOLUME_S = 2.0
 """Seconds between two looks at the volume of the job's folder."""
 
@@ -111,14 +114,17 @@ class MasterLoop:
         self._node, self._alert_until = backend.here(), 0.0
         self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
-        self._unanswered: set[asyncio.Future[None]] = set()
+        self._unanswered: dict[asyncio.Future[None], tuple[ev.Event, ...]] = {}
+        """Events that are not journaled yet, by what their offers wait for."""
         self._over, self._ended_by = False, ""
         """Whether the loop has ended, so that events are refused; the error that ended it, empty at a regular end."""
         self._failure: BaseException | None = None
         self._count, self._clock = 0, JobClock()
         self._last, self._writing, self._progressed = 0.0, False, False
         # What a replay needs beside the spec; a master itself has it from its order.
-        self.journal.on_stall = self._show_stall
+        self.journal.on_stall = self._on_stall
+        self._stop_ordered, self._large_files = False, ""
+        """Whether a user has ordered the end; during a stall of the journal: what takes room on its volume."""
         self._facts = {"ownNodes": True} if setup.own_nodes else {}
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
@@ -162,11 +168,11 @@ class MasterLoop:
         for event in events[:-1]:
             self._inbox.put_nowait((event, None))
         self._inbox.put_nowait((events[-1], heard))
-        self._unanswered.add(heard)
+        self._unanswered[heard] = events
         try:
             await heard
         finally:
-            self._unanswered.discard(heard)
+            del self._unanswered[heard]
 
     def alert(self, seconds: float = 3.0) -> None:
         """List the nodes at once, and more often for `seconds`: a lost host may mean a lost node."""
@@ -473,7 +479,7 @@ class MasterLoop:
         own = {"progress": progress, "version": version, "masterNode": self._node}
         used = self.samples.resource_use()
         # A stall cannot be in the state: nothing is folded while it lasts.
-        stall = {"reason": reasons.JOURNAL_STALLED, "message": self.journal.stall} if self.journal.stall else {}
+        stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}
         return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {}), **stall}
 
     def _busy(self, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -499,15 +505,36 @@ class MasterLoop:
         await self.timeline.flush()
         self._dirty.set()
 
-    def _show_stall(self) -> None:
-        """Wake the clients that wait for a change: the journal cannot be written, and no event will wake them."""
+    def stop_without_journal(self) -> None:
+        """Let the job end by an order of a user that the journal may not take: a full volume delays no stop."""
+        self._stop_ordered = True
+        if self.journal.stall:
+            self.journal.end_writes()
 
-        async def wake() -> None:
-            self._count += 1
-            async with self.changed:
-                self.changed.notify_all()
+    def _on_stall(self) -> None:
+        """Show that the journal cannot be written: no event will wake the clients that wait for a change."""
+        if self._stop_ordered:
+            self.journal.end_writes()
+            return
+        folder, journal = self.setup.folder, Path(self.journal.store.where)
 
-        self.tasks.start("stall of the journal", wake(), nobody_waits)
+        async def show() -> None:
+            self._large_files = await asyncio.to_thread(largest_files, (folder, journal), journal)
+            while self.journal.stall and not self._over:
+                self._count += 1
+                async with self.changed:
+                    self.changed.notify_all()
+                await asyncio.sleep(STALL_SHOWN_S)  # ranks that end meanwhile are shown, too
+
+        self.tasks.start("stall of the journal", show(), nobody_waits)
+
+    def _stall_words(self) -> str:
+        """Return why nothing is decided now, what that means, and what to free."""
+        ends = (event for events in self._unanswered.values() for event in events)
+        ended = sorted({name for event in ends for name in _ended_ranks(event, self.state)})
+        lost = f"; {', '.join(ended[:ENDED_NAMED])} ended meanwhile" if ended else ""
+        free = f"; to free: {self._large_files}" if self._large_files else ""
+        return f"{self.journal.stall}: ranks run on, but none is restarted and no command is carried out{lost}{free}"
 
     async def _watch_clocks(self) -> None:
         """Report that the machine stood still, or that its clock was set; the status shows it for PASSED_S."""
@@ -652,6 +679,16 @@ class MasterLoop:
         note, shown = cut_short(self.state.verdict, error, left)
         self.timeline.add(note, self._now())
         await self._finish(shown)
+
+
+def _ended_ranks(event: ev.Event, state: JobState) -> list[str]:
+    """Return the ranks whose process has ended according to an event that is not folded yet."""
+    if isinstance(event, ev.RankEnded):
+        return [f"{event.role}/{event.rank}"]
+    if isinstance(event, ev.HostLost):
+        facts = state.job.roles[event.host.role]
+        return [f"{role}/{rank}" for role, rank in state.ranks if facts.host_of(rank) == event.host]
+    return []
 
 
 async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:

@@ -325,9 +325,14 @@ class MasterServer:
             return shell.timeline.after(after_seq)
 
     async def command(self, id: str, kind: str, target: str = "job", by: str = "") -> None:  # noqa: A002
-        """Take a command from outside: it is journaled when this returns, and an id that is sent twice acts once."""
+        """Take a command from outside: it is journaled when this returns, and an id that is sent twice acts once.
+
+        A stop is carried out though the volume of the journal is full.
+        """
         async with self._client() as shell:
             if shell.final is None:
+                if kind == "stop":
+                    shell.stop_without_journal()
                 # A scale command has role and size in one string (`rollout=8`): the call has one field for the target.
                 whom, _, count = target.partition("=") if kind == "scale" else (target, "", "")
                 await shell.offer(ev.Commanded(id, kind, whom, by, int(count) if count.isdecimal() else 0))

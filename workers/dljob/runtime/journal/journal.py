@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,6 +62,10 @@ class FencedError(DLJobError):
     """A later master has claimed the job: this one must stop at once."""
 
 
+class _WritesEndedError(Exception):
+    """This master writes no record any more: see `Journal.end_writes`."""
+
+
 class JournalBrokenError(DLJobError):
     """The journal cannot be written any more; acknowledged records are safe."""
 
@@ -100,6 +105,7 @@ class Journal:
         """Seconds that writes waited for room on a full volume; the reader sets it back to 0."""
         self.stall = ""
         """Why a write waits for room now; empty while none does."""
+        self._writes_ended = asyncio.Event()
         self.on_stall: Callable[[], None] = lambda: None
         """Called when a write begins to wait for room."""
         self._lines = self._bytes = 0
@@ -213,8 +219,17 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{self.store.where}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
 
+    def end_writes(self) -> None:
+        """Write no record any more, and wait for no room: the job is to end, and so needs no successor.
+
+        A master that dies before that end has a successor that knows nothing of the order: it must be given again.
+        """
+        self._writes_ended.set()
+
     async def commit(self, records: Sequence[Record], *, aside: bool = False) -> None:
         """Make records durable. With `aside` a thread encodes them, since they are many or large.
+
+        After `end_writes` it only looks for a later master.
 
         Raises:
             FencedError: A later master has the job; these records do not count.
@@ -223,9 +238,10 @@ class Journal:
         first = self._lines
         data = await asyncio.to_thread(_encoded, first, records) if aside else _encoded(first, records)
         # The look for a later claim comes after the write: a master that finds none was still the owner at the write.
-        await self._append(data, len(records))
-        self.since_snapshot += len(records)
-        self._bytes_since_snapshot += len(data)
+        with suppress(_WritesEndedError):
+            await self._append(data, len(records))
+            self.since_snapshot += len(records)
+            self._bytes_since_snapshot += len(data)
         await self._check_fence()
 
     def snapshot_due(self, records: int) -> bool:
@@ -233,6 +249,8 @@ class Journal:
 
         Not before they are as many as those of a snapshot: most of what is written would be snapshots.
         """
+        if self._writes_ended.is_set():
+            return False
         if self.since_snapshot >= records:
             return True
         return self._bytes_since_snapshot >= max(SNAPSHOT_BYTES, self._snapshot_bytes)
@@ -241,7 +259,10 @@ class Journal:
         """Write a snapshot, in a new segment unless this one is short; a replay starts from it."""
         # A short segment needs no successor: the snapshot at the start of an epoch would roll it at once.
         if self._lines > FEW:
-            await self._roll()
+            try:
+                await self._roll()
+            except _WritesEndedError:
+                return
         begin = self._bytes
         await self.commit(records, aside=len(records) > FEW)
         # Only after the commit: a snapshot that was not written must be tried again.
@@ -256,7 +277,12 @@ class Journal:
         """Continue in the next segment, claimed as a successor would claim it, so that only one of both has it."""
         prev, number = (_name(self.segment), self._bytes), self.segment + 1
         self._claimed = number  # before it exists: the guard thread must not take it for a successor's claim
-        if not await self._patiently(lambda: self.store.claim(number)):
+        try:
+            is_claimed = await self._patiently(lambda: self.store.claim(number))
+        except _WritesEndedError:
+            self._claimed = self.segment
+            raise
+        if not is_claimed:
             self._claimed = self.segment
             raise self._fenced()
         self.segment, self._lines, self._bytes = number, 0, 0
@@ -309,9 +335,16 @@ class Journal:
         self._bytes += len(data)
 
     async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Retry a write while the volume is full; any other error breaks the journal for good."""
+        """Retry a write while the volume is full; any other error breaks the journal for good.
+
+        Raises:
+            _WritesEndedError: `end_writes` was called, before or meanwhile.
+        """
         waited, pause = 0.0, FIRST_S
         while True:
+            if self._writes_ended.is_set():
+                self.stall = ""
+                raise _WritesEndedError
             try:
                 done = await write()
             except OSError as error:
@@ -319,13 +352,15 @@ class Journal:
                     raise self._cannot(error, waited) from error
                 if not waited:
                     log.error("%s is full: %s; ranks go on, PrimeMaster waits", self.store.where, error.strerror)
-                    self.stall = f"the volume of the journal takes nothing: {error.strerror} ({self.store.where})"
+                    self.stall = f"the journal cannot be written: {error.strerror} ({self.store.where})"
                     self.on_stall()
             else:
                 self.stalled_s += waited
                 self.stall = ""
                 return done
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._writes_ended.wait()
             waited, pause = waited + pause, min(2 * pause, MOST_S)
             if self.segment:  # a successor may have claimed the job while this master waited
                 await self._check_fence()

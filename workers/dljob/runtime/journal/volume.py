@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 LEAST, ENOUGH = 64 << 10, 1 << 20
 """Free bytes below which a volume counts as full, and from which it no longer does."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that pass once the volume has room again."""
+WORTH_NAMING = 1 << 20
+"""Bytes of a file from which it is named as one that could be removed."""
 _KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE of Linux."""
 
@@ -27,6 +31,22 @@ def reserve(fd: int, ahead: int) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     return libc.fallocate(fd, _KEEP_SIZE, info.st_size, ahead) == 0 or ctypes.get_errno() not in FULL
+
+
+def largest_files(folders: Sequence[Path], volume: Path, count: int = 3) -> str:
+    """Return which files below some folders take most of a volume, for messages; empty where none takes much."""
+    sizes: dict[str, int] = {}
+    with suppress(OSError):
+        device = volume.stat().st_dev
+        for folder in folders:
+            for place, _, names in os.walk(folder):
+                for name in names:
+                    with suppress(OSError):
+                        info = (path := Path(place, name)).lstat()
+                        if info.st_dev == device and info.st_blocks * 512 >= WORTH_NAMING:
+                            sizes[str(path)] = info.st_blocks * 512
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:count]
+    return ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
 
 
 def volume_problem(folder: Path, *, known: bool) -> str:
@@ -48,4 +68,6 @@ def volume_problem(folder: Path, *, known: bool) -> str:
         return ""
     size = seen.f_blocks * seen.f_frsize
     amounts = f"{free / 2**20:.1f} of {size / 2**20:.0f} MiB are free"
-    return f"the volume of {folder} is full ({amounts}): logs, events and checkpoints of the job are lost"
+    largest = largest_files([folder], folder)
+    taken = f"; its largest files: {largest}" if largest else ""
+    return f"the volume of {folder} is full ({amounts}): logs, events and checkpoints of the job are lost{taken}"

@@ -105,12 +105,31 @@ class LogStream(io.FileIO):
             return memoryview(data).nbytes
 
 
+_write = os.write
+_log: os.stat_result | None = None
+"""The log of this process's rank, from when it is behind stdout and stderr."""
+
+
+def _write_or_drop(fd: int, data: Any, /) -> int:
+    """Do as `os.write`, but drop what the disk of the rank's log refuses; files of the user's raise the error."""
+    try:
+        return _write(fd, data)
+    except OSError as error:
+        if error.errno not in LOST or _log is None or not os.path.samestat(os.fstat(fd), _log):
+            raise
+        return memoryview(data).nbytes
+
+
 def open_streams(*, is_unbuffered: bool = False) -> None:
-    """Let Python's stdout and stderr write to the log that is behind their descriptors.
+    """Let Python's stdout and stderr write to the log that is behind their descriptors, and `os.write` as they do.
 
     With `is_unbuffered` they do so as under `python -u`, with which torchrun starts scripts: dots that show a progress
     are there when they are printed.
     """
+    global _log  # noqa: PLW0603 - descriptors belong to the process
+    with contextlib.suppress(OSError):
+        _log = os.fstat(1)
+        os.write = _write_or_drop
     for name, fd in (("stdout", 1), ("stderr", 2)):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             before = getattr(sys, name)
