@@ -230,7 +230,7 @@ def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.Capt
     connection = FakeConnection(status("Pending"), status("Running"), status("Succeeded"))
     look = Looker()
     with live.screen("j") as shown:
-        final = watch.watch(connection, shown, look)  # pyright: ignore[reportArgumentType]
+        final = watch.watch(connection, shown, [look])  # pyright: ignore[reportArgumentType]
     assert final["phase"] == "Succeeded"
     assert look.seen == [("Pending", 1), ("Running", 1)]
     assert connection.asked == [(0, 0), (1, 1), (2, 2)]
@@ -241,7 +241,7 @@ def test_a_status_that_cannot_be_drawn_ends_no_watch(capsys: pytest.CaptureFixtu
     """Its exception would end the command, and with it the embedded Ray and the job."""
     connection = FakeConnection(status(step=1, loss=10**400), status(step=2, loss=nan), status("Succeeded"))
     with live.screen("j") as shown:
-        final = watch.watch(connection, shown, Looker())  # pyright: ignore[reportArgumentType]
+        final = watch.watch(connection, shown, [Looker()])  # pyright: ignore[reportArgumentType]
     assert final["phase"] == "Succeeded"
     said = capsys.readouterr().err
     assert "cannot be drawn; the job does not depend on that: OverflowError" in said

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dljob.api import registry
 from dljob.api.handle import check_code_dir, free_name, refuse_suspended
 from dljob.api.local.final_status import AbruptEnd, ray_end, write_end
+from dljob.api.local.lost_nodes import LostNodes
 from dljob.api.next_attempt import newest_step, next_attempt, offer
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
@@ -25,7 +26,7 @@ from dljob.telemetry.process_ends import describe_end
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Any
 
@@ -172,9 +173,11 @@ class Runner:
         )
         inflictor = self._inflictor(handle)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
-            look = None if inflictor is None else chaos.Looking(inflictor, shown.say)
+            participants: list[watch.WatchParticipant] = [LostNodes(ray, shown.say)]
+            if inflictor is not None:
+                participants.append(chaos.Looking(inflictor, shown.say))
             try:
-                status = self._watch(handle, shown, look)
+                status = self._watch(handle, shown, participants)
             finally:
                 if inflictor is not None:
                     # A fault may have paused processes; they must not stay so after the command.
@@ -183,10 +186,12 @@ class Runner:
         # A failed job counts first; a job that succeeded may still have reacted in another way than expected.
         return self.finish(handle, status, extra) or chaos.verdict(extra)
 
-    def _watch(self, handle: JobHandle, shown: Screen, look: watch.WatchParticipant | None = None) -> Mapping[str, Any]:
+    def _watch(
+        self, handle: JobHandle, shown: Screen, participants: Sequence[watch.WatchParticipant]
+    ) -> Mapping[str, Any]:
         """Watch the job to its end. A signal stops it while the display is open: ranks print in their handlers."""
         try:
-            return watch.watch(handle.connection, shown, look)
+            return watch.watch(handle.connection, shown, participants)
         except Interrupted as interruption:
             self._stop_job(handle, interruption)
             raise

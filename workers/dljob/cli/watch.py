@@ -32,12 +32,12 @@ POLL_S = 5.0
 """Longest wait for a status in seconds; a change ends it."""
 
 
-def watch(connection: Connection, screen: Screen, look: WatchParticipant | None = None) -> dict[str, Any]:
-    """Show the job until it is over, and return the final status; `look` gets every status and note."""
+def watch(connection: Connection, screen: Screen, participants: Sequence[WatchParticipant] = ()) -> dict[str, Any]:
+    """Show the job until it is over, and return the final status; each participant gets every status and note."""
     version, seq = 0, 0
     while True:
         # A participant may have to act before anything changes.
-        status = connection.status(version, POLL_S if look is None else min(POLL_S, look.patience()))
+        status = connection.status(version, min([POLL_S, *(participant.patience() for participant in participants)]))
         # After the status: once it is final, all notes up to the end are there.
         notes = connection.notes(seq)
         version = status.get("version", version)
@@ -46,8 +46,8 @@ def watch(connection: Connection, screen: Screen, look: WatchParticipant | None 
         if status.get("phase") in TERMINAL:
             _drawn(screen.end, status)
             return status
-        if look is not None:
-            look(status, notes)
+        for participant in participants:
+            participant(status, notes)
 
 
 def _drawn(draw: Callable[..., None], *what: object) -> None:

@@ -55,8 +55,8 @@ FAULTS: Mapping[str, Remedy] = {
         CauseKind.NODE,
         "look at the pod and its node: kubectl describe pod POD, kubectl logs --previous POD, kubectl describe node"
         " NODE",
-        "see who ended it: the machine's kernel log (dmesg) or its other users; on the Ray of dljob run no other node"
-        " comes: stop the job, then run it again",
+        "see who ended it: the machine's kernel log (dmesg) or its other users; on the Ray of dljob run another raylet"
+        " takes its place where ranks need it",
     ),
     "NodeFrozen": Remedy(
         CauseKind.NODE,

@@ -14,6 +14,7 @@ still run then are stopped in order, with a last checkpoint, unless they were su
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.api.local.lost_nodes import LostNodes
 from dljob.errors import DLJobError, UnreachableError
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from dljob.runtime.backend.machine import EmbeddedNode
     from dljob.spec.model import DLJobManifest
     from dljob.telemetry.process_ends import ProcessEnd
+
+log = logging.getLogger(__package__)
 
 STOP_S = 20.0
 """Longest time, in seconds, for jobs to stop before their Ray ends, the same as after Ctrl-C of `dljob run`."""
@@ -64,6 +68,7 @@ class LocalJobs:
     """How the GCS or the head's raylet ended, with which all of its Ray ends."""
     ends: list[tuple[LocalJob, AbruptEnd]] = field(default_factory=list[tuple[LocalJob, "AbruptEnd"]])
     """How the jobs ended that ran when their Ray ended."""
+    lost_nodes: LostNodes | None = None
 
     def submit(self, order: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
         """Start a job and return its uid and number of machines.
@@ -110,6 +115,7 @@ class LocalJobs:
         self.idle = [node for node in self.idle if not any(node is one for one in taken)]
         if self.ray is None:
             self.ray = stack.enter_context(EmbeddedRay(missing, on_death=self.deaths.append))
+            self.lost_nodes = LostNodes(self.ray, log.warning)
         elif missing:
             self.ray.add(missing)
         return self.ray, taken + missing
@@ -122,6 +128,8 @@ class LocalJobs:
         for job in [job for job, record in records if record.over or not record.folder.is_dir()]:
             self.jobs.remove(job)
             self.idle += job.nodes
+        if self.lost_nodes is not None:
+            self.lost_nodes.look(job.handle.record.status() for job in self.jobs)
 
     def write_ends(self) -> None:
         """Write the final status of jobs whose Ray has ended. Call it when nothing of that Ray is left."""

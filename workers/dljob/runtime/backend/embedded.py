@@ -76,6 +76,8 @@ class _Watched(NamedTuple):
     pid: int
     pidfd: int
     logs: Path
+    planned: EmbeddedNode | None
+    """What its node was started for; None: the head."""
 
 
 class EmbeddedRay:
@@ -107,6 +109,8 @@ class EmbeddedRay:
         self._saved: dict[str, str | None] = {}
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._wake: tuple[int, int] | None = None
+        self.lost_nodes: list[EmbeddedNode] = []
+        """Nodes whose raylet has ended, and which were not replaced."""
         self._watched: queue.SimpleQueue[_Watched] = queue.SimpleQueue()
         """Processes whose end the watching thread does not wait for yet."""
         self._processes = ray_processes.ProcessFile(Path())
@@ -193,6 +197,17 @@ class EmbeddedRay:
             self._saved.setdefault(name, os.environ.pop(name))
         with _quicker(self.folder, self):
             self._start_nodes(nodes, first=first, wanted=len(nodes))
+
+    def replace_lost_nodes(self) -> None:
+        """Start a node in place of each whose raylet has ended.
+
+        Raises:
+            UnreachableError: One did not start; it and those behind it stay in `lost_nodes`.
+        """
+        # One by one: those that have started are not lost any more.
+        while self.lost_nodes:
+            self.add(self.lost_nodes[:1])
+            del self.lost_nodes[0]
 
     def environment(self) -> tuple[tuple[str, str], ...]:
         """Return the variables by which another process of this user reaches this Ray."""
@@ -314,7 +329,7 @@ class EmbeddedRay:
         _LOCAL.env = {"RAY_memory_monitor_refresh_ms": "0"}
         # No CPUs and no devices: only planned nodes carry ranks.
         params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
-        self._add_node(_HEAD, ray_private.start_head(params, serves))
+        self._add_node(_HEAD, ray_private.start_head(params, serves), None)
         self.address = self._head.gcs_address
         self.log_dir = Path(self._head.get_logs_dir_path())
 
@@ -332,7 +347,7 @@ class EmbeddedRay:
             resources=resources,
             labels={**node.labels, NODE_NAME: node.name},
         )
-        self._add_node(node.name, ray_private.start_node(params))
+        self._add_node(node.name, ray_private.start_node(params), node)
 
     def _fail(self, what: str) -> None:
         cause = f": {self._errors[0]}" if self._errors else ""
@@ -344,7 +359,7 @@ class EmbeddedRay:
 
     # --- end
 
-    def _add_node(self, name: str, node: Any) -> None:
+    def _add_node(self, name: str, node: Any, planned: EmbeddedNode | None) -> None:
         """Keep a node that was started, and have the ends of its processes noticed."""
         self._made.append(node)
         logs = Path(node.get_logs_dir_path())
@@ -353,7 +368,7 @@ class EmbeddedRay:
                 pid = info.process.pid
                 self._processes.add_start(program, name, pid)
                 # A pidfd shows the end of a process without collecting its exit status.
-                self._watched.put(_Watched(program, name, pid, os.pidfd_open(pid), logs))
+                self._watched.put(_Watched(program, name, pid, os.pidfd_open(pid), logs, planned))
         if self._wake:
             os.write(self._wake[1], b".")
 
@@ -384,11 +399,13 @@ class EmbeddedRay:
         thread.start()
 
     def _note_end(self, process: _Watched) -> None:
-        program, node, pid, pidfd, logs = process
+        program, node, pid, pidfd, logs, planned = process
         end = ray_processes.read_end(program, node, pidfd, pid, logs)
         os.close(pidfd)
         self._processes.add_end(end)
-        if node == _HEAD and self._on_death:
+        if planned is not None:
+            self.lost_nodes.append(planned)
+        elif self._on_death:
             self._on_death(end)
 
     def _reap(self) -> None:
