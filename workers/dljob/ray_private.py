@@ -386,6 +386,19 @@ def when_threads_are_known(then: Callable[[], None]) -> None:
     utils.set_omp_num_threads_if_unset = known
 
 
+def when_registered(then: Callable[[], None]) -> None:
+    """Call a function once this worker has registered with its raylet. No public name."""
+    from ray._private import worker
+
+    own = worker.connect
+
+    def connect(*args: Any, **more: Any) -> None:
+        own(*args, **more)
+        then()
+
+    worker.connect = connect
+
+
 # -- collective groups: the public `init_collective_group` meets at an actor of its own, which outlives a lost member
 
 

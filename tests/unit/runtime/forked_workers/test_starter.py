@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,57 @@ def test_template_that_was_killed_is_started_again(tmp_path: Path, monkeypatch: 
     assert len(begun) == 1
 
 
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, *ends: bytes | OSError, parents: Iterator[int] | None = None
+) -> tuple[int | None, int]:
+    """Run workers of servers that say these words and close; return the exit code and the number of workers asked."""
+    left = list(ends)
+
+    def reach(*_: object) -> socket.socket:
+        if isinstance(said := left.pop(0), OSError):
+            raise said
+        mine, other = socket.socketpair()
+        with other:
+            other.sendall(said)
+        return mine
+
+    monkeypatch.setattr(starter, "reach", reach)
+    monkeypatch.setattr(os, "getppid", lambda: next(parents) if parents else 77)
+    code = starter.run_forked("/folder", (["x"], ENV))
+    return code, len(ends) - len(left)
+
+
+KILLED = bytes([128 + 9])
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "workers"),
+    [
+        ([b"yr" + bytes([7])], 7, 1),
+        ([b"yr"], 1, 1),  # the server was killed, and later the worker
+        ([b"yr" + KILLED], 137, 1),
+        ([b"r"], 1, 1),  # the server was killed between the fork and its answer
+        ([b"y" + bytes([3])], 3, 1),  # it has ended by itself, as it would again
+        ([b"", b"yr\0"], 0, 2),  # the server was killed before it forked
+        ([ConnectionResetError(), ConnectionRefusedError(), b"yr\0"], 0, 3),
+        ([b"y", b"yr\0"], 0, 2),  # both were killed while the worker started
+        ([b"y" + KILLED, b"yr\0"], 0, 2),
+        ([b"y", b"y", b"y" + KILLED], None, 3),  # Ray may be luckier
+        ([TimeoutError()], None, 1),
+        ([b"n", b"n", b"n"], None, 3),
+    ],
+)
+def test_worker_that_is_killed_before_its_raylet_knows_it_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, ends: list[bytes | OSError], code: int | None, workers: int
+) -> None:
+    """The raylet would wait for it for a minute, and each restart of a rank on that node behind it."""
+    assert run_with(monkeypatch, *ends) == (code, workers)
+
+
+def test_starter_whose_raylet_has_ended_starts_no_other_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_with(monkeypatch, b"y", parents=iter([77, 1])) == (1, 1)
+
+
 def test_slow_template_holds_up_no_worker_of_another_environment(tmp_path: Path) -> None:
     other = {**ENV, "A": "1"}
     slow = starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77))
@@ -179,7 +231,7 @@ def test_template_or_server_that_hangs_is_replaced(
     for env in (ENV, {"HOME": "/root"}):
         path = starter.socket_of(str(tmp_path), env, 77)
         with starter.listening(path):
-            assert starter.granted(str(tmp_path), (["x"], ENV)) is None
+            assert starter.run_forked(str(tmp_path), (["x"], ENV)) is None
             assert Path(path).exists() == is_left
         Path(path).unlink(missing_ok=True)
 

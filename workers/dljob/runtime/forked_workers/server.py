@@ -65,7 +65,13 @@ ENDS, ENDS_BYTES = ".ends", 1 << 16
 begins anew."""
 TITLE, IDLE = b"ray::", b"ray::IDLE"
 """How the command of a worker begins once it is Ray's; and until it has its first task, registered or not."""
-YES, UNFIT, SERVER, CLEAN = b"y", ".unfit", "server", "clean"  # as in `starter`, which this program does not import
+YES, REGISTERED, UNFIT, SERVER, CLEAN = (
+    b"y",
+    b"r",
+    ".unfit",
+    "server",
+    "clean",
+)  # as in `starter`, which this program does not import
 _SCORE = "oom_score_adj"
 
 
@@ -409,9 +415,16 @@ def become(start: Start, path: str, raylet: int, changed: Mapping[str, Change]) 
     if (drawn := sys.modules.get("numpy.random")) is not None:
         drawn.seed()
     ray_private.when_threads_are_known(set_threads)
+    ray_private.when_registered(lambda: tell_registered(start.held))
     sys.argv = start.argv
     sys.path.insert(0, os.fspath(Path(start.argv[0]).parent))
     runpy.run_path(start.argv[0], run_name="__main__")
+
+
+def tell_registered(connection: int) -> None:
+    """Tell the starter of this worker that its raylet knows it; the starter may have been killed."""
+    with contextlib.suppress(OSError):
+        os.write(connection, REGISTERED)
 
 
 def become_clean(start: Start, changed: Mapping[str, Change]) -> None:

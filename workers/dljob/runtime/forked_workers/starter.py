@@ -4,6 +4,8 @@ Run as `python -I -S starter.py FOLDER setup_worker.py default_worker.py ARGUMEN
 library, and little of it: it is started for each worker. The raylet knows a worker by the pid with which that
 registers, so it ends the worker itself; if it ends this process instead, the server sees the connection close, and ends
 the worker. If this process is killed before its worker has registered, the server lets the worker do so all the same.
+If the server or the worker is killed before that, this process has another one forked: the raylet would wait for the
+first one for a minute.
 
 There is a server for each environment, as libraries read variables when they are imported: also Ray, which reads
 RAY_JOB_ID. A template forks it, which is there for all jobs of an environment that is else the same. Whatever no server
@@ -46,8 +48,14 @@ IMPORT_S = 120.0
 IDLE_S = 30.0
 """Seconds without a child after which either ends."""
 YES = b"y"
+REGISTERED = b"r"
+"""What a worker says once its raylet knows it: a death before that is no news to the raylet."""
+TRIES = 3
+"""Most workers that are forked one after the other for a start, where each is killed before it has registered."""
 WORKER, SERVER, CLEAN = "worker", "server", "clean"
 """What is asked for: a worker, the server of a job, or a process without Ray (`clean_process`)."""
+SIGNALLED = 128
+"""An exit code above it tells a signal, as a shell tells it."""
 UNFIT = ".unfit"
 """What is appended to a server's path for the file by which it says that it must not fork."""
 
@@ -197,7 +205,10 @@ def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> No
         _start(made, template, common, raylet)
 
     with from_template(template, ([path], env), start, SERVER) as line:
-        if said(line, template) != YES:
+        answer = said(line, template)
+        if not answer:
+            raise ConnectionResetError("the template was killed")
+        if answer != YES:
             raise OSError("the template forks no server")
 
 
@@ -271,15 +282,44 @@ def _start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> 
     os.waitpid(child, 0)
 
 
-def granted(folder: str, request: Request) -> socket.socket | None:
-    """Have a worker forked; return the connection, or None where no server does it."""
+def run_forked(folder: str, request: Request) -> int | None:
+    """Have a worker forked and wait for its end; return its exit code, or None where Ray is to start it itself.
+
+    A server or worker that is killed before the worker has registered is replaced, at most TRIES times.
+    """
     raylet = os.getppid()
-    try:
-        line = reach(folder, request, raylet)
-        answer = said(line, socket_of(folder, request[1], raylet))
-    except OSError:  # no room for a socket, or a server that does not answer in time
-        return None
-    return line if answer == YES else None
+    for _ in range(TRIES):
+        try:
+            line = reach(folder, request, raylet)
+            answer = said(line, socket_of(folder, request[1], raylet))
+        except ConnectionError:  # the server, or its template, was killed
+            continue
+        except OSError:  # no room for a socket, or a server that does not answer in time
+            return None
+        with line:
+            # A server may be killed between the fork and its answer: then the first word is the worker's.
+            if answer in (YES, REGISTERED):
+                is_registered, code = wait_for_end(line, is_registered=answer == REGISTERED)
+                is_killed = code is None or code > SIGNALLED
+                if is_registered or not is_killed or os.getppid() != raylet:
+                    return 1 if code is None else code
+    return None
+
+
+def wait_for_end(line: socket.socket, *, is_registered: bool) -> tuple[bool, int | None]:
+    """Wait for a worker's end; return whether it had registered, and its exit code: None where its server was killed.
+
+    The worker holds the connection, too, so that it closes behind both of them.
+    """
+    line.settimeout(None)
+    while True:
+        try:
+            word = line.recv(1)
+        except OSError:
+            word = b""
+        if word != REGISTERED or is_registered:
+            return is_registered, word[0] if word else None
+        is_registered = True
 
 
 def open_standard_files() -> None:
@@ -295,14 +335,8 @@ def main(folder: str, words: list[str]) -> None:
     """Have a worker forked, and end with its exit code; else become it, as Ray does."""
     open_standard_files()
     request = request_of(words, dict(os.environ), sys.executable)
-    if request is not None and (line := granted(folder, request)) is not None:
-        line.settimeout(None)
-        try:
-            code = line.recv(1)
-        except OSError:
-            code = b""
-        # Without a code the server was killed, and the worker has ended since: it holds the connection, too.
-        os._exit(code[0] if code else 1)
+    if request is not None and (code := run_forked(folder, request)) is not None:
+        os._exit(code)
     os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - no shell wanted
 
 
