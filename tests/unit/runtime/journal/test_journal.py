@@ -202,8 +202,11 @@ async def test_a_claim_whose_look_for_a_later_one_fails_says_which_journal_it_is
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(mine.store, "superseded", fails)
-    with pytest.raises(JournalBrokenError, match=f"the journal in {tmp_path}.* cannot be written: Input/output error"):
+    with pytest.raises(
+        JournalBrokenError, match=f"the journal in {tmp_path}.* cannot be written: Input/output error"
+    ) as caught:
         await mine.claim(1)
+    assert "dmesg" in str(caught.value.hint)
     assert mine.epoch == 0
 
 

@@ -50,7 +50,8 @@ SNAPSHOT_BYTES = 16 * 2**20
 standby as well as a new master, holds all records behind the last snapshot in memory, and several times as large."""
 FULL_S = 600.0
 """Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
-HINT = "make room there, or set spec.master.journal.path"
+ROOM_HINT = "make room there, or set spec.master.journal.path"
+DISK_HINT = "see what the kernel says of that disk (dmesg), or set spec.master.journal.path to another volume"
 READ_HINT = "see that it is mounted, and that the user of Ray's workers may read and write it: ls -ld"
 FIRST_S, MOST_S = 0.05, 5.0
 """Backoff on a full volume in seconds: the first pause, and the longest."""
@@ -110,7 +111,7 @@ class Journal:
         """Called when a write begins to wait for room."""
         self._lines = self._bytes = 0
         """Lines and bytes of the segment that is written."""
-        self._broken = ""
+        self._broken = self._broken_hint = ""
         self._scans: dict[int, Scan] = {}
         """The last scan of each segment, kept while this master follows another one."""
 
@@ -322,7 +323,7 @@ class Journal:
 
     def _check_broken(self) -> None:
         if self._broken:
-            raise JournalBrokenError(self._broken, hint=HINT)
+            raise JournalBrokenError(self._broken, hint=self._broken_hint)
 
     def _fenced(self) -> FencedError:
         return FencedError(f"epoch {self.epoch} is over: a later master has claimed the job")
@@ -368,7 +369,8 @@ class Journal:
     def _cannot(self, error: OSError, waited: float) -> JournalBrokenError:
         full = f" (for {waited:.0f} s)" if waited else ""
         self._broken = f"the journal in {self.store.where} cannot be written: {error.strerror or error}{full}"
-        return JournalBrokenError(self._broken, hint=HINT)
+        self._broken_hint = ROOM_HINT if error.errno in FULL else DISK_HINT
+        return JournalBrokenError(self._broken, hint=self._broken_hint)
 
     async def close(self) -> None:
         """Close the store."""
