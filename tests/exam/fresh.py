@@ -35,7 +35,7 @@ expression that is waited for in the command's output, where all lines of ranks 
     shell("ip link set eth0 down", after=...)  a command in the user's folder, as root, in a network and mounts of its
                                                own: eth0 and lo are a laptop's, and nothing reaches the machine
     TARGET  a rank ("default/1", "trainer/0"), "command" (dljob run itself), "PrimeMaster", "raylet" (where ranks run),
-            "head raylet", "gcs", "host" (of a rank), "node agent", "light agent", "fork server", "everything"
+            "head raylet", "gcs", "host" (of a rank), "node agent", "fork server", "everything"
     before="..."  a command of the shell before the job starts
 
 `disk="20m"` mounts a file system of that size at ./disk; `home="disk"` keeps job folders there.

@@ -145,18 +145,6 @@ CAUSES = (
         says=("SIGTERM|signal 15",),
     ),
     Cause(
-        name="light-agent-killed",
-        group="Ray's parts",
-        program=STEPPING,
-        roles=ONE_RANK,
-        acts=(kill("light agent", after="step 10"),),
-        kind="NodeLost|Killed",
-        whom="agent|raylet",
-        says=("agent",),
-        ends=False,
-        limit_s=60,
-    ),
-    Cause(
         name="node-agent-killed",
         group="nothing wrong",
         program=STEPPING,

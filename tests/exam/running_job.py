@@ -48,7 +48,6 @@ PARTS = {
     "gcs": ("gcs/gcs_server",),
     "host": ("ray::", "Host"),
     "node agent": ("ray::NodeAgent",),
-    "light agent": ("light_agent.py", "/n1/"),
     "fork server": ("forked_workers/server.py",),
 }
 """Part -> words that its command line has."""

@@ -77,13 +77,13 @@ def inside(node: int) -> Iterator[None]:
     """Start Ray's processes of this block in a node's network namespace, without Ray's dashboard agents."""
     from ray._private import services
 
-    from dljob.runtime.backend.embedded import with_light_agent
+    from dljob.runtime.backend.embedded import without_agent
 
     start = services.start_ray_process
 
     def entered(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
-        light = with_light_agent(command) if process_type == "raylet" else command
-        return start(["nsenter", f"--net=/run/netns/node{node}", *light], process_type, *args, **more)
+        alone = without_agent(command) if process_type == "raylet" else command
+        return start(["nsenter", f"--net=/run/netns/node{node}", *alone], process_type, *args, **more)
 
     services.start_ray_process = entered
     try:

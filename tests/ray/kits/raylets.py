@@ -14,7 +14,7 @@ from typing import Any
 
 from patience import patience
 
-from dljob.runtime.backend.embedded import with_light_agent
+from dljob.runtime.backend.embedded import without_agent
 from dljob.runtime.forked_workers.first_template import start_raylet
 
 
@@ -29,7 +29,7 @@ class RayHere:
         self._forks = Path(tempfile.mkdtemp(prefix="forks-"))
         self._cluster = Cluster(shutdown_at_exit=True)
         # No test reads the output of Ray's log monitors, which use as much CPU as a raylet.
-        with _light_agents(self._forks):
+        with _without_agents(self._forks):
             self._cluster.add_node(
                 num_cpus=0, include_dashboard=False, include_log_monitor=False, object_store_memory=80 << 20
             )
@@ -47,7 +47,7 @@ class RayHere:
     def add_node(self, **options: Any) -> Any:
         """Add a raylet of 4 CPUs; `node_id` of the result is its id."""
         node = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_log_monitor": False}
-        with _light_agents(self._forks):
+        with _without_agents(self._forks):
             return self._cluster.add_node(**{**node, **options})
 
     def kill_raylet(self, node: Any) -> None:
@@ -79,7 +79,7 @@ class RayHere:
 
 
 @contextmanager
-def _light_agents(forks: Path) -> Generator[None]:
+def _without_agents(forks: Path) -> Generator[None]:
     """Start nodes as `dljob run` does: without Ray's dashboard agents, and with workers that are forked.
 
     Tests that need an agent have a Ray of their own (head_kit.py, gateway_kit.py).
@@ -91,8 +91,8 @@ def _light_agents(forks: Path) -> Generator[None]:
     def lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type != "raylet":
             return start(command, process_type, *args, **more)
-        light = with_light_agent(command)
-        return start_raylet(lambda forking: start(forking, process_type, *args, **more), light, forks)
+        alone = without_agent(command)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), alone, forks)
 
     services.start_ray_process = lighter
     try:

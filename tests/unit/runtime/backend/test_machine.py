@@ -18,7 +18,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, MachineGroup
 from dljob.runtime.backend import embedded, machine
-from dljob.runtime.backend.embedded import EmbeddedRay
+from dljob.runtime.backend.embedded import EmbeddedRay, without_agent
 from dljob.runtime.backend.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
 from dljob.runtime.process import environment
 
@@ -257,3 +257,13 @@ def test_a_machine_without_a_writable_folder_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(UnreachableError, match=r"no folder for Ray's files: .*: Permission denied\n.*TMPDIR"):
         machine.scratch_folder()
+
+
+def test_a_raylet_starts_no_agent_and_finds_its_ports(tmp_path: Path) -> None:
+    words = ["raylet", f"--session_dir={tmp_path}", "--node_id=a1", "--dashboard_agent_command=python agent.py --x=1"]
+    assert without_agent(words) == [*words[:3], "--dashboard_agent_command= "]
+    ports = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert ports == dict.fromkeys(
+        ("metrics_agent_port_a1", "metrics_export_port_a1", "dashboard_agent_listen_port_a1"), "-1"
+    )
+    assert without_agent(words[:2]) == words[:2], "of another Ray"

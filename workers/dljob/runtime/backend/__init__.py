@@ -2,5 +2,5 @@
 
 In reading order: `interface`, `ray_backend`, `ray_keys`, `ray_tables`, `ray_drivers`, `masters` (which PrimeMaster
 commands), `connect` (join a running Ray);
-`embedded` starts a Ray on this machine, with `machine`, `sweeper` and `light_agent`.
+`embedded` starts a Ray on this machine, with `machine` and `sweeper`.
 """

@@ -6,8 +6,8 @@ Each of Ray's processes leads a session of its own. A signal to the runner's pro
 `timeout`, systemd, Slurm) therefore reaches the runner alone, which stops the job in order.
 
 Source: ray/_private/{node,services}.py, 2.60. Three things differ from `ray start`, so that Ray is up in 2 s instead of
-12: there is no API server, a stand-in replaces the dashboard agents (`light_agent.py`), and nodes wait only for the
-head's GCS, not for its raylet. And its workers are forked (`forked_workers`).
+12: there is no API server, raylets have no dashboard agents (`without_agent`), and nodes wait only for the head's GCS,
+not for its raylet. And its workers are forked (`forked_workers`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
 from dljob.linux.process_limit import RAISE, reached_limit
 from dljob.plan.labels import NODE_NAME
-from dljob.runtime.backend import light_agent, ray_processes, sweeper
+from dljob.runtime.backend import ray_processes, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
 from dljob.runtime.forked_workers.first_template import start_raylet
 from dljob.telemetry.process_ends import ProcessEnd
@@ -43,6 +43,7 @@ log = logging.getLogger(__package__)
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
 """Seconds for all nodes together to start."""
+_AGENT = "--dashboard_agent_command="
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _ENV = {
     "RAY_AUTH_MODE": "token",
@@ -429,8 +430,8 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
         if process_type != "raylet":
             return start(command, process_type, *args, **more)
         more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
-        light = with_light_agent(command)
-        return start_raylet(lambda forking: start(forking, process_type, *args, **more), light, embedded.forks)
+        alone = without_agent(command)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), alone, embedded.forks)
 
     def head_at_once(*_: Any, **__: Any) -> list[Any]:
         return [
@@ -441,15 +442,21 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
         yield
 
 
-def with_light_agent(command: list[str]) -> list[str]:
-    """Put the stand-in for the dashboard agent into a raylet's command; unchanged if the command looks unfamiliar."""
+def without_agent(command: list[str]) -> list[str]:
+    """Return a raylet's command with which it starts no dashboard agent; unchanged if the command looks unfamiliar.
+
+    An agent costs 2 CPU seconds and 130 MB per raylet, nothing uses it here, and its death would end the raylet. A
+    raylet refuses an empty command and starts none for a blank (src/ray/raylet/{main,node_manager}.cc, 2.60). It waits
+    for the files in which an agent writes its ports: -1 is what Ray's agent writes if Ray is installed without
+    `default` (ray/dashboard/agent.py).
+    """
     given = dict(word.lstrip("-").split("=", 1) for word in command if word.startswith("--") and "=" in word)
     # Another Ray may have another command line: its own agent costs more, but it works.
     if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():
         return command
-    files = [f"{given['session_dir']}/{name}_{given['node_id']}" for name in _PORT_FILES]
-    agent = subprocess.list2cmdline([sys.executable, "-I", "-S", light_agent.__file__, *files])
-    return [f"--dashboard_agent_command={agent}" if w.startswith("--dashboard_agent_command=") else w for w in command]
+    for name in _PORT_FILES:
+        Path(given["session_dir"], f"{name}_{given['node_id']}").write_text("-1")
+    return [f"{_AGENT} " if word.startswith(_AGENT) else word for word in command]
 
 
 def _tail(folder: Path, lines: int = 5) -> str:
