@@ -620,3 +620,42 @@ def test_a_job_does_not_fail_for_want_of_room_while_a_fleet_gives_it():
         look(world)
         assert world.state.phase is not Phase.FAILED
     assert ready(world) == {0, 1}
+
+
+def test_a_smaller_role_waits_for_a_rank_that_a_restart_drains():
+    server = {"entrypoint": {"module": "serve"}, "drain": {"timeoutSeconds": 60}}
+    world = fleet(role={**SMALL, **server})
+    world.hold = True
+    killed = len(world.of(act.KillHost))
+    world.send(ev.Commanded("again", "restart", "e", "somebody"))
+    assert {own.phase for (role, _), own in world.state.ranks.items() if role == "e"} == {RankPhase.STOPPING}
+    own = leaving(world)
+    assert (own.size, own.leaving, stops(world)) == (3, (2,), []), "it is asked already"
+    assert len(world.of(act.KillHost)) == killed
+    assert world.state.units["e/2"].node
+    world.settle()
+    assert (world.state.sizes["e"].size, world.state.sizes["e"].leaving) == (2, ())
+
+
+def test_a_rank_that_gives_its_room_to_a_lost_unit_finishes_its_calls_first():
+    world_role = {"name": "b", "type": "Elastic", "replicas": 1, "minReplicas": 1, "maxReplicas": 2, **SMALL}
+    driver = {"name": "d", "resources": {"cpu": "0.01"}}
+    world = boot(4, {"type": "Actor", "driver": False, **SMALL}, world_role, driver, extra=nodes(20, cpus=1)[19:])
+    lose(world, "e/0")
+    lose(world, "b/0")
+    world.hold = True
+    killed = len(world.of(act.KillHost))
+    for _ in range(50):
+        if world.state.sizes["e"].leaving:
+            break
+        world.tick()
+    (gives,) = {1, 2}.intersection(world.state.sizes["e"].leaving)
+    assert [order.ranks for order in stops(world)] == [(gives,)]
+    assert (world.state.sizes["e"].size, len(world.of(act.KillHost))) == (3, killed)
+    for _ in range(50):
+        world.settle()
+        if ready(world, "b"):
+            break
+        world.send(ev.NodesSeen(world.seen()))
+        world.tick()
+    assert (ready(world, "b"), ready(world)) == ({0}, {1, 2} - {gives})

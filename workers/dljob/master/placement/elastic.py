@@ -187,9 +187,17 @@ def _shrink(d: StateTransaction) -> None:
     if isinstance(found, Refusal):
         _give_room(d, lacking)
         return
+    why = d.search.why or "its lost nodes have no replacement"
+    if leavers := [role for role in lacking if _leaves(d, role, found.sizes[role], why)]:
+        # All look for room again as soon as the ranks have left that give it to them.
+        last = max(d.sizes[role].leave_by or d.now for role in leavers)
+        for role in lacking:
+            own = d.sizes[role]
+            _put(d, role, evolve(own, shrink_at=own.leave_by if role in leavers else last))
+        return
     for role in lacking:
         _put(d, role, _after_loss(d, role, d.sizes[role]))
-    resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
+    resizing.resize(d, found, why, anew=True)
 
 
 def _give_room(d: StateTransaction, lacking: Sequence[str]) -> None:

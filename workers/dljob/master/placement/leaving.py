@@ -26,15 +26,21 @@ LEAVES = "Leaves"
 def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by: float = math.inf) -> bool:
     """Ask those of the ranks that work to finish and end; return whether any has to be waited for.
 
+    A rank that a restart has asked to end is waited for, too: a server among them drains.
+
     `by`: when they are gone in any case (unix seconds).
     """
     facts = d.facts(role)
     asked: dict[HostId, list[int]] = {}
+    is_ending = False
     for rank in ranks:
-        host = facts.host_of(rank)
-        if d.ranks[role, rank].phase is RankPhase.READY and d.hosts[host].phase is HostPhase.READY:
+        host, phase = facts.host_of(rank), d.ranks[role, rank].phase
+        if d.hosts[host].phase is not HostPhase.READY:
+            continue
+        if phase is RankPhase.READY:
             asked.setdefault(host, []).append(rank)
-    if not asked:
+        is_ending = is_ending or phase is RankPhase.STOPPING
+    if not (asked or is_ending):
         return False
     leave_by = min(by, d.now + limits.FINISH_S + limits.STOP_S + facts.plan.drain_s)
     d.sizes = d.sizes.set(role, evolve(d.sizes[role], leaving=tuple(ranks), leave_by=leave_by))

@@ -116,8 +116,11 @@ def _restarts(before: JobState, event: RankEnded, after: JobState) -> Iterator[s
 
 
 def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
-    """No deadline ends a server that drains sooner than its drain allows."""
-    freed = any(isinstance(action, Release) for action in step.actions)
+    """No deadline ends a server that drains sooner than its drain allows.
+
+    A job that fails is released at once, whatever its ranks are at.
+    """
+    freed = before.verdict is not None and any(isinstance(action, Release) for action in step.actions)
     killed = {action.host for action in step.actions if isinstance(action, KillHost)}
     for (role, rank, incarnation), (first, _) in w.asked.items():
         host = before.job.roles[role].host_of(rank)
