@@ -64,7 +64,12 @@ def test_a_suspended_job_saves_and_resumes_with_its_edited_spec(
 ) -> None:
     """The operator is killed while the job stops, while it is suspended, and after it was resumed."""
     it = Job(plane, namespace)
-    plane.apply({**job("j", activeDeadlineSeconds=86400), "metadata": {"name": "j", "namespace": namespace}})
+    plane.apply(
+        {
+            **job("j", activeDeadlineSeconds=86400, checkpoint={"path": "/ckpt"}),
+            "metadata": {"name": "j", "namespace": namespace},
+        }
+    )
     first, uid = begun(plane, namespace, head, 1)
     job_uid = uid.replace("-", "")
     head.stub.tails["worker/0"] = "step 120\n"
@@ -101,9 +106,19 @@ def test_a_suspended_job_saves_and_resumes_with_its_edited_spec(
     assert "--carried" in shlex.split(head.stub.posted[1]["entrypoint"])
     assert it.status["startTime"] > began
     assert it.status["restarts"] == {"process": 2, "cluster": 0}
+    head.do(lambda: head.stub.say(job_uid, phase="Failed", reason="UserErrorRepeats", restarts=COUNTS, carry=CARRY))
+    until(lambda: it.status["phase"] == "Failed", "it ends")
+    until(lambda: it.left("rayclusters") == [], "its machines are given back")
+
+    # A failed job goes on when somebody resumes it.
+    plane.kubectl("annotate", "dljob", "j", "-n", namespace, "dljob.io/resume=1")
+    third, _ = begun(plane, namespace, head, 3)
+    _, carried = it.handed(third)
+    assert (carried["attempt"], carried["newBudgets"]) == (2, True)
+    assert (it.status["restartsTotal"], condition(it.body, "Failed")) == (0, {})
     head.do(lambda: head.stub.say(job_uid, phase="Succeeded", restarts=COUNTS))
     until(lambda: it.status["phase"] == "Succeeded", "it ends")
-    assert [one["submission_id"].rpartition("-")[2] for one in head.stub.posted] == ["1", "2"]
+    assert [one["submission_id"].rpartition("-")[2] for one in head.stub.posted] == ["1", "2", "3"]
     assert "Suspended" not in {one["type"] for one in it.status["conditions"]}
 
 

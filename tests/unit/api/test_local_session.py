@@ -65,6 +65,21 @@ def test_submit_brings_a_ray_where_there_is_none(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err == ""
 
 
+def test_a_job_goes_on_with_the_newest_or_a_named_one_and_not_on_a_running_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[Any] = []
+
+    def ask(_ray: object, order: dict[str, Any]) -> dict[str, Any]:
+        orders.append(order["resume"])
+        return {"uid": "b" * 32}
+
+    monkeypatch.setattr(session.LocalRay, "_ask", ask)
+    for resume in (False, True, "b"):
+        job().submit("b", blocking=False, resume=resume)
+    assert orders == [None, "", "b"]
+    with pytest.raises(UsageError, match="this one goes to a running Ray"):
+        job().submit("b", address="h:1", resume=True)
+
+
 def test_an_exit_that_ends_a_running_job_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     job().submit("a", blocking=False)
     (ray,) = session._hosts

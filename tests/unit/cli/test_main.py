@@ -69,7 +69,7 @@ def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
         (["submit", "f.yaml", "-k", "--address", "h:1"], "submit to one place", "--kubernetes"),
         (["submit", "f.yaml", "--address", "h:1", "--no-upload"], "--upload and --no-upload are for Kubernetes", ""),
         (["run", "f.yaml", "--stop-on-interrupt"], "for a run on Kubernetes", "add --kubernetes"),
-        (["run", "f.yaml", "-k", "--pretend", "NPU=8"], "--faults, --pretend and --resume", ""),
+        (["run", "f.yaml", "-k", "--pretend", "NPU=8"], "--faults and --pretend", ""),
         (["submit", "f.yaml", "-k", "--quiet"], "--quiet and --roles are for submit --wait --address", ""),
         (["status", "j", "-A"], "--all-namespaces is for the list", ""),
         (["plan", "f.yaml", "-o", "xml"], "xml", "see dljob plan --help"),
@@ -322,6 +322,7 @@ def test_a_torchrun_line_has_the_threads_of_its_command(
     ("words", "message", "hint"),
     [
         ("--to there train.py", "--to there: unknown target", "--to local, --to kubernetes"),
+        ("--to h:1 --resume train.py", "--resume: not for --to HOST:PORT", ""),
         ("--image x --no-upload train.py", "--image, --no-upload: for --to kubernetes", ""),
         ("--nproc-pernode 2 train.py", "unrecognized arguments: --nproc-pernode", "Did you mean --nproc-per-node?"),
         ("train.p", "there is no train.p in", "-m for a module"),

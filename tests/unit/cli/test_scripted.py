@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dljob.api import handle as handles
+from dljob.api import torchrun_line
 from dljob.api.torchrun_console import Chosen, Console
 from dljob.cli import output, scripted, watch
 from dljob.cli.rank_output import EVERYTHING, NOTHING
@@ -171,6 +172,20 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     assert "saved at step 7\n" in (captured.out if kind is scripted.LocalRunner else captured.err)
     job.connection = None
     assert here._stop(interruption.value) == 130, "it is not stopped twice"
+
+
+@pytest.mark.parametrize(
+    ("words", "resume", "is_numbered"),
+    [(["train.py"], None, True), (["--resume", "train.py"], "", False), (["--name=x", "train.py"], None, False)],
+)
+def test_a_job_that_goes_on_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], resume: str | None, *, is_numbered: bool
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(Runner, "__init__", lambda *_, **named: given.update(named))
+    runner = scripted.LocalRunner(None, Console(1), torchrun_line.read(words, {}))  # type: ignore[arg-type]
+    assert (given["resume"], given["is_numbered"]) == (resume, is_numbered)
+    assert runner._can_resume, "what it says of --resume after Ctrl-C holds"
 
 
 @pytest.mark.parametrize("when", ["at once", "while watching"])

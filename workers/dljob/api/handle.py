@@ -263,7 +263,7 @@ class JobHandle(ShownJob):
         del wait
         return UsageError(
             f"{verb}() of job {self.name}: only Kubernetes suspends and resumes jobs",
-            hint="stop() saves a checkpoint; dljob run with --resume goes on from it",
+            hint="stop() saves a checkpoint; submit(resume=True), or dljob run with --resume, goes on from it",
         )
 
     def _has_ended(self) -> bool:

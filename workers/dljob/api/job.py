@@ -73,6 +73,7 @@ class DLJob:
         to: Place = "ray",
         detach: bool = False,
         replace: bool = False,
+        resume: bool | str = False,
         namespace: str | None = None,
         context: str | None = None,
     ) -> int: ...
@@ -86,6 +87,7 @@ class DLJob:
         to: Literal["ray"] = "ray",
         detach: bool = False,
         replace: bool = False,
+        resume: bool | str = False,
     ) -> JobHandle: ...
     @overload
     def submit(
@@ -95,6 +97,7 @@ class DLJob:
         blocking: Literal[False],
         to: Literal["kubernetes"],
         replace: bool = False,
+        resume: bool | str = False,
         namespace: str | None = None,
         context: str | None = None,
     ) -> KubernetesJob: ...
@@ -108,6 +111,7 @@ class DLJob:
         to: Place = "ray",
         detach: bool = False,
         replace: bool = False,
+        resume: bool | str = False,
         namespace: str | None = None,
         context: str | None = None,
     ) -> int | JobHandle | KubernetesJob: ...
@@ -120,6 +124,7 @@ class DLJob:
         to: Place = "ray",
         detach: bool = False,
         replace: bool = False,
+        resume: bool | str = False,
         namespace: str | None = None,
         context: str | None = None,
     ) -> int | JobHandle | KubernetesJob:
@@ -140,6 +145,8 @@ class DLJob:
             to: "ray" or "kubernetes".
             detach: let the job outlive this process on this machine, as it does on a cluster.
             replace: stop a running job of the same name first.
+            resume: go on from the newest checkpoint of the job of this name that was stopped, that failed or that was
+                killed last; a string: of the one with this uid, or the beginning of it.
             namespace: Kubernetes namespace, over the draft's.
             context: context of the kubeconfig.
 
@@ -152,13 +159,14 @@ class DLJob:
         """
         if to not in ("ray", "kubernetes"):
             raise UsageError(f"submit(to={to!r}): unknown target", hint='to="ray" or to="kubernetes"')
+        which = (resume if isinstance(resume, str) else "") if resume or resume == "" else None
         if to == "kubernetes":
             if address is not None:
                 raise UsageError("submit(address=...) is for to='ray'", hint="the kubeconfig says where the cluster is")
             from dljob.api.kubernetes.handle import submit_job
             from dljob.api.kubernetes.submit import GivenJob
 
-            given = GivenJob(self.manifest(name), self._code_dir(), replace=replace)
+            given = GivenJob(self.manifest(name), self._code_dir(), replace=replace, resume=which)
             made = submit_job(given, namespace=namespace, context=context)
             return made.wait_code() if blocking else made
         if namespace is not None or context is not None:
@@ -167,7 +175,7 @@ class DLJob:
 
         manifest, folder = self.manifest(name), self._code_dir()
         return submit_here(
-            manifest, address=address, code_dir=folder, blocking=blocking, detach=detach, replace=replace
+            manifest, address=address, code_dir=folder, blocking=blocking, detach=detach, replace=replace, resume=which
         )
 
     def _code_dir(self) -> Path:

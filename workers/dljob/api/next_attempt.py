@@ -16,8 +16,7 @@ from dljob.logs import archive
 
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 """Folders of a job's folder that stay where they are: what earlier attempts left, and what ranks saved."""
-_COUNTS = ("restarts", "roles", "marks")
-"""What is not handed on of an attempt's state: who resumes a job has looked at it, and its budgets begin anew."""
+RESUME = "--resume (resume= in Python)"
 
 
 class NextAttempt(NamedTuple):
@@ -46,10 +45,10 @@ def next_attempt(name: str, job: str = "") -> NextAttempt:
     if not (record.over or record.stale):
         raise UsageError(f"{who} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
     if record.status().get("phase") == "Succeeded":
-        raise UsageError(f"{who} has succeeded: nothing is left to go on with", hint="run it without --resume")
+        raise UsageError(f"{who} has succeeded: nothing is left to go on with", hint=f"run it without {RESUME}")
     step = newest_step(record.folder)
     if step is None:
-        raise UsageError(f"{who} has no complete checkpoint", hint="run it without --resume: it begins at its start")
+        raise UsageError(f"{who} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
     number = 2 + len(list((record.folder / ATTEMPTS).glob("*")))
     return NextAttempt(record, number, step, _carried(record, number - 1))
 
@@ -69,8 +68,8 @@ def _carried(record: RegistryEntry, attempt: int) -> str:
     state = nested(status, "carry")
     if "v" not in state:
         return ""
-    handed_on = {key: value for key, value in state.items() if key not in _COUNTS}
-    return json.dumps({"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": handed_on})
+    handed_on = {"job": record.uid, "attempt": attempt, "step": status.get("step"), "state": state, "newBudgets": True}
+    return json.dumps(handed_on)
 
 
 def set_aside(attempt: NextAttempt) -> None:

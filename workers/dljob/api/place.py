@@ -18,7 +18,14 @@ log = logging.getLogger(__package__)
 
 
 def submit_here(
-    manifest: DLJobManifest, *, address: str | None, code_dir: Path, blocking: bool, detach: bool, replace: bool
+    manifest: DLJobManifest,
+    *,
+    address: str | None,
+    code_dir: Path,
+    blocking: bool,
+    detach: bool,
+    replace: bool,
+    resume: str | None = None,
 ) -> int | JobHandle:
     """Run a job for `DLJob.submit`: return its handle, or with `blocking` its exit code."""
     from dljob.runtime.backend.connect import reachable
@@ -26,12 +33,17 @@ def submit_here(
     # 1. An explicit address, or a Ray that this process has joined or RAY_ADDRESS names; but within
     # `with dljob.local()` that block's Ray comes first.
     if address is not None or (not session.inside() and reachable(None)):
+        if resume is not None:
+            raise UsageError(
+                "submit(resume=...) is for a job on a Ray of its own, and this one goes to a running Ray",
+                hint="leave out the address and RAY_ADDRESS, or submit it in `with dljob.local():`",
+            )
         made = handles.submit(manifest, address=address, code_dir=code_dir, replace=replace)
         return _end(made) if blocking else made
     # 2. An embedded Ray. Check before it starts: that takes seconds.
     check_here(manifest, code_dir)
     ray = session.current()
-    made = handles.handle_of(ray.submit(manifest, code_dir=code_dir, keep=detach, replace=replace))
+    made = handles.handle_of(ray.submit(manifest, code_dir=code_dir, keep=detach, replace=replace, resume=resume))
     if not blocking:
         return made
     code = _end(made)

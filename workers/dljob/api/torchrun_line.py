@@ -102,6 +102,13 @@ OURS = (
         help="name of the job; default: --rdzv-id, else the script's name (a second run at once: train-2)",
         env=False,
     ),
+    Argument(
+        "resume",
+        default=False,
+        flag=True,
+        help="go on from the newest checkpoint of the job of this name that was stopped, failed or was killed",
+        env=False,
+    ),
     Argument("accelerator", help="devices of a rank: GPU, NPU, GPU=2, GPU=0.5, none", env=False),
     Argument("image", help="runtime image, on Kubernetes", env=False),
     Argument("no-upload", default=False, flag=True, help="do not upload: the image has the code", env=False),

@@ -93,6 +93,7 @@ def cluster_job(
     changes: Overrides = UNCHANGED,
     backend: str | None = None,
     replace: bool = False,
+    resume: str | None = None,
 ) -> GivenJob:
     """Read the job of a file for a cluster, and find its problems before any cluster is asked.
 
@@ -108,7 +109,7 @@ def cluster_job(
     plan(manifest)
     # -sig: editors on Windows begin a file with a byte-order mark.
     source = JobFile.read(str(file), file.read_text(encoding="utf-8-sig"))
-    return GivenJob(manifest, folder_of(file, manifest), upload, source, replace)
+    return GivenJob(manifest, folder_of(file, manifest), upload, source, replace, resume)
 
 
 def with_resources(manifest: DLJobManifest) -> DLJobManifest:

@@ -51,7 +51,7 @@ COMMANDS = {
     "restart": "Restart a running job, one of its roles, or one rank.",
     "scale": "Change the number of ranks of a running job's role, within minReplicas and maxReplicas.",
     "suspend": "Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.",
-    "resume": "Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.",
+    "resume": "Resume a job that is suspended, was stopped or failed, on new machines, from its last checkpoint.",
     "stop": "Stop a running job; its journal, logs and checkpoints stay in its folder.",
     "chaos": "Inject the faults of a file into a running job, and report its reaction to each.",
     "checkpoint": "List or verify checkpoints, or export one for other tools; no running job is needed.",

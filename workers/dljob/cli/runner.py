@@ -62,8 +62,8 @@ class RayDied(BaseException):
 class Runner:
     """One `dljob run`."""
 
-    _can_resume = True
-    """Whether its command line has `--resume`."""
+    _can_resume: ClassVar[bool] = True
+    """Whether it goes on with an ended job: its command line takes `--resume`."""
 
     imports_code: ClassVar[bool] = True
     """Whether Ray's workers import user code."""

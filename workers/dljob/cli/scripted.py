@@ -202,13 +202,15 @@ def _shares_stderr() -> bool:
 class LocalRunner(Runner):
     """Runner on an embedded Ray."""
 
-    _can_resume = False
     # A module of the user's folder would take the place of one that Ray or dljob imports.
     imports_code = False
 
     def __init__(self, manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> None:
         # `Lined` shows the ranks' lines, on stdout.
-        super().__init__(manifest, Path.cwd(), shown=NOTHING, replace=None, is_numbered=has_derived_name(line))
+        # A job that goes on keeps its name.
+        is_numbered = has_derived_name(line) and not line.resume
+        resume = "" if line.resume else None
+        super().__init__(manifest, Path.cwd(), shown=NOTHING, replace=None, is_numbered=is_numbered, resume=resume)
         self._console, self._log_dir = console, line.log_dir
         self._stdin: Path | None = None
         """The link to this command's stdin, if ranks inherit that."""
@@ -325,7 +327,8 @@ def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
 
     where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
     # None: the code is uploaded unless the spec names a place of it (`code_for`).
-    what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None)
+    resume = "" if line.resume else None
+    what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None, resume=resume)
     return run(what, where, "json", stop_on_interrupt=False)
 
 

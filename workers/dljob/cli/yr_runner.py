@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class YrRunner(Runner):
     """One `dljob run` without a Ray."""
 
+    _can_resume = False
+
     def __init__(
         self,
         manifest: DLJobManifest,

@@ -18,6 +18,7 @@ from dljob.reconcile.policies import (
     leaving,
     machines,
     resources,
+    resuming,
     services,
     stopping,
     suspending,
@@ -69,6 +70,7 @@ POLICIES: tuple[Policy, ...] = (
     submission,
     # From here on PrimeMaster runs the job. Orders of users come before what the operator wants itself.
     commands.restart,
+    resuming.ignore,
     commands.checkpoint,
     elastic.scale,
     # PrimeMaster gets the cause of a pod's end while the pod's annotations still name the Ray node that it was.
@@ -132,6 +134,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
 def _rest(case: ReconcileContext) -> PolicyDecision:
     return (
         services.remove(case)
+        or resuming.resume(case)
         or leaving.release(case)
         or machines.force(case)
         or attempts.strays(case)

@@ -286,7 +286,7 @@ class DLJobSpec(Model):
     """Persists the state of Ray's head (GCS), so that losing the head restarts only the head on Kubernetes; left out:
     a lost head ends the attempt, and the next attempt resumes from the last checkpoint. A laptop ignores it."""
     checkpoint: Checkpoint | None = None
-    """Storage of checkpoints. On a laptop path and claim are ignored: `dljob.checkpoint` saves in the job's folder."""
+    """Storage of checkpoints. A laptop ignores the claim, and saves in the job's folder if it cannot write the path."""
     progress_metrics: Annotated[tuple[MetricName, ...], Field(max_length=16, json_schema_extra=SET)] = ()
     """Names of metrics of `progress(step, NAME=...)` that Prometheus, TensorBoard files and installed metric sinks get:
     the values of the first driver role, from its lowest rank that reports them."""

@@ -22,7 +22,7 @@ _PHASE = (
 )
 """The description of the phase for `kubectl explain`: a sentence for each of `PHASES`."""
 TERMINAL = ("Succeeded", "Failed", "Stopped")
-"""The phases that a job never leaves."""
+"""The phases in which a job has ended. It leaves the last two only when somebody resumes it."""
 LEVELS = ("inProcess", "process", "roleGroup", "role", "job", "node", "master", "cluster")
 
 COLUMNS: tuple[Schema, ...] = (

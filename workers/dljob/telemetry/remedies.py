@@ -165,7 +165,7 @@ _PLACE = re.compile(r" at (\S+:\d+ in [\w<>.]+)|\(at ([^()]*?:\d+ in [\w<>.]+)\)
 VERDICTS: Mapping[str, Remedy] = {
     reasons.STOPPED: Remedy(
         CauseKind.STOPPED,
-        "the job was stopped, which ends it, and did not fail; to go on later, suspend it: dljob suspend, dljob resume",
+        "the job was stopped, and did not fail; with checkpoint.path, dljob resume goes on from its last checkpoint",
         "the job was stopped, and did not fail; the same dljob run with --resume goes on from its last checkpoint",
     ),
     reasons.SUSPENDED: Remedy(CauseKind.STOPPED, "dljob resume continues it from its last checkpoint"),

@@ -17,7 +17,8 @@ from fake_kube import FakeKube, add_event, add_head, add_job, add_saved_logs, lo
 from hello_job import JOB
 
 from dljob.cli import main, output
-from dljob.kube.api import CONFIG_MAPS, DLJOBS
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, ApiError
+from dljob.reconcile.state import names
 
 
 @pytest.fixture
@@ -542,6 +543,81 @@ def test_a_job_built_in_python_is_submitted_to_kubernetes(
         job.submit("two", to="kubernetes", address="h:1")
     with pytest.raises(UsageError, match="slurm"):
         job.submit("two", to="slurm")  # type: ignore[arg-type]
+
+
+def resumes(kube: FakeKube) -> None:
+    """The operator takes an order to resume, and the job ends at once."""
+
+    def take(job: dict[str, Any]) -> None:
+        at = job["metadata"].get("annotations", {}).get(names.RESUME)
+        entry = {"kind": "resume", "at": at}
+        if at and job["status"].get("lastCommands") != [entry]:
+            kube.update(job["metadata"]["name"], lastCommands=[entry], attempt=2, phase="Succeeded")
+
+    kube.on_patch = take
+
+
+@pytest.mark.parametrize("uid", ["", "=0000"])
+def test_run_with_resume_goes_on_with_the_file_s_spec_and_code(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str], uid: str
+) -> None:
+    job = add_job(kube, phase="Failed")
+    old = {**job["spec"], "priorityClassName": "gone", "code": {"configMap": "old", "workingDir": "x"}}
+    kube.put(DLJOBS, {**job, "spec": old})
+    resumes(kube)
+    assert main.run(["run", str(file), "-k", f"--resume{uid}"]) == 0
+    assert "attempt 2 of job hello in namespace team goes on from its last checkpoint" in capsys.readouterr().err
+    made, code = only(kube, "dljobs"), only(kube, "configmaps")
+    assert made["metadata"]["uid"] == job["metadata"]["uid"]
+    assert made["spec"]["code"] == {"configMap": code["metadata"]["name"]}
+    assert "priorityClassName" not in made["spec"]
+    assert code["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "flags", "words"),
+    [
+        ("Running", ["--resume"], "has not ended: Running"),
+        ("Succeeded", ["--resume"], "has succeeded"),
+        ("Failed", ["--resume=ffff"], "no job 'ffff': job hello in namespace team has uid"),
+        ("Failed", ["--resume", "--replace"], "--replace deletes the job that --resume goes on with"),
+        ("Failed", [], "go on with it (--resume, or resume=True)"),
+        (None, ["--resume"], "no job 'hello' in namespace team"),
+    ],
+)
+def test_a_job_that_cannot_go_on_is_refused_before_anything_is_sent(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str], *, phase: str | None, flags: list[str], words: str
+) -> None:
+    before = {} if phase is None else add_job(kube, phase=phase)
+    assert main.run(["run", str(file), "-k", *flags]) in (2, 3)
+    assert words in capsys.readouterr().err
+    assert [(kind, body) for (kind, _, _), body in kube.objects.items()] == ([("dljobs", before)] if before else [])
+
+
+def test_a_change_that_the_server_refuses_is_told_with_its_words(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_job(kube, phase="Failed")
+
+    def refuse(_job: dict[str, Any]) -> None:
+        raise ApiError(422, "Invalid", "spec: roles cannot change while the job runs; suspend it first")
+
+    kube.on_patch = refuse
+    assert main.run(["run", str(file), "-k", "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot go on with this file: spec: roles cannot change" in said
+    assert "--replace" in said
+
+
+def test_a_job_built_in_python_goes_on(kube: FakeKube, tmp_path: Path) -> None:
+    from dljob import DLJobBuilder
+
+    add_job(kube, phase="Stopped")
+    resumes(kube)
+    job = DLJobBuilder().role("worker").run("hello.main").total(2).end().build()
+    job.spec["runtimeEnv"] = {"working_dir": "https://example.test/code.zip"}
+    assert job.submit("hello", to="kubernetes", resume=True) == 0
+    assert only(kube, "dljobs")["status"]["attempt"] == 2
 
 
 async def test_a_script_may_ask_from_inside_an_event_loop(kube: FakeKube) -> None:

@@ -113,7 +113,7 @@ def test_an_older_crd_that_drops_the_field_is_told_of(kube: FakeKube, dljob: Run
 
 @pytest.mark.parametrize(
     ("verb", "said", "here"),
-    [("suspend", "suspended", "dljob stop hello"), ("resume", "resumed", "dljob run FILE starts it again")],
+    [("suspend", "suspended", "dljob stop hello"), ("resume", "resumed", "dljob run FILE --resume")],
 )
 def test_a_laptop_has_nothing_to_give_back(verb: str, said: str, here: str, kube: FakeKube, dljob: Run) -> None:
     code, _, err = dljob(verb, "hello")
@@ -165,3 +165,34 @@ def test_logs_of_a_suspended_attempt_are_not_taken_for_those_of_the_next(kube: F
     assert (code != 0, "step 120" in out) == (True, False)
     kube.one(CONFIG_MAPS, names.logs_map("hello"))["metadata"]["labels"] = {names.ATTEMPT: "2"}
     assert "step 120" in dljob("logs", "hello", "-k")[1]
+
+
+def operator_resumes(kube: FakeKube, state: str = "Sent", message: str = "", phase: str = "Running") -> None:
+    """Answer orders to resume as the operator does."""
+
+    def answer(job: dict[str, Any]) -> None:
+        at = job["metadata"].get("annotations", {}).get(names.RESUME)
+        entry = {"kind": "resume", "at": at, "state": state, "message": message}
+        if at and job["status"].get("lastCommands") != [entry]:
+            changes = {"phase": phase, "attempt": 2} if state == "Sent" else {}
+            kube.update(job["metadata"]["name"], lastCommands=[entry], **changes)
+
+    kube.on_patch = answer
+
+
+@pytest.mark.parametrize("phase", ["Stopped", "Failed"])
+def test_resume_goes_on_with_a_job_that_was_stopped_or_failed(phase: str, kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase=phase)
+    kube.put(DLJOBS, {**job, "metadata": {**job["metadata"], "annotations": {names.STOP: "then", "mine": "1"}}})
+    operator_resumes(kube)
+    code, _, err = dljob("resume", "hello", "-k", "--wait")
+    assert (code, "job hello in namespace team runs" in err) == (0, True)
+    annotations = kube.one(DLJOBS, "hello")["metadata"]["annotations"]
+    assert annotations.keys() == {names.RESUME, "mine"}, "the order that stopped it would stop it again"
+
+
+def test_resume_tells_what_the_operator_refuses(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Failed")
+    operator_resumes(kube, "Refused", "it has no complete checkpoint")
+    code, _, err = dljob("resume", "hello", "-k")
+    assert (code, "resume refused: it has no complete checkpoint" in err) == (2, True)

@@ -75,6 +75,15 @@ def test_a_budget_that_was_used_up_is_used_up_in_the_next_attempt():
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
 
 
+def test_a_resumed_job_begins_with_new_budgets():
+    text = json.dumps({**json.loads(handed(worn().state)), "newBudgets": True})
+    world = following(SPARING, text)
+    assert dict(world.state.restarts) == {}
+    world.end("w", 0, error(step=1))
+    world.settle()
+    assert (world.state.phase, dict(world.state.restarts)) == (Phase.RUNNING, {"Process": 1})
+
+
 def test_a_second_attempt_hands_on_the_restarts_of_both_attempts():
     world = following(SPARING, handed(worn().state))
     world.end("w", 0, error("KeyError", step=1))

@@ -366,7 +366,7 @@ class KubernetesJob(ShownJob):
         return self._switch(suspension.halted if wait else None, on=True)
 
     def resume(self, *, wait: bool = False) -> Suspension:
-        """Resume a suspended job from its last checkpoint, with its spec as it is now.
+        """Resume a job that is suspended, was stopped or failed, from its last checkpoint, with its spec as it is now.
 
         Args:
             wait: return only when it runs or has ended.
@@ -375,11 +375,16 @@ class KubernetesJob(ShownJob):
 
     def _switch(self, until: Callable[[Kube, Json], Awaitable[Json]] | None, *, on: bool) -> Suspension:
         async def give(kube: Kube, job: Json) -> Suspension:
-            made = await suspension.suspend(kube, job, on=on)
+            was_halted = suspension.is_suspended(job)
+            if not on and jobs.phase_of(job) in ("Stopped", "Failed"):
+                await orders.order(kube, job, "resume", say=self._remark)
+                made, was_halted = await self._now(kube), True
+            else:
+                made = await suspension.suspend(kube, job, on=on)
             if until is not None:
                 made = await until(kube, made)
             # By the DLJob of the look-up, which shows the state before this call.
-            return Suspension(suspension.is_suspended(job), _status(made))
+            return Suspension(was_halted, _status(made))
 
         return self._about(give)
 

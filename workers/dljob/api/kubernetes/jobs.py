@@ -144,8 +144,8 @@ def passing(status: int) -> bool:
     return status in (0, 429) or status >= 500
 
 
-async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
-    """Yield the job now and after every change, until it has ended.
+async def changes(kube: Kube, job: Json, *, until_end: bool = True) -> AsyncGenerator[Json]:
+    """Yield the job now and after every change, until it has ended, or for ever.
 
     Raises:
         NotFoundError: the job was deleted.
@@ -166,7 +166,7 @@ async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
                     if kind == "DELETED" or found["metadata"]["uid"] != meta["uid"]:
                         raise NotFoundError(f"job {place_of(job)} was deleted")
                     yield found
-                    if ended(found):
+                    if until_end and ended(found):
                         return
         except ApiError as error:
             away += POLL_S

@@ -99,5 +99,7 @@ def _problem(path: str, message: str, source: JobFile | None) -> Problem:
 
 def namesake(job: str, namespace: str, phase: str = "") -> UsageError:
     """Return the error for a taken name."""
-    hint = f"replace it (--replace, or replace=True), take another name, or kubectl delete dljob {job} -n {namespace}"
+    going_on = "go on with it (--resume, or resume=True), " if phase in ("Stopped", "Failed") else ""
+    delete = f"kubectl delete dljob {job} -n {namespace}"
+    hint = f"{going_on}replace it (--replace, or replace=True), take another name, or {delete}"
     return UsageError(f"there is a job {job} in namespace {namespace}{f', {phase}' if phase else ''}", hint=hint)

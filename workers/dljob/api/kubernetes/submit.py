@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dljob.api.kubernetes.jobs import phase_of, remove
+from dljob.api.kubernetes.jobs import find, phase_of, place_of, remove, status_of
+from dljob.api.kubernetes.orders import check_resumable, order
 from dljob.api.kubernetes.package import Package, pack, size
 from dljob.api.kubernetes.refusals import JobFile, namesake, refusal
 from dljob.errors import DLJobError, NotFoundError, UsageError
@@ -38,12 +39,15 @@ class GivenJob:
     """The file it was read from, so that refusals name lines in it."""
     replace: bool = False
     """Delete a job of that name first, and wait until it is gone."""
+    resume: str | None = None
+    """Go on with the ended job of that name, with this spec and code: the beginning of its uid; empty: whichever it is.
+    """
 
 
 async def send(
     kube: Kube, given: GivenJob, namespace: str | None = None, say: Callable[[str], object] = lambda _: None
 ) -> Json:
-    """Create the DLJob of a job, with its code, and return it as the server stored it.
+    """Create the DLJob of a job, or go on with it, with its code, and return it as the server stored it.
 
     Args:
         kube: the cluster.
@@ -52,11 +56,15 @@ async def send(
         say: receives remarks about the upload.
 
     Raises:
-        UsageError: the namespace is not the file's; the code does not exist, is empty, or is too large.
+        UsageError: the namespace is not the file's; the code does not exist, is empty, or is too large; the job cannot
+            go on.
+        NotFoundError: there is no job to go on with.
         SpecError, ApiError: as from `submit`.
     """
     manifest = given.manifest
     place = target_namespace(manifest, namespace, kube.namespace)
+    if given.resume is not None:
+        return await _resume(kube, given, given.resume, place, say)
     if given.replace:
         # Waits until the finalizers are done: the name is free only then.
         await remove(kube, manifest.metadata.name, place)
@@ -67,6 +75,30 @@ async def send(
     if word:
         say(word)
     return made
+
+
+async def _resume(kube: Kube, given: GivenJob, uid: str, namespace: str, say: Callable[[str], object]) -> Json:
+    """Go on with an ended job, and return it with its next attempt."""
+    from dljob.kube.api import DLJOBS
+
+    manifest, name = given.manifest, given.manifest.metadata.name
+    if given.replace:
+        raise UsageError("--replace deletes the job that --resume goes on with", hint="leave out one of them")
+    job = await find(kube, name, namespace)
+    there = job["metadata"]["uid"]
+    if not there.replace("-", "").startswith(uid.replace("-", "")):
+        raise NotFoundError(f"no job {uid!r}: job {place_of(job)} has uid {there}")
+    check_resumable(job)
+    package, word = await code_for(kube, manifest, namespace, given.folder, upload=given.upload)
+    if package is not None and not await _upload(kube, code_map(name, namespace, package, job)):
+        await _own(kube, job, package, namespace)
+    if word:
+        say(word)
+    body = _with_backend(body_of(manifest, namespace, code_name(name, package) if package else ""), os.environ)
+    await order(kube, job, "resume", spec=body["spec"], say=say)
+    resumed = await kube.get(DLJOBS, name, namespace)
+    say(f"attempt {status_of(resumed).get('attempt')} of job {place_of(job)} goes on from its last checkpoint")
+    return resumed
 
 
 async def code_for(

@@ -55,8 +55,8 @@ def run(
         upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
             spec names a place of the code that exists.
         replace: stop a running job of the same name first; on Kubernetes, delete it.
-        resume: on this machine: go on from the newest checkpoint of the job of this name that was stopped, that failed
-            or that was killed last, or of the one with this uid.
+        resume: go on from the newest checkpoint of the job of this name that was stopped, that failed or that was
+            killed last, or of the one with this uid.
         stop_on_interrupt: on Kubernetes: let the first Ctrl-C stop the job.
         quiet: do not show the output of ranks; dljob logs has it.
         roles: show only the output of these roles: trainer,rollout.
@@ -66,14 +66,12 @@ def run(
     """
     # Flags first: a mistake in them costs no reading, and no import of the runtime.
     shown = selected(quiet=quiet, roles=roles)
-    _check(
-        where, local=faults is not None or bool(pretend) or bool(resume), remote=stop_on_interrupt or upload is not None
-    )
+    _check(where, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
     _check_detached(detach=detach, watched=where.remote or faults is not None or bool(shown.roles))
     if where.remote:
         from dljob.cli.kubernetes.run import run as remote
 
-        what = cluster_job(file, upload=upload, changes=changes, replace=replace)
+        what = cluster_job(file, upload=upload, changes=changes, replace=replace, resume=_job_of(resume))
         return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
     # The ranks import from this folder, so a script that is missing in it is an error here and now.
     manifest = with_resources(manifest_of(file, changes=changes, rules=partial(unfit_here, file)))
@@ -101,7 +99,7 @@ def _check(where: JobTarget, *, local: bool, remote: bool) -> None:
         UsageError: there is such a flag.
     """
     if where.remote and local:
-        raise UsageError("--faults, --pretend and --resume are for a run on this machine")
+        raise UsageError("--faults and --pretend are for a run on this machine")
     if remote and not where.remote:
         raise UsageError(
             "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"

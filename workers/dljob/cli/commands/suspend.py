@@ -31,7 +31,10 @@ def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Param
 
 
 def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> ExitCode:
-    """Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.
+    """Resume a job that is suspended, was stopped or failed, on new machines, from its last checkpoint.
+
+    Its spec is as it is now. dljob run FILE --kubernetes --resume resumes a stopped or failed job with the file's spec
+    and code.
 
     Args:
         job: name or uid.
@@ -58,6 +61,6 @@ def _refuse_here(verb: str, job: str, where: JobTarget) -> None:
         UsageError: no flag selects a cluster.
     """
     if not where.remote:
-        way = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE starts it again"
+        way = f"dljob stop {job}" if verb == "suspend" else "dljob run FILE --resume goes on with a stopped one"
         hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: {way}"
         raise UsageError(f"a job of this machine cannot be {verb.removesuffix('e')}ed", hint=hint)

@@ -51,6 +51,8 @@ def run_line(
         )
     if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
         raise UsageError(f"{', '.join(only)}: for --to kubernetes")
+    if line.resume and not local and line.to != "kubernetes":
+        raise UsageError("--resume: not for --to HOST:PORT", hint="--to local, or --to kubernetes")
     job = translate(line, _site(local=local))
     # The host of ranks elsewhere is not known here.
     shown = console(line, job.ranks_per_node, socket.getfqdn() if local else "")

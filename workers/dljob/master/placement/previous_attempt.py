@@ -26,6 +26,8 @@ from dljob.spec.quantity import parse_memory, show_memory
 from dljob.telemetry import reasons
 
 VERSION = 1
+BUDGETS = ("restarts", "roles", "marks")
+"""Keys of the state that count restarts and failures."""
 MARKS_A_KEY, MARKS = 32, 256
 """Number of times that are handed on for each budget, and in all, the newest first: about 4 KiB in the status."""
 WORLDS = 64
@@ -66,7 +68,8 @@ def _saves(state: JobState) -> dict[str, list[float]]:
 def carried(text: str, uid: str, attempt: int) -> Carried:
     """Return the state of the previous attempt as an event; if it cannot be used, the event's `why` says the reason.
 
-    `text` is JSON: {"job": uid, "attempt": number of its writer, "step": its last step, "state": from `carry`}.
+    `text` is JSON: {"job": uid, "attempt": number of its writer, "step": its last step, "state": from `carry`}, with
+    "newBudgets": true where somebody resumed the ended job: who did that has looked at it.
     """
     try:
         data = json.loads(text)
@@ -79,6 +82,8 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
             return Carried(told, why=f"it belongs to attempt {told}, and this is attempt {attempt}")
         if state["v"] != VERSION:
             return Carried(told, why=f"it has version {state['v']}, and this dljob reads version {VERSION}")
+        if data.get("newBudgets"):
+            state = {key: value for key, value in state.items() if key not in BUDGETS}
         return _read(told, data.get("step"), state)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return Carried(0, why=f"it cannot be read: {error!r}")

@@ -128,14 +128,18 @@ def _ranks_until(case: ReconcileContext) -> float:
     The head renewed the lease until it ended. The head of a deleted RayCluster lives until its pod's grace is over,
     which its deletionTimestamp tells: pods are deleted together, possibly long after the attempt was given up.
     """
-    lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
     fault = _last_fault(case)
     # Without a fault the attempt ended in order, when MasterReady became False.
     ended = seconds(text(fault, "detectedAt")) or case.since("MasterReady")
     if not _head_is_dead(case):
         graces = [pod.ends for pod in case.observed.pods if pod.ends is not None]
         ended = max([ended + GRACE_SECONDS if fault else ended, *graces])
-    return ended + lease + CLOCKS_SECONDS
+    return ended + lease_seconds(case) + CLOCKS_SECONDS
+
+
+def lease_seconds(case: ReconcileContext) -> int:
+    """Return the seconds that ranks may live without a head."""
+    return DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
 
 
 def _untold(pod: Pod) -> bool:

@@ -43,7 +43,7 @@ CLUSTER_CREATED = "ClusterCreated"  # an Event: an attempt has its RayCluster
 # Suspended.
 SUSPENDING = "Suspending"  # the job is being suspended: checkpoints in memory are saved, then the attempt ends
 JOB_SUSPENDED = "JobSuspended"  # spec.suspend is true, and nothing of the job is left but the DLJob
-JOB_RESUMED = "JobResumed"  # spec.suspend is false again: the next attempt begins
+JOB_RESUMED = "JobResumed"  # spec.suspend is false again, or dljob.io/resume was set: the next attempt begins
 
 # Kubernetes nodes, in Events.
 NODE_EXCLUDED = "NodeExcluded"  # pods leave a Kubernetes node that is bad or that a user excluded
@@ -82,8 +82,8 @@ RECOVERING = "Recovering"  # something is being restarted, and no fault tells wh
 
 # Commands by annotation.
 COMMAND_SENT = "CommandSent"  # PrimeMaster accepted the command
-COMMAND_REFUSED = "CommandRefused"  # PrimeMaster does not know the target or the kind
-COMMAND_IGNORED = "CommandIgnored"  # nothing ran yet that could be restarted
+COMMAND_REFUSED = "CommandRefused"  # PrimeMaster does not know the target or the kind, or an ended job cannot go on
+COMMAND_IGNORED = "CommandIgnored"  # nothing ran yet that could be restarted, or had ended that could go on
 
 # The end.
 COMPLETED = "Completed"  # all drivers ended well

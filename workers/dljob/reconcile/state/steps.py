@@ -51,6 +51,8 @@ class NewAttempt:
     """Whether the new attempt uses up one of faultTolerance.maxClusterRestarts."""
     fault: bool = True
     """Whether something failed. False: somebody wanted the change, such as a suspension or an edit of the spec."""
+    commands: tuple[Object, ...] = ()
+    """The command of the user that led to it, for status.lastCommands."""
 
 
 @dataclass(frozen=True, slots=True)

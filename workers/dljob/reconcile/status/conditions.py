@@ -44,7 +44,9 @@ def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, 
 
 
 def _dropped(kind: str, change: Change | None) -> bool:
-    """Whether a condition disappears at the end: an ended job is not suspended and has one terminal condition."""
+    """Whether a condition disappears at the end, where an ended job has one terminal one, or when the job goes on."""
+    if isinstance(change, NewAttempt) and change.reason == reasons.JOB_RESUMED:
+        return kind in ENDINGS
     return isinstance(change, JobEnd) and kind in {"Suspended", *ENDINGS} - {change.condition}
 
 
@@ -70,13 +72,13 @@ def _written(case: ReconcileContext, said: Said, held: ConditionState | None) ->
 
 
 def _stated(case: ReconcileContext, change: Change | None) -> list[Said]:
-    if case.finished:
-        return _first(case)
     match change:
-        case JobEnd():
-            return _ended(case, change)
         case NewAttempt():
             return _after_loss(case, change)
+        case _ if case.finished:
+            return _first(case)
+        case JobEnd():
+            return _ended(case, change)
         case Intent():
             return [*_standing(case), Said(change.condition, "False", change.reason, change.message)]
         case Halt():

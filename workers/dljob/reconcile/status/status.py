@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.reconcile.policies import resources, services, suspending
+from dljob.reconcile.policies import resources, resuming, services, suspending
 from dljob.reconcile.policies.attempts import CLUSTER, clearing
 from dljob.reconcile.state import exclusions, handover, names, reasons
 from dljob.reconcile.state.accept import Refused, Terms
@@ -44,8 +44,8 @@ CONDITION = ("type", "status", "reason", "observedGeneration")
 
 def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     """Return the whole status after a pass."""
-    if case.finished:
-        return _finished(case)
+    if case.finished and not isinstance(change, NewAttempt):
+        return _finished(case, change)
     place = phases.place(case, change)
     made: dict[str, Any] = {
         "observedGeneration": case.generation,
@@ -98,13 +98,14 @@ def _state(status: Object) -> tuple[object, ...]:
     return rest, told, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
 
 
-def _finished(case: ReconcileContext) -> dict[str, Any]:
-    """Return the status after the end of the job: only the fields about the RayCluster still change."""
+def _finished(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
+    """Return the status after the end of the job: only the fields about the RayCluster and commands still change."""
     made = {
         **case.old,
         "observedGeneration": case.generation,
         "conditions": conditions.conditions(case, None),
         **services.written(case),
+        **_changed(case, change),
     }
     return {key: value for key, value in made.items() if key != "services" or value}
 
@@ -220,12 +221,12 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         # From here on a report of PrimeMaster in the status means that it reported in this submission.
         case SubmitOrder():
             return {"submissionId": case.submission, "master": None, **_whom(case)}
-        # The state for a next attempt is of no use after the end, and nobody serves any more.
+        # A job that was stopped or that failed may go on; nobody serves any more.
         case JobEnd():
-            return {"completionTime": stamp(change.at), "carried": None, "endpoints": None}
+            carried = None if change.condition == "Complete" else handover.closed(case)
+            return {"completionTime": stamp(change.at), "carried": carried, "endpoints": None}
         case Noted() | Intent():
-            commands = [*items(case.old, "lastCommands"), *change.commands]
-            return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
+            return _with_commands(case, change.commands)
         case Halt():
             begun = change.reason == reasons.SUSPENDING and suspending.made(case)
             return {} if begun else dict.fromkeys(UNTIL_IT_RUNS)
@@ -235,6 +236,16 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
             return {"chosenResources": _chosen(case, change)}
         case _:
             return {}
+
+
+def _with_commands(case: ReconcileContext, commands: tuple[Object, ...]) -> dict[str, Any]:
+    """Return the newest commands, and the newest order to resume: its annotation stays, and is obeyed once."""
+    every = [*items(case.old, "lastCommands"), *commands]
+    newest = every[-MAX_COMMANDS:]
+    orders = [one for one in every if text(one, "kind") == resuming.KIND]
+    if orders and orders[-1] not in newest:
+        newest = [orders[-1], *newest[1:]]
+    return {"lastCommands": newest} if newest else {}
 
 
 def _chosen(case: ReconcileContext, change: ResourceChoice) -> dict[str, Any]:
@@ -276,6 +287,8 @@ def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
         "carried": handover.closed(case),
         "nodes": exclusions.next_attempt(case),
     }
+    if change.reason == reasons.JOB_RESUMED:
+        made |= _resumed(case, change)
     # A suspension, an edit or an upgrade is no fault: it leaves no entry.
     if not change.fault:
         return made
@@ -284,3 +297,15 @@ def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
     fault["firstCause"] = bounded(change.message, 512)
     faults = [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:]
     return {**made, "lastFault": fault, "recentFaults": faults}
+
+
+def _resumed(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
+    """Return what differs where an ended job goes on: who resumes it has looked at it, and it begins with new budgets.
+
+    Its deadlines begin anew, too.
+    """
+    return {
+        **_with_commands(case, change.commands),
+        **dict.fromkeys(("startTime", "completionTime", "restarts", "restartsTotal")),
+        "carried": {**part(case.old, "carried"), "newBudgets": True},
+    }
