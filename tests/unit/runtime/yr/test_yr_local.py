@@ -17,7 +17,8 @@ from dljob.errors import UsageError
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend.interface import ActorLostError, ActorSpec, ReservationRefusedError
 from dljob.runtime.yr import session
-from dljob.runtime.yr.backend import LOCAL, YrBackend, actor_name, instance_name
+from dljob.runtime.yr.admitted import LOCAL
+from dljob.runtime.yr.backend import YrBackend, actor_name, instance_name
 from dljob.runtime.yr.resources import bundle_of, resources_of
 from dljob.spec.capabilities import Capability
 

@@ -33,6 +33,7 @@ from dljob.runtime.backend.interface import (
     ReservationRefusedError,
 )
 from dljob.runtime.process.making import Making
+from dljob.runtime.yr.admitted import CLUSTER, LOCAL, NAME
 from dljob.runtime.yr.cell import Cell, CellFailure
 from dljob.runtime.yr.resources import bundle_of, resources_of
 from dljob.spec.capabilities import Capability
@@ -46,8 +47,6 @@ MOST_CALLS = 1000
 """Highest concurrency that the SDK accepts."""
 LOOK_UP_S = 5
 """Timeout of a lookup in seconds: the SDK waits that long for an unknown name."""
-LOCAL = frozenset({Capability.JOBS})
-CLUSTER = frozenset({Capability.PROCESSES})
 
 _ODD = re.compile(r"[^a-zA-Z0-9]")
 _ESCAPE = re.compile(r"(?:_[0-9A-F]{2})+")
@@ -66,7 +65,7 @@ def actor_name(instance: str) -> str:
 class YrBackend:
     """openYuanrong, in a process that is connected to a cluster or is the local mode itself."""
 
-    name = "yr"
+    name = NAME
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         given = dict(options or {})
