@@ -119,7 +119,7 @@ def _election_flags(parser: argparse.ArgumentParser) -> None:
     add(name, nargs="?", type=_truth, const=True, default=False, metavar="true|false", help=what)
     what = "time without renewal after which another replica takes the Lease (8s)"
     add(f"{name}-lease-duration", type=_whole_seconds, default=DURATION, metavar="SECONDS", help=what)
-    what = "interval of renewals, at most a third of that; candidates look four times as often (2s)"
+    what = "interval of renewals, at most a third of that (2.6s)"
     add(f"{name}-retry-period", type=_seconds, default=RETRY, metavar="SECONDS", help=what)
     add(f"{name}-resource-name", default=lease.NAME, metavar="NAME", help="name of the Lease (%(default)s)")
     what = "namespace of the Lease (default: the operator's own)"

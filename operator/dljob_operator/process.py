@@ -113,9 +113,8 @@ class OperatorProcess:
         kube.transport.on_call = app.metrics.called
         if elect:
             where = elect.namespace or kube.namespace
-            release = Installation(
-                where, elect.name, version=app.options.settings.version, serves=app.options.namespaces
-            )
+            version, serves, key = app.options.settings.version, app.options.namespaces, app.options.key.id
+            release = Installation(where, elect.name, version=version, serves=serves, key=key)
             self._others = Releases(own, release, elect.pace, app.metrics.other_release, clock=lease.clock)
             candidate = Candidate(lease.own_identity(), elect.name, where, elect.pace, notes=release.notes())
             self._election = Election(own, candidate, others=self._others)

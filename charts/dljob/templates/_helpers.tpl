@@ -59,6 +59,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.tokenKey.existingSecret | default (printf "%s-token-key" (include "dljob.fullname" .)) }}
 {{- end }}
 
+{{- /* Tells of other releases for the whole cluster, found by their ClusterRoleBindings: which acts, and whether the token keys differ. */ -}}
+{{- define "dljob.otherReleases" -}}
+{{- $release := printf "%s %s" .Release.Namespace (include "dljob.fullname" .) -}}
+{{- $ours := (lookup "v1" "Secret" .Release.Namespace (include "dljob.tokenSecret" .)).data | default dict -}}
+{{- if eq .Values.rbac.scope "Cluster" -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "" "").items }}
+{{- $labels := .metadata.labels | default dict }}
+{{- $subject := first (.subjects | default (list dict)) }}
+{{- $installed := and (eq (index $labels "app.kubernetes.io/component" | default "") "operator") (hasPrefix "dljob-" (index $labels "helm.sh/chart" | default "")) }}
+{{- if and $installed $subject.namespace (ne $release (printf "%s %s" $subject.namespace .metadata.name)) }}
+
+Warning: the release {{ .metadata.name }} in namespace {{ $subject.namespace }} serves every namespace, too: of the two, the one that acts already goes on, and the other stands by.
+{{- $theirs := dict }}
+{{- range (lookup "apps/v1" "Deployment" $subject.namespace .metadata.name | dig "spec" "template" "spec" "volumes" list) }}
+{{- if eq .name "token-key" }}
+{{- $theirs = (lookup "v1" "Secret" $subject.namespace .secret.secretName).data | default dict }}
+{{- end }}
+{{- end }}
+{{- if ne (join " " (values $ours | sortAlpha)) (join " " (values $theirs | sortAlpha)) }}
+Their token keys differ, so neither takes over the other's jobs while both are installed: set tokenKey.existingSecret of both to a Secret with one key, or uninstall one.
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end }}
+
 {{- /* The namespaces served, as a JSON list; empty: all. */ -}}
 {{- define "dljob.namespaces" -}}
 {{- if eq .Values.rbac.scope "Cluster" -}}

@@ -13,10 +13,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing, suppress
 from typing import Any
 
-from dljob.kube.api import LEASES, ApiError, Kube, NotThereError
+from dljob.kube.api import AGAIN, LEASES, ApiError, Json, Kube, NotThereError
 from dljob.reconcile.leadership.lease import Candidate
+from dljob.tasks import ErrorLog
 from dljob_operator.leader.releases import Releases
 
 log = logging.getLogger(__package__)
@@ -44,6 +46,49 @@ def own_identity() -> str:
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
+class LeaseWatch:
+    """The changes of one Lease: a waiting candidate asks the API server for nothing while the holder renews it."""
+
+    def __init__(self, kube: Kube, name: str, namespace: str) -> None:
+        self._kube = kube
+        self._name = name
+        self._namespace = namespace
+        self._newest: Json | None = None
+        self._news = asyncio.Event()
+        self.live = False
+        """Whether a stream reports the changes; without one the candidate has to look by itself."""
+
+    async def run(self) -> None:
+        """Follow the Lease until cancelled."""
+        errors = ErrorLog("the watch of the Lease", log)
+        fields = f"metadata.name={self._name}"
+        while True:
+            try:
+                async with aclosing(self._kube.changes(LEASES, self._namespace, fields=fields)) as changes:
+                    async for kind, lease in changes:
+                        self.live = True
+                        self._newest = None if kind == "DELETED" else lease
+                        self._news.set()
+                errors.worked()
+            except Exception as error:  # noqa: BLE001 - one unreadable event must not end the watch
+                errors.failed(error)
+            self.live = False
+            self._news.set()
+            await asyncio.sleep(AGAIN)
+
+    def take(self) -> Json | None:
+        """Return the newest state that was not taken yet; None: nothing was reported, so the Lease has to be read."""
+        self._news.clear()
+        newest, self._newest = self._newest, None
+        return newest
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for news, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+
 class Election:
     """One candidate for one Lease. `kube` is a client of its own, so that a renewal waits behind no other call.
 
@@ -64,6 +109,7 @@ class Election:
         self._clock = clock
         self._wall = wall
         self._others = others
+        self._watch = LeaseWatch(kube, candidate.name, candidate.namespace)
         self._alone = others is None
         """Whether no other release was found to act since this Lease is held."""
         self._last_log = ""
@@ -96,6 +142,7 @@ class Election:
         Raises the error of work that ended by itself.
         """
         acting: asyncio.Task[None] | None = None
+        watching = asyncio.create_task(self._watch.run(), name="watch of the Lease")
         try:
             while True:
                 # The old tasks end before the Lease is tried again: two generations of them must never act at once.
@@ -108,6 +155,7 @@ class Election:
                     acting = asyncio.create_task(work(), name="acting")
                 await self._rest(acting, wait)
         finally:
+            watching.cancel()
             if acting:
                 await _ended(acting)
 
@@ -145,7 +193,10 @@ class Election:
     async def _rest(self, acting: asyncio.Task[None] | None, wait: float) -> None:
         """Wait, but not past the end of the Lease, nor past the end of the work, whose error is raised."""
         if acting is None:
-            await asyncio.sleep(wait)
+            if self._holds:  # it stands by for another release: its own renewals are no news
+                await asyncio.sleep(wait)
+            else:
+                await self._watch.wait(wait if self._watch.live else min(wait, self._candidate.pace.poll_seconds))
             return
         # `until` is two thirds of the duration: the holder stops before any candidate may take the Lease (ADR 37).
         left = self._candidate.until - self._clock()
@@ -179,8 +230,11 @@ class Election:
         return pace.poll_seconds
 
     async def _try(self, *, led: bool) -> float:
+        news = self._watch.take()
         if not led or self._observes_first:
-            self._candidate = self._candidate.saw(await self._read_lease(), self._clock())
+            # Read where the watch reported no renewal in time: it may be dead, and the Lease alive.
+            lease = news if news and not led else await self._read_lease()
+            self._candidate = self._candidate.saw(lease, self._clock())
             if led and not self._holds:
                 return 0.0  # it was taken: `run` must stop the work first
         step = self._candidate.next(self._clock(), self._wall())

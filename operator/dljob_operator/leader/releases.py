@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from dljob.kube.api import LEASES, ApiError, Json, Kube
@@ -26,6 +27,8 @@ _INSTALLED, _LABELLED = (
 )
 FEW = 10
 """Leases of tenants that one look reads, in each place: anybody may have written thousands, of 256 KiB each."""
+LONGEST_PAUSE = 120.0
+"""Most seconds between two looks. The pause doubles with each: an idle operator asks for little."""
 ONE_OF_THEM = "one of the two is to be uninstalled, or its rbac.scope and watchNamespaces narrowed (helm list -A)"
 
 
@@ -44,6 +47,7 @@ class Releases:
         self._trusted = {ours.namespace}
         """Namespaces whose Leases can make this release stand by."""
         self._listed_at: float | None = None
+        self._pause = 0.0
         self._logged = ""
         self._refused = False
         self.stands_by = ""
@@ -53,8 +57,8 @@ class Releases:
 
     @property
     def due(self) -> bool:
-        """Whether a standby should look again."""
-        return self._listed_at is None or self._clock() >= self._listed_at + self._pace.duration
+        """Whether to look again: a replica that does not decide now needs only to know roughly who else is there."""
+        return self._listed_at is None or self._clock() >= self._listed_at + self._pause
 
     async def refresh(self, *, everywhere: bool = False) -> None:
         """List the Leases of releases for which this one may stand by; without the right it acts as if alone.
@@ -67,6 +71,7 @@ class Releases:
         """
         # Before the lists: one that fails is not repeated at once.
         self._listed_at = self._clock()
+        self._pause = min(LONGEST_PAUSE, max(2 * self._pause, self._pace.duration))
         await self._find_trusted()
         found: list[Json] = []
         for namespace in sorted(self._trusted):
@@ -81,8 +86,13 @@ class Releases:
 
     def ask(self, lease: Object) -> str:
         """Return why this release, with this Lease, must stand by; empty: it may act."""
-        alive = self._observations.alive(self._clock())
-        there = releases.stands_by_for(self._of(lease), (one for one in alive if one.namespace in self._trusted))
+        self._pause = self._pace.duration  # the next look is soon: another release may begin at the same time
+        now = self._clock()
+        alive, silent = (
+            [one for one in seen if one.namespace in self._trusted]
+            for seen in (self._observations.alive(now), self._observations.silent(now))
+        )
+        there = releases.stands_by_for(self._of(lease), alive, silent)
         self.stands_by = there[1] if there else ""
         self._tell("StandsBy", there, "standing by")
         return self.stands_by
@@ -125,8 +135,7 @@ class Releases:
 
     def _of(self, lease: Object) -> Installation:
         created = text(lease, "metadata", "creationTimestamp")
-        ours = self._ours
-        return Installation(ours.namespace, ours.name, created, ours.version, ours.serves)
+        return replace(self._ours, created=created)
 
     def _tell(self, effect: Literal["StandsBy", "BothAct"], there: tuple[Installation, str] | None, what: str) -> None:
         words = f"{what}: {there[1]}" if there else ""

@@ -156,6 +156,20 @@ def test_two_releases_do_not_overwrite_each_other(release: Release, namespace: C
         other.helm("install", "dljob", str(CHART))
     assert "cannot be imported into the current release" in str(caught.value)
     assert not other.there("deployment", "dljob")
+    second = Release(release.cluster, other.namespace, "second")
+    try:
+        said = second.install(crds={"install": False})
+        assert f"the release dljob in namespace {release.namespace} serves every namespace, too" in said
+        assert "Their token keys differ, so neither takes over the other's jobs while both are installed" in said
+        key = {"apiVersion": "v1", "kind": "Secret", "data": {"key": release.key()}}
+        release.cluster.apply({**key, "metadata": {"name": "one-key", "namespace": other.namespace}})
+        said = second.helm(
+            "upgrade", "second", str(CHART), crds={"install": False}, tokenKey={"existingSecret": "one-key"}
+        )
+        assert "serves every namespace, too" in said
+        assert "token keys differ" not in said
+    finally:
+        second.helm("uninstall", "second", "--ignore-not-found")
 
 
 def test_the_lines_of_the_readme_run_as_they_stand(plane: Cluster, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ The API server's audit log tells what the operator asked for in a job's whole li
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,6 +75,8 @@ FORBIDDEN = (
     *(("create", "persistentvolumes"), ("create", "mutatingwebhookconfigurations.admissionregistration.k8s.io")),
     *(("get", "customresourcedefinitions.apiextensions.k8s.io"), ("create", "namespaces")),
 )
+IDLE_S = float(os.environ.get("DLJOB_IDLE_S", "20"))
+"""Seconds in which the requests of an idle pair are counted; a minute has a look at the Leases of others."""
 # The count of an Event is written once a minute otherwise.
 AT_ONCE = (
     "import dljob_operator.controller.events as e; e.COUNT_SECONDS = 0.0; from dljob_operator.main import main; main()"
@@ -350,6 +354,44 @@ def test_every_right_is_used_and_none_is_missing(
     assert refused == (set() if scope == "Cluster" else {NODES}), "nothing was refused"
     # An earlier test's namespace may be on its way out, where nothing more can be told.
     assert not [said for said in operator.log.read_text().splitlines() if "cannot" in said and "terminated" not in said]
+
+
+def test_an_idle_pair_asks_the_api_server_for_at_most_30_requests_a_minute(
+    release: Release, namespace: Callable[[], str], tmp_path: Path
+) -> None:
+    """Two replicas with the chart's flags; they look at the Leases of others after 8, 24 and 56 s."""
+    plane, where = release.cluster, namespace()
+    release.install()
+    assert plane.run
+    audit = plane.run / "log" / "audit"
+    flags = [flag for flag in release.arguments() if flag.startswith("--leader-elect")]
+    as_chart = account(release, tmp_path)
+    pair = [Operator(as_chart, tmp_path / name, flags) for name in ("first", "second")]
+    bodies = [{**job(f"j{n}", suspend=True), "metadata": {"name": f"j{n}", "namespace": where}} for n in range(62)]
+    try:
+        for operator in pair:
+            operator.start()
+        started = time.monotonic()
+        plane.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
+        phases = ("get", "dljobs", "-n", where, "-o", "jsonpath={.items[*].status.phase}")
+        until(lambda: plane.kubectl(*phases).split() == ["Suspended"] * 62, "all are suspended")
+        time.sleep(max(5.0, started + 26.0 - time.monotonic()))
+        before = audit.stat().st_size
+        time.sleep(IDLE_S)
+        with audit.open("rb") as log:
+            log.seek(before)
+            entries = [json.loads(line) for line in log.read().splitlines() if line.endswith(b"}")]
+        assert {operator.health()["role"] for operator in pair} == {"leader", "standby"}
+    finally:
+        for operator in reversed(pair):
+            operator.stop()
+    who = f"system:serviceaccount:{release.namespace}:{release.name}"
+    made = {one["auditID"]: one for one in entries if one["user"]["username"] == who}
+    counts = Counter(f"{one['verb']} {one['objectRef']['resource']}" for one in made.values())
+    print(f"\n{IDLE_S:g} s: {counts}")
+    assert counts["update leases"] > IDLE_S / 4, "the Lease is renewed"
+    assert counts["get leases"] == 0, "the standby watches it"
+    assert counts.total() <= IDLE_S / 2, counts
 
 
 def may(release: Release, namespace: str) -> set[Right]:

@@ -164,7 +164,7 @@ def test_leader_election_is_on_where_its_flag_asks_for_it(key: str) -> None:
     assert command.options(command.parser().parse_args([key, "--leader-elect=false"])).elect is None
     short = command.options(command.parser().parse_args([key, "--leader-elect"])).elect
     assert short is not None
-    assert (short.name, short.namespace, short.pace.duration, short.pace.retry) == ("dljob-operator", "", 8, 2.0)
+    assert (short.name, short.namespace, short.pace.duration, short.pace.retry) == ("dljob-operator", "", 8, 2.6)
     flags = ["--leader-elect=true", "--leader-elect-lease-duration=15s", "--leader-elect-retry-period=2.5"]
     more = ["--leader-elect-resource-name=ours", "--leader-elect-resource-namespace=sys"]
     found = command.options(command.parser().parse_args([key, *flags, *more])).elect

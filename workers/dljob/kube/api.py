@@ -288,13 +288,14 @@ class Kube:
             found, since = await self._snapshot_again(path, query)
 
     async def changes(
-        self, resource: Resource, namespace: str | None = None, since: str = ""
+        self, resource: Resource, namespace: str | None = None, since: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncGenerator[Heard, None]:
         """Yield the changes after a resourceVersion; without one each present object first. Ends with the stream.
 
         A stream that brings nothing began at a version that the server has forgotten, or nothing happened for long.
         """
-        async for heard in self._stream(resource.path(namespace), {}, since):
+        query = _some(labelSelector=labels, fieldSelector=fields)
+        async for heard in self._stream(resource.path(namespace), query, since):
             yield heard
 
     # -- a pod's port, through the API server

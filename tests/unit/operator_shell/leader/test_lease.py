@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from dljob_operator.leader.lease import Election, NotLeadingError
 
 FAST = LeaseTiming(duration=1, retry=0.2)
 """A Lease lasts whole seconds."""
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/dljob"
 
 
 @dataclass
@@ -101,6 +103,51 @@ async def test_a_lease_that_is_given_up_is_not_waited_for(place: Place) -> None:
     await a.end()
     await a.election.release()
     await place.replica("b", lasts).until(acts=True)
+
+
+async def test_a_standby_asks_for_nothing_while_the_holder_renews_the_lease(place: Place) -> None:
+    a = place.replica("a", LeaseTiming(duration=9, retry=0.2))
+    await a.until(acts=True)
+    b = place.replica("b", LeaseTiming(duration=9, retry=0.2))
+    async with asyncio.timeout(10):
+        while not b.election._watch.live:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    place.fake.calls.clear()
+    async with asyncio.timeout(10):
+        while place.fake.calls.count(("PUT", LEASE)) < 10:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert set(place.fake.calls) == {("PUT", LEASE)}
+    assert (b.election.holder, b.terms) == ("a", 0)
+
+
+@pytest.mark.parametrize("how", ["it is not served", "it ends", "it is silent"])
+async def test_a_standby_without_a_watch_finds_a_lease_that_is_not_renewed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    a, b = place.replica("a"), Replica("b", client_of(place.server))
+    await a.until(acts=True)
+    changes = b.kube.changes
+
+    async def first_only(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with aclosing(changes(*args, **options)) as heard:
+            async for one in heard:
+                yield one
+                if how == "it is silent":
+                    await asyncio.Event().wait()
+                return
+
+    if how == "it is not served":
+        place.fake.fail("GET", "/leases$", 403, times=10**6)
+    else:
+        monkeypatch.setattr(b.kube, "changes", first_only)
+    place.replicas.append(b.start())
+    async with asyncio.timeout(10):
+        while b.election.holder != "a":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * FAST.duration)
+    assert not b.terms, "the holder renews, whatever the watch says"
+    await a.end()
+    await b.until(acts=True)
 
 
 async def test_a_lease_is_released_though_the_answer_to_its_renewal_was_not_awaited(place: Place) -> None:

@@ -34,7 +34,7 @@ def lease(release: Installation, *, holder: str = "p", **meta: Any) -> dict[str,
     }
 
 
-@pytest.mark.parametrize("release", [A, B, replace(B, serves=("x", "y"))])
+@pytest.mark.parametrize("release", [A, B, replace(B, serves=("x", "y")), replace(B, key="k2")])
 def test_a_lease_tells_of_its_release(release: Installation) -> None:
     assert release_of(lease(release)) == release
 
@@ -100,6 +100,37 @@ def test_a_release_that_itself_stands_by_is_not_waited_for() -> None:
     assert stands_by_for(last, [between]) is not None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "acts"),
+    [
+        ({"key": "k1"}, {"key": "k2"}, False),
+        ({"key": "k1"}, {"key": "k1"}, True),
+        ({"key": ""}, {"key": "k2"}, True),
+        ({"key": "k1", "acts": False}, {"key": "k2"}, True),
+        ({"key": "k1", "serves": ("x",)}, {"key": "k2", "serves": ("y",)}, True),
+        ({"key": "k1", "serves": ("x",)}, {"key": "k2", "serves": ("x", "y")}, False),
+    ],
+)
+def test_a_release_with_another_token_key_does_not_take_over_from_one_that_does_not_run(
+    first: dict[str, Any], second: dict[str, Any], acts: bool
+) -> None:
+    found = stands_by_for(replace(B, **second), [], [replace(A, **first)])
+    if acts:
+        assert found is None
+        return
+    assert found is not None
+    assert "does not run, and acted on the DLJobs of" in found[1]
+    assert "`kubectl delete lease dljob -n a`" in found[1]
+
+
+def test_a_release_with_another_token_key_is_told_so_while_the_first_acts() -> None:
+    found = stands_by_for(replace(B, key="k2"), [replace(A, key="k1")])
+    assert found is not None
+    assert found[1].endswith(
+        "with another token key, so this one never takes them over: give both one tokenKey.existingSecret"
+    )
+
+
 def test_a_release_that_acts_beside_another_is_reported() -> None:
     found = acts_too(replace(B, serves=("x",), acts=True), [replace(A, serves=("y",)), A])
     assert found is not None
@@ -110,6 +141,7 @@ def test_a_release_is_gone_when_its_lease_has_not_changed_for_long() -> None:
     known = LeaseObservations(4.0).observe([lease(A), lease(A, namespace="c", annotations={})], 100.0)
     assert known.alive(111.9) == (A,)
     assert known.alive(112.0) == ()
+    assert (known.silent(111.9), known.silent(112.0)) == ((), (A,))
     unchanged = known.observe([lease(A, labels={"l": "1"})], 105.0)
     assert unchanged.alive(112.0) == ()
     renewed = lease(A)
@@ -148,7 +180,8 @@ def test_a_candidate_tells_of_its_release_in_each_write() -> None:
     first = made.next(0.0, 0.0).write
     assert first is not None
     assert first["metadata"]["labels"] == {"app.kubernetes.io/name": "dljob-operator"}
-    assert first["metadata"]["annotations"] == {"dljob.io/operator-version": "0.2.0", "dljob.io/serves": "*"}
+    assert first["metadata"]["annotations"] == B.notes()
+    assert B.notes() == {"dljob.io/operator-version": "0.2.0", "dljob.io/serves": "*", "dljob.io/token-key-id": ""}
     held = made.wrote(first, 0.0)
     assert not held.acts
     acting = held.wrote(held.claim(0.0, stands_by=""), 1.0)

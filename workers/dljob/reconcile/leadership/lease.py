@@ -19,8 +19,8 @@ from dljob.reconcile.state.model import Object
 
 DURATION = 8
 """Seconds that a Lease lasts without renewal. With it another operator acts within 10 s of a leader's death."""
-RETRY = 2.0
-"""Seconds between renewals. A waiting candidate looks four times as often, so it takes a Lease given up within 2 s."""
+RETRY = 2.6
+"""Seconds between renewals, of which three fit into the duration: each is a write to etcd, also where no job runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LeaseTiming:
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds between two looks of a waiting candidate."""
+        """Seconds between two looks of a candidate that no watch tells of changes, and between failed attempts."""
         return self.retry / 4
 
     @property
@@ -48,7 +48,7 @@ class LeaseAction:
     write: Object | None
     """The Lease to write, if it still has the resourceVersion that was seen; None: write nothing."""
     wait: float
-    """Seconds until the next look, if nothing is written or the write fails."""
+    """Seconds until the next look, if nothing is written or the write fails; a change of the Lease comes before it."""
     reason: str
 
 
@@ -119,7 +119,7 @@ class Candidate:
             return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, "nobody holds it")
         left = self.changed + (number(spec, "leaseDurationSeconds") or self.pace.duration) - now
         if left > 0:
-            return LeaseAction(None, min(left, self.pace.poll_seconds), f"{self.holder} holds it")
+            return LeaseAction(None, left, f"{self.holder} holds it")
         return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, f"{self.holder} has not renewed it")
 
     def claim(self, wall: float, *, stands_by: str) -> Object:

@@ -23,6 +23,7 @@ LABELS = {"app.kubernetes.io/name": MANAGER}
 VERSION = "dljob.io/operator-version"
 SERVES = "dljob.io/serves"
 ACTS = "dljob.io/acts"
+KEY_ID = "dljob.io/token-key-id"
 STANDS_BY = "dljob.io/stands-by-for"
 EVERYWHERE = "*"
 INSTALLED = {"app.kubernetes.io/component": "operator"}
@@ -48,6 +49,8 @@ class Installation:
     serves: tuple[str, ...] = ()
     """The namespaces that it serves; empty: all."""
     acts: bool = False
+    key: str = ""
+    """The id of its token key (`dljob.kube.token_key`); empty: unknown."""
 
     @property
     def age(self) -> tuple[str, str, str]:
@@ -58,9 +61,13 @@ class Installation:
         """Whether both releases serve some namespace."""
         return not self.serves or not other.serves or not set(self.serves).isdisjoint(other.serves)
 
+    def has_another_key(self, other: Installation) -> bool:
+        """Whether neither can reach the RayClusters that the other has made."""
+        return bool(self.key and other.key) and self.key != other.key
+
     def notes(self) -> dict[str, str]:
         """Return the annotations that describe the release, apart from whether it acts."""
-        return {VERSION: self.version, SERVES: ",".join(self.serves) or EVERYWHERE}
+        return {VERSION: self.version, SERVES: ",".join(self.serves) or EVERYWHERE, KEY_ID: self.key}
 
     def __str__(self) -> str:
         """Return the release in words, for messages."""
@@ -81,7 +88,8 @@ def release_of(lease: Object) -> Installation | None:
         named = text(notes, SERVES)
         serves = () if named == EVERYWHERE else tuple(named.split(","))
         version = "".join(each if each.isprintable() else "?" for each in bounded(text(notes, VERSION), 63))
-        return Installation(*where, created, version, serves, acts=text(notes, ACTS) == "true")
+        key = bounded(text(notes, KEY_ID), 63)
+        return Installation(*where, created, version, serves, acts=text(notes, ACTS) == "true", key=key)
     if any(one.get("manager") == MANAGER for one in items(lease, "metadata", "managedFields")):
         return Installation(*where, created, acts=True)
     return None
@@ -116,29 +124,48 @@ class LeaseObservations:
 
     def alive(self, now: float) -> tuple[Installation, ...]:
         """Return the releases that are alive, oldest first."""
-        there = (release_of(lease) for lease, changed in self.leases.values() if self._is_valid(lease, changed, now))
-        return tuple(sorted((one for one in there if one), key=lambda one: one.age))
+        return self._releases(now, alive=True)
+
+    def silent(self, now: float) -> tuple[Installation, ...]:
+        """Return the releases whose Lease is there and is not renewed, oldest first: they have no replica now."""
+        return self._releases(now, alive=False)
+
+    def _releases(self, now: float, *, alive: bool) -> tuple[Installation, ...]:
+        leases = (lease for lease, changed in self.leases.values() if self._is_valid(lease, changed, now) == alive)
+        return tuple(sorted((one for one in map(release_of, leases) if one), key=lambda one: one.age))
 
     def _is_valid(self, lease: Object, changed: float, now: float) -> bool:
         # Bounded: whoever may write a Lease in some namespace could write one there that lasts for years.
         return now < changed + min(number(lease, "spec", "leaseDurationSeconds"), LONGEST) + self.grace
 
 
-def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
+ONE_KEY = "give both one tokenKey.existingSecret"
+
+
+def stands_by_for(
+    ours: Installation, others: Iterable[Installation], silent: Iterable[Installation] = ()
+) -> tuple[Installation, str] | None:
     """Return the release for which `ours`, which does not act yet, must stand by, with the reason; None: it may act.
 
     A release that acts continues when others start. Where none acts yet the oldest does; a release that stands by for
-    another one is not waited for.
+    another one is not waited for. One of the `silent` that acted last is waited for where it has another token key: the
+    heads of its jobs refuse `ours`, and the jobs would stand still.
     """
     # An acting release comes first, then an older one: a newcomer never interrupts a release that runs jobs.
     there = tuple(others)
     acting = [one for one in there if one.acts]
     for one in acting:
         if one.overlaps(ours):
-            return one, f"{one} acts on {_shared(ours, one)}"
+            key = f", with another token key, so this one never takes them over: {ONE_KEY}"
+            return one, f"{one} acts on {_shared(ours, one)}{key if one.has_another_key(ours) else ''}"
     for one in there:
         if one.overlaps(ours) and one.age < ours.age and not any(another.overlaps(one) for another in acting):
             return one, f"{one} is older and about to act on {_shared(ours, one)}"
+    for one in silent:
+        if one.acts and one.overlaps(ours) and one.has_another_key(ours):
+            forget = f"where it is uninstalled, `kubectl delete lease {one.name} -n {one.namespace}`"
+            words = f"{one} does not run, and acted on {_shared(ours, one)} with another token key, so that their heads"
+            return one, f"{words} refuse this one: start it again, {ONE_KEY}, or, {forget}"
     return None
 
 
