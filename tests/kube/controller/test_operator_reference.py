@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster.handle import Cluster
+from cluster import cache
+from cluster.handle import Cluster, kubectl
 from operator_kit import Head, Operator, children, condition, found, job, run_head, running, until
 
 
@@ -117,6 +121,21 @@ def test_one_of_two_is_stopped_another_deleted_and_the_third_goes_on(
     assert [command["kind"] for command in head.stub.commands] == ["stop", "stop"]
     assert phase("stays") == "Running"
     assert found(plane, "raycluster", "shared", namespace)["metadata"]["generation"] == 1
+
+    operator.stop()
+    plane.kubectl("delete", "namespace", namespace, "--wait=false")
+
+    def remaining() -> str:
+        conditions = found(plane, "namespace", namespace).get("status", {}).get("conditions", [])
+        return next((item["message"] for item in conditions if item["type"] == "NamespaceFinalizersRemaining"), "")
+
+    until(lambda: "dljob.io/" in remaining(), "the namespace waits for the job that nobody stops")
+    page = (cache.ROOT / "charts/dljob/README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"`(kubectl get dljobs -n NAMESPACE .*finalizers.*)`", page)
+    env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "PATH": f"{kubectl().parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", line.replace("NAMESPACE", namespace)], env=env, check=True, timeout=60)
+    until(lambda: not found(plane, "namespace", namespace), "it is gone")
+    operator.start()
 
 
 def test_the_cluster_that_is_named_cannot_be_changed(plane: Cluster, operator: Operator, namespace: str) -> None:

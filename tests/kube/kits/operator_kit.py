@@ -271,7 +271,7 @@ def namespaced(cluster: Cluster, test: str) -> Iterator[str]:
     name = test.replace("_", "-").removeprefix("test-")[:40].strip("-")
     cluster.kubectl("create", "namespace", name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 def children(cluster: Cluster, uid: str, namespace: str = "default") -> list[str]:
