@@ -26,13 +26,16 @@ from dljob_operator.leader import lease
 from dljob_operator.watch import handlers
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.crd import lacking
+from dljob_operator.watch.namespaces import ServedNamespaces
 from dljob_operator.watch.relist import EVERY
 from dljob_operator.watch.workqueue import WorkQueue
 
 log = logging.getLogger(__package__)
 
 LOOK_AGAIN = 10.0
-"""Interval, in seconds, of looks for KubeRay while it is missing or old."""
+"""Shortest interval, in seconds, of looks for what the cluster lacks: KubeRay, or fields of the CRD."""
+LOOK_RARELY = 60.0
+"""Longest interval, in seconds: a cluster may lack it for weeks."""
 LOOK_TWICE = 2.0
 """Pause, in seconds, before an API server that did not answer is asked again."""
 CRD_FIX = "apply this version's CRD: `helm upgrade` with crds.install, or kubectl apply -f crds/dljob.io_dljobs.yaml"
@@ -60,6 +63,8 @@ class Options:
     key: TokenKey
     namespaces: tuple[str, ...] = ()
     """Watched namespaces; empty: all."""
+    namespace_selector: str = ""
+    """Label selector of the namespaces that are served, among all; empty: all."""
     elect: Elect | None = None
     """None: this operator is the only one, and acts."""
     context: str | None = None
@@ -84,6 +89,7 @@ class App:
         self.options = options
         self.cache = Cache()
         self.queue = WorkQueue()
+        self.served = ServedNamespaces(options.namespace_selector, self.cache, self.queue)
         self.metrics = Metrics(options.settings.version)
         self.restarts = False
         """Whether to restart: for a watch that was impossible before, or because kopf gave up."""
@@ -198,7 +204,7 @@ class App:
 
     async def watch_crd(self, kube: Kube) -> None:
         """Log fields that the served CRD lacks, and look again until it has them."""
-        errors = ErrorLog("the look at how DLJobs are served", log)
+        errors, began = ErrorLog("the look at how DLJobs are served", log), time.monotonic()
         while True:
             try:
                 found = await lacking(kube)
@@ -212,7 +218,11 @@ class App:
                 self.lacks = found
                 if not found:
                     return
-            await asyncio.sleep(self.options.look_again_seconds)
+            await asyncio.sleep(self.look_again_after(time.monotonic() - began))
+
+    def look_again_after(self, waited: float) -> float:
+        """Return the seconds until the next look for what the cluster has lacked for `waited` seconds."""
+        return max(self.options.look_again_seconds, min(LOOK_RARELY, waited / 6))
 
     async def record_ticks(self) -> None:
         """Note the time every second, so that `lag` tells for how long the event loop has been stuck."""

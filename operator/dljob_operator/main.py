@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--namespace", action="append", default=[], help="namespace to watch (repeatable; default: all)")
+    what = "labels of the namespaces to serve, among all, as kubectl's --selector has them (default: any)"
+    add("--namespace-selector", default="", metavar="SELECTOR", help=what)
     add(
         "--image",
         default=DEFAULT_IMAGE,
@@ -88,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _pod_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that limit the pods of jobs."""
+    """Add the flags about the pods of jobs: their limits, and how their images are pulled."""
     add, usual = parser.add_argument, PodPolicy()
     what = "level of the Pod Security Standards for the pods of jobs (%(default)s)"
     add("--pod-security", choices=LEVELS, default=usual.level, help=what)
@@ -96,6 +98,8 @@ def _pod_flags(parser: argparse.ArgumentParser) -> None:
     add("--pod-capability", action="append", metavar="NAME", help=f"{what}; empty: none")
     what = "namespace whose jobs are exempt from level and capabilities (repeatable)"
     add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=what)
+    what = "Secret in each job's namespace to pull its images with, beside the job's own (repeatable)"
+    add("--image-pull-secret", action="append", default=[], metavar="NAME", help=what)
     what = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
     add("--pod-service-account", action="append", default=[], metavar="NAME", help=what)
 
@@ -144,7 +148,7 @@ def options(arguments: argparse.Namespace) -> Options:
     """Convert the flags to values.
 
     Raises:
-        UsageError: the token key cannot be used, or is missing within a cluster.
+        UsageError: the token key cannot be used, or is missing within a cluster; two flags exclude each other.
     """
     return Options(
         settings=Settings(
@@ -152,11 +156,13 @@ def options(arguments: argparse.Namespace) -> Options:
             image=arguments.image,
             ray_version=arguments.ray_version,
             init_image=arguments.init_image,
+            pull_secrets=tuple(dict.fromkeys(arguments.image_pull_secret)),
             pods=_pods(arguments),
         ),
         key=_key(arguments.token_key_file),
         # Each once: every list is made for each namespace.
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
+        namespace_selector=_selector(arguments),
         elect=_elect(arguments),
         context=arguments.context,
         kubeconfig=arguments.kubeconfig,
@@ -166,6 +172,13 @@ def options(arguments: argparse.Namespace) -> Options:
         webhook_port=arguments.webhook_port,
         webhook_certificate=arguments.webhook_certificate,
     )
+
+
+def _selector(arguments: argparse.Namespace) -> str:
+    if arguments.namespace and arguments.namespace_selector:
+        hint = "leave one out: a selector selects among all namespaces"
+        raise UsageError("--namespace and --namespace-selector exclude each other", hint=hint)
+    return arguments.namespace_selector
 
 
 def _key(file: Path | None) -> TokenKey:

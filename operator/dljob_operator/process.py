@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -135,6 +136,8 @@ class OperatorProcess:
         jobs = job_feed(app.cache, app.queue)
         for namespace in app.options.namespaces or (None,):
             app.spawn("watch", watch_jobs(self._kube, namespace, jobs))
+        if app.options.namespace_selector:
+            app.spawn("namespaces", app.served.follow(self._kube))
         app.spawn("relist", self._relist_all())
         # Waits for the caches, then acts.
         self._lead = app.spawn("lead", self._act())
@@ -184,7 +187,9 @@ class OperatorProcess:
         app = self._app
         settings, workers = app.options.settings, app.options.workers
         known = (self._kube, self._heads, app.cache)
-        acting = LeaderTasks(*known, workers=workers, queue=app.queue, metrics=app.metrics, settings=settings)
+        acting = LeaderTasks(
+            *known, workers=workers, queue=app.queue, metrics=app.metrics, settings=settings, served=app.served
+        )
         acting.kuberay(app.kuberay)
         self._acting = acting
         try:
@@ -220,9 +225,9 @@ class OperatorProcess:
     async def _watch_kuberay(self) -> None:
         """Look again for KubeRay while it is missing or old; restart once its kinds are served and can be watched."""
         app = self._app
-        watched = app.kuberay
+        watched, began = app.kuberay, time.monotonic()
         while app.kuberay:
-            await asyncio.sleep(app.options.look_again_seconds)
+            await asyncio.sleep(app.look_again_after(time.monotonic() - began))
             now = await app.check_kuberay(self._kube)
             if now == app.kuberay:
                 continue
@@ -260,6 +265,8 @@ class OperatorProcess:
         """Report readiness: the caches are complete, so it could act at once. Raises SickError when they are not."""
         if self._relist.waits_for:
             raise SickError(f"the caches are not complete: {self._relist.waits_for}")
+        if not self._app.served.known:
+            raise SickError("no namespace is served before those that --namespace-selector selects can be listed")
         return {"role": self.role, **self._other_release()}
 
     def health(self) -> dict[str, object]:

@@ -94,6 +94,38 @@ Their token keys differ, so neither takes over the other's jobs while both are i
 {{- end -}}
 {{- end }}
 
+{{- /* The selector of the namespaces served, as kubectl writes it; empty: all, or the scope is not the cluster. */ -}}
+{{- define "dljob.selectorText" -}}
+{{- $parts := list -}}
+{{- if eq .Values.rbac.scope "Cluster" -}}
+{{- range $key, $value := .Values.namespaceSelector.matchLabels }}
+{{- $parts = append $parts (printf "%s=%s" $key $value) }}
+{{- end }}
+{{- range .Values.namespaceSelector.matchExpressions }}
+{{- if has .operator (list "In" "NotIn") }}
+{{- $parts = append $parts (printf "%s %s (%s)" .key (lower .operator) (join "," .values)) }}
+{{- else }}
+{{- $parts = append $parts (printf "%s%s" (ternary "" "!" (eq .operator "Exists")) .key) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{ join "," $parts }}
+{{- end }}
+
+{{- /* The same in CEL, about a map `labels`. */ -}}
+{{- define "dljob.selectorCel" -}}
+{{- $parts := list -}}
+{{- range $key, $value := .Values.namespaceSelector.matchLabels }}
+{{- $parts = append $parts (printf "(%q in variables.labels && variables.labels[%q] == %q)" $key $key $value) }}
+{{- end }}
+{{- range .Values.namespaceSelector.matchExpressions }}
+{{- $there := printf "%q in variables.labels" .key }}
+{{- $one := printf "%s && variables.labels[%q] in %s" $there .key (toJson (.values | default list)) }}
+{{- $parts = append $parts (get (dict "In" (printf "(%s)" $one) "NotIn" (printf "!(%s)" $one) "Exists" (printf "(%s)" $there) "DoesNotExist" (printf "!(%s)" $there)) .operator) }}
+{{- end -}}
+{{ join " && " $parts }}
+{{- end }}
+
 {{- /* Rules of files/rights.yaml: a dict of the context and `scope`: empty, Cluster or Release. */ -}}
 {{- define "dljob.rules" -}}
 {{- $scope := .scope -}}
@@ -142,6 +174,16 @@ Their token keys differ, so neither takes over the other's jobs while both are i
 {{- end -}}
 {{- if and .Values.webhook.enabled .Values.webhook.existingSecret (not .Values.webhook.caBundle) (not .Values.webhook.annotations) -}}
 {{- fail "webhook.existingSecret needs webhook.caBundle: the API server must know who signed its certificate" -}}
+{{- end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- $name := .name -}}
+{{- $there := list -}}
+{{- range $.Values.extraVolumes -}}
+{{- $there = append $there .name -}}
+{{- end -}}
+{{- if not (has $name $there) -}}
+{{- fail (printf "extraVolumeMounts mounts %s, which is none of extraVolumes: %s" $name (join ", " $there | default "there are none")) -}}
+{{- end -}}
 {{- end -}}
 {{- $taken := dict -}}
 {{- $ports := dict "health.port" .Values.health.port "metrics.port" .Values.metrics.port -}}

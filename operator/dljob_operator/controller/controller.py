@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -58,9 +58,12 @@ class Controller:
         *,
         decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
         clock: OperatorClock = MACHINE,
+        served: Container[str] | None = None,
     ) -> None:
         self._parts = parts
         self._settings = settings
+        self._served = served
+        """The namespaces whose DLJobs get passes; None: all that are watched."""
         self._decide = decide
         self._clock = clock
         self._logged: dict[Key, str] = {}
@@ -129,6 +132,10 @@ class Controller:
     async def _step(self, key: Key, *, refused: str = "") -> str:
         """Make one pass; `refused` is why the API server refuses a status with what the head reports."""
         parts = self._parts
+        if self._served is not None and key.namespace not in self._served:
+            # As if it were deleted: its RayCluster goes on, and nobody acts on it.
+            self._forget(key)
+            return "success"
         # 1. observe
         observed = await parts.observer.observe(key)
         if observed is None:

@@ -5,7 +5,7 @@ Nothing is kept from an earlier term, since another operator has acted in betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Literal
 
 from dljob.kube.api import Kube
@@ -44,6 +44,7 @@ class LeaderTasks:
         settings: Settings,
         decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
         clock: OperatorClock = MACHINE,
+        served: Container[str] | None = None,
     ) -> None:
         self._cache = cache
         self._queue = queue
@@ -62,7 +63,7 @@ class LeaderTasks:
             metrics=metrics,
             startup=self._startup,
         )
-        self._controller = Controller(parts, settings, decide=decide, clock=clock)
+        self._controller = Controller(parts, settings, decide=decide, clock=clock, served=served)
 
     async def run(self) -> None:
         """Run workers, pollers and the other tasks of a leader until cancelled."""

@@ -89,8 +89,8 @@ class Releases:
         self._pause = self._pace.duration  # the next look is soon: another release may begin at the same time
         now = self._clock()
         alive, silent = (
-            [one for one in seen if one.namespace in self._trusted]
-            for seen in (self._observations.alive(now), self._observations.silent(now))
+            [release for release in known if release.namespace in self._trusted]
+            for known in (self._observations.alive(now), self._observations.silent(now))
         )
         there = releases.stands_by_for(self._of(lease), alive, silent)
         self.stands_by = there[1] if there else ""

@@ -1,1 +1,1 @@
-"""Watches of Kubernetes: `handlers`, `feed`, `cache`, `relist`, `workqueue`, `clock`; `pods` and `crd` read objects."""
+"""Watches of Kubernetes: `handlers`, `feed`, `cache`, `relist`, `namespaces`, `workqueue`, `clock`, `pods`, `crd`."""

@@ -129,20 +129,6 @@ def test_no_job_has_the_operators_own_rights(release: Release, node: Cluster) ->
     assert node.get("dljobs", "-n", SPACE)["items"] == []
 
 
-def test_the_smallest_job_completes(release: Release, node: Cluster, namespace: str) -> None:
-    node.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / "hello-cpu" / "dljob.yaml"))
-    node.kubectl("wait", "dljob/hello", "-n", namespace, "--for=condition=Complete", "--timeout=150s", seconds=170)
-    # The tails of the logs are saved, then the RayCluster goes.
-    node.kubectl("wait", "raycluster", "--all", "-n", namespace, "--for=delete", "--timeout=60s")
-    # Namespaces of other tests may be on their way out.
-    lines = [line for line in logs(node) if "forbidden" in line and "is being terminated" not in line]
-    assert lines == [], "the chart's rights suffice"
-    said = node.get("configmap", "hello-logs", "-n", namespace)["data"]
-    assert "hello from rank 1 of 2" in said["worker-1.log"]
-    events: list[dict[str, Any]] = node.get("events.events.k8s.io", "-n", namespace)["items"]
-    assert [event["reason"] for event in events if event["regarding"]["kind"] == "DLJob"], "it may tell Events"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_faults_in_pods_come_to_the_decisions_of_the_simulator(
@@ -167,3 +153,25 @@ def test_faults_in_pods_come_to_the_decisions_of_the_simulator(
     until(lambda: json.loads(dljob("status", "hurt", "-o", "json"))["phase"] == "Running", "the job runs", FILE_S)
     chaos_kit.compare(lambda file: dljob("chaos", "hurt", str(file), "--yes", "-o", "json"))
     node.kubectl("delete", "dljob", "hurt", "-n", namespace, "--wait=false")
+
+
+def test_the_smallest_job_completes_where_the_release_serves_that_namespace_alone(
+    release: Release, node: Cluster, namespace: str
+) -> None:
+    """The last one of this file: the release has no ClusterRole any more."""
+    values = ("--values", str(Path(build.__file__).with_name("values.yaml")))
+    scope = {"rbac": {"scope": "Namespaced"}, "watchNamespaces": [namespace]}
+    release.helm("upgrade", release.name, str(release.chart), *values, **scope)
+    node.kubectl("rollout", "status", f"deployment/{release.name}", "-n", SPACE, "--timeout=60s")
+    assert not release.may("list", "dljobs.dljob.io", SPACE)
+    node.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / "hello-cpu" / "dljob.yaml"))
+    node.kubectl("wait", "dljob/hello", "-n", namespace, "--for=condition=Complete", "--timeout=150s", seconds=170)
+    # The tails of the logs are saved, then the RayCluster goes.
+    node.kubectl("wait", "raycluster", "--all", "-n", namespace, "--for=delete", "--timeout=60s")
+    # Namespaces of other tests may be on their way out.
+    lines = [line for line in logs(node) if "forbidden" in line and "is being terminated" not in line]
+    assert lines == [], "the chart's rights suffice"
+    said = node.get("configmap", "hello-logs", "-n", namespace)["data"]
+    assert "hello from rank 1 of 2" in said["worker-1.log"]
+    events: list[dict[str, Any]] = node.get("events.events.k8s.io", "-n", namespace)["items"]
+    assert [event["reason"] for event in events if event["regarding"]["kind"] == "DLJob"], "it may tell Events"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 from cluster import cache, processes, up
-from cluster.handle import Cluster, kubectl
+from cluster.handle import Cluster, KubectlError, kubectl
 from helm_kit import CHART, VERSION, HelmError, Release
+from operator_kit import job, running
 
 CRD = "dljobs.dljob.io"
 
@@ -44,7 +46,7 @@ def release(plane: Cluster, namespace: Callable[..., str]) -> Iterator[Release]:
 
 def test_the_chart_installs_and_uninstalls_without_a_trace(release: Release, plane: Cluster) -> None:
     said = release.install(workers=4)
-    assert f"dljob {VERSION} serves every namespace." in said
+    assert f"dljob {VERSION} serves every namespace with kubernetes.io/metadata.name notin (kube-system," in said
     assert "KubeRay is not installed" not in said
     assert plane.get("crd", CRD)["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
     for what in ("serviceaccount", "deployment", "networkpolicy"):
@@ -121,6 +123,44 @@ def test_in_the_namespaced_scope_the_operator_has_no_rights_elsewhere(
     assert {f"--namespace={name}" for name in ours} <= set(release.arguments())
 
 
+def test_only_selected_namespaces_are_served_and_written_to(
+    release: Release, namespace: Callable[..., str], tmp_path: Path
+) -> None:
+    plane, ours, later = release.cluster, namespace(), namespace()
+    secret = ("create", "secret", "generic", "mark", f"--as=system:serviceaccount:{release.namespace}:dljob", "-n")
+
+    def refusal(*command: str, stdin: str = "") -> str:
+        try:
+            plane.kubectl(*command, "--dry-run=server", stdin=stdin)
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    def apply(space: str) -> str:
+        return refusal("create", "-n", space, "-f", "-", stdin=json.dumps(job("j")))
+
+    plane.apply({**job("j"), "metadata": {"name": "j", "namespace": later}})
+    release.install()
+    words = "the dljob operator does not serve the namespace kube-system; it serves kubernetes.io/metadata.name notin"
+    processes.until(lambda: words in apply("kube-system"), 30, "a policy is new: it refuses a DLJob of kube-system")
+    assert "ValidatingAdmissionPolicy 'dljob-namespaces'" in refusal(*secret, "kube-system")
+    assert (apply(ours), refusal(*secret, ours), apply(release.namespace)) == ("", "", "")
+
+    release.helm("upgrade", "dljob", str(CHART), namespaceSelector={"matchLabels": {"served": "yes"}})
+    plane.kubectl("label", "namespace", ours, "served=yes")
+    processes.until(lambda: "it serves served=yes,kubernetes.io/" in apply(later), 30, "the policy is the new one")
+    assert "does not serve" in refusal(*secret, later)
+    assert (apply(ours), refusal(*secret, ours)) == ("", "")
+    flags = [flag for flag in release.arguments() if flag.startswith("--namespace")]
+    with running(plane, tmp_path, *flags):
+        plane.apply({**job("j"), "metadata": {"name": "j", "namespace": ours}})
+        phase = ("get", "dljob", "j", "-o", "jsonpath={.status.phase}", "-n")
+        processes.until(lambda: bool(plane.kubectl(*phase, ours)), 30, "a selected namespace is served")
+        assert plane.kubectl(*phase, later) == ""
+        plane.kubectl("label", "namespace", later, "served=yes")
+        processes.until(lambda: bool(plane.kubectl(*phase, later)), 30, "one that is labelled later, too")
+
+
 def test_the_role_edit_may_make_jobs_but_not_write_their_status(release: Release, plane: Cluster) -> None:
     release.install()
     for role in ("view", "edit"):
@@ -158,16 +198,16 @@ def test_two_releases_do_not_overwrite_each_other(release: Release, namespace: C
     assert not other.there("deployment", "dljob")
     second = Release(release.cluster, other.namespace, "second")
     try:
-        said = second.install(crds={"install": False})
-        assert f"the release dljob in namespace {release.namespace} serves every namespace, too" in said
-        assert "Their token keys differ, so neither takes over the other's jobs while both are installed" in said
+        notes = second.install(crds={"install": False})
+        assert f"the release dljob in namespace {release.namespace} serves every namespace, too" in notes
+        assert "Their token keys differ, so neither takes over the other's jobs while both are installed" in notes
         key = {"apiVersion": "v1", "kind": "Secret", "data": {"key": release.key()}}
         release.cluster.apply({**key, "metadata": {"name": "one-key", "namespace": other.namespace}})
-        said = second.helm(
+        notes = second.helm(
             "upgrade", "second", str(CHART), crds={"install": False}, tokenKey={"existingSecret": "one-key"}
         )
-        assert "serves every namespace, too" in said
-        assert "token keys differ" not in said
+        assert "serves every namespace, too" in notes
+        assert "token keys differ" not in notes
     finally:
         second.helm("uninstall", "second", "--ignore-not-found")
 
@@ -187,7 +227,7 @@ def test_the_lines_of_the_readme_run_as_they_stand(plane: Cluster, tmp_path: Pat
 
     up.adoptable(plane)
     try:
-        assert f"dljob {VERSION} serves every namespace." in run(install)
+        assert f"dljob {VERSION} serves every namespace" in run(install)
         assert "dljob.dljob.io/hello created" in run(apply)
         assert run(get.removesuffix(" -w")).splitlines()[0].split()[:3] == ["NAME", "PHASE", "REASON"]
     finally:

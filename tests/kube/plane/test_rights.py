@@ -331,7 +331,7 @@ def test_every_right_is_used_and_none_is_missing(
     plane, where = release.cluster, namespace()
     there = {"rbac": {"scope": scope}, "watchNamespaces": [where] if scope == "Namespaced" else []}
     release.install(**there)
-    flags = [f"--namespace={name}" for name in there["watchNamespaces"]]
+    flags = [flag for flag in release.arguments() if flag.startswith("--namespace")]
     flags += ["--leader-elect", f"--leader-elect-resource-name={release.name}"]
     flags += [f"--leader-elect-resource-namespace={release.namespace}"]
     operator = Operator(account(release, tmp_path), tmp_path, flags, program=("-c", AT_ONCE))
@@ -360,20 +360,20 @@ def test_an_idle_pair_asks_the_api_server_for_at_most_30_requests_a_minute(
     release: Release, namespace: Callable[[], str], tmp_path: Path
 ) -> None:
     """Two replicas with the chart's flags; they look at the Leases of others after 8, 24 and 56 s."""
-    plane, where = release.cluster, namespace()
+    plane, space = release.cluster, namespace()
     release.install()
     assert plane.run
     audit = plane.run / "log" / "audit"
-    flags = [flag for flag in release.arguments() if flag.startswith("--leader-elect")]
+    flags = [flag for flag in release.arguments() if flag.startswith(("--leader-elect", "--namespace"))]
     as_chart = account(release, tmp_path)
     pair = [Operator(as_chart, tmp_path / name, flags) for name in ("first", "second")]
-    bodies = [{**job(f"j{n}", suspend=True), "metadata": {"name": f"j{n}", "namespace": where}} for n in range(62)]
+    bodies = [{**job(f"j{n}", suspend=True), "metadata": {"name": f"j{n}", "namespace": space}} for n in range(62)]
     try:
         for operator in pair:
             operator.start()
         started = time.monotonic()
         plane.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
-        phases = ("get", "dljobs", "-n", where, "-o", "jsonpath={.items[*].status.phase}")
+        phases = ("get", "dljobs", "-n", space, "-o", "jsonpath={.items[*].status.phase}")
         until(lambda: plane.kubectl(*phases).split() == ["Suspended"] * 62, "all are suspended")
         time.sleep(max(5.0, started + 26.0 - time.monotonic()))
         before = audit.stat().st_size
@@ -386,8 +386,8 @@ def test_an_idle_pair_asks_the_api_server_for_at_most_30_requests_a_minute(
         for operator in reversed(pair):
             operator.stop()
     who = f"system:serviceaccount:{release.namespace}:{release.name}"
-    made = {one["auditID"]: one for one in entries if one["user"]["username"] == who}
-    counts = Counter(f"{one['verb']} {one['objectRef']['resource']}" for one in made.values())
+    requests = {entry["auditID"]: entry for entry in entries if entry["user"]["username"] == who}
+    counts = Counter(f"{entry['verb']} {entry['objectRef']['resource']}" for entry in requests.values())
     print(f"\n{IDLE_S:g} s: {counts}")
     assert counts["update leases"] > IDLE_S / 4, "the Lease is renewed"
     assert counts["get leases"] == 0, "the standby watches it"

@@ -35,6 +35,8 @@ DEFAULT = {
     ("Secret", "dljob-webhook"),
     ("Service", "dljob-webhook"),
     ("ValidatingWebhookConfiguration", "dljob-webhook"),
+    ("ValidatingAdmissionPolicy", "dljob-namespaces"),
+    ("ValidatingAdmissionPolicyBinding", "dljob-namespaces"),
 }
 SWITCHED_OFF = {
     "webhook": {"enabled": False},
@@ -147,7 +149,7 @@ def test_the_chart_installs_two_replicas_with_leader_election(helm: Helm) -> Non
     given = options(parser().parse_args([a for a in container(objects)["args"] if "token-key" not in a]))
     assert given.elect is not None
     assert (given.elect.name, given.elect.namespace) == ("dljob", "here")
-    assert (given.elect.pace.duration, given.elect.pace.retry) == (8, 2.0)
+    assert (given.elect.pace.duration, given.elect.pace.retry) == (8, 2.6)
     slow = helm.render(fullnameOverride="ours", leaderElection={"leaseDuration": "15s", "retryPeriod": "2.5s"})
     args = slow["Deployment", "ours"]["spec"]["template"]["spec"]["containers"][0]["args"]
     elect = options(parser().parse_args([a for a in args if "token-key" not in a])).elect
@@ -169,7 +171,7 @@ def test_the_operator_may_hold_one_lease_in_its_own_namespace_and_list_those_of_
     }
     own = [
         (["create"], None),  # a name cannot be asked for before there is one
-        (["get", "update"], ["ours"]),
+        (["get", "update", "watch"], ["ours"]),
     ]
     others = (["list"], None)  # of other releases
     assert {key: found for key, found in leases.items() if found} == (
@@ -223,6 +225,8 @@ def test_the_values_of_jobs_become_the_operators_pod_policy(helm: Helm) -> None:
         args = container(helm.render(jobs=jobs))["args"]
         return options(parser().parse_args([arg for arg in args if "token-key" not in arg])).settings.pods
 
+    args = container(helm.render(jobs={"imagePullSecrets": [{"name": "a"}, {"name": "b"}]}))["args"]
+    assert parser().parse_args(args).image_pull_secret == ["a", "b"]
     assert policy() == PodPolicy()
     assert policy(podSecurity="restricted", capabilities=[]) == PodPolicy("restricted", ())
     lists = {"capabilities": ["IPC_LOCK", "SYS_PTRACE"], "exemptNamespaces": ["system"], "serviceAccounts": ["train"]}
@@ -237,7 +241,7 @@ def test_the_cluster_scope_grants_a_clusterrole_for_all_namespaces(helm: Helm) -
         for rule in rules
         if rule.get("scope") != "Release" and rule.get("only") != "Namespaced"
     ]
-    assert not [arg for arg in container(objects)["args"] if arg.startswith("--namespace")]
+    assert not [arg for arg in container(objects)["args"] if arg.startswith("--namespace=")]
     assert {key for key in objects if key[0] in ("Role", "RoleBinding")} == {
         ("Role", "dljob-leader"),
         ("RoleBinding", "dljob-leader"),
@@ -260,7 +264,7 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
     assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
     rights = [rule for rule in load("files/rights.yaml") if rule.get("only") == "Cluster"]
     everywhere = {resource for rule in rights for resource in rule["resources"]}
-    assert everywhere == {"nodes", "clusterrolebindings"}
+    assert everywhere == {"nodes", "namespaces", "clusterrolebindings"}
     assert not [rule for rule in objects["Role", "a/dljob"]["rules"] if everywhere & set(rule["resources"])]
     assert {"--namespace=a", "--namespace=b"} <= set(container(objects)["args"])
     assert objects["PodMonitor", "dljob-jobs"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
@@ -324,7 +328,7 @@ def test_the_webhook_judges_specs_alone_and_stops_nobody_when_it_is_away(helm: H
     (rule,) = hook["rules"]
     assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["dljobs"])
     assert "generation" in hook["matchConditions"][0]["expression"]
-    assert "namespaceSelector" not in hook
+    assert hook["namespaceSelector"] == load("values.yaml")["namespaceSelector"]
     served = helm.render(rbac={"scope": "Namespaced"}, watchNamespaces=["b", "a"])
     (hook,) = served["ValidatingWebhookConfiguration", "dljob-webhook-here"]["webhooks"]
     (names,) = hook["namespaceSelector"]["matchExpressions"]
@@ -389,6 +393,80 @@ def test_egress_reaches_ray_and_the_gateway(helm: Helm) -> None:
     assert "egress" not in helm.render()["NetworkPolicy", "dljob"]["spec"]
 
 
+SELECTED = {
+    "matchLabels": {"team": "ml"},
+    "matchExpressions": [
+        {"key": "a/b", "operator": "Exists"},
+        {"key": "c", "operator": "DoesNotExist"},
+        {"key": "d", "operator": "In", "values": ["1", "2"]},
+    ],
+}
+
+
+def test_the_selector_of_namespaces_reaches_the_operator_its_webhook_and_the_policy(helm: Helm) -> None:
+    objects = helm.render(namespaceSelector=SELECTED)
+    (container,) = objects["Deployment", "dljob"]["spec"]["template"]["spec"]["containers"]
+    assert "--namespace-selector=team=ml,a/b,!c,d in (1,2)" in container["args"]
+    (webhook,) = objects["ValidatingWebhookConfiguration", "dljob-webhook"]["webhooks"]
+    assert webhook["namespaceSelector"] == SELECTED
+    (validation,) = objects["ValidatingAdmissionPolicy", "dljob-namespaces"]["spec"]["validations"]
+    parts = ['"team" in @ && @["team"] == "ml"', '"a/b" in @', '"d" in @ && @["d"] in ["1","2"]']
+    team, there, among = (f"({part.replace('@', 'variables.labels')})" for part in parts)
+    assert validation["expression"] == f'{team} && {there} && !("c" in variables.labels) && {among}'
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rbac": {"scope": "Namespaced"}, "watchNamespaces": ["a"]},
+        {"namespaceSelector": {"matchExpressions": []}},
+    ],
+)
+def test_without_a_selector_no_policy_limits_the_operator(helm: Helm, values: dict[str, Any]) -> None:
+    objects = helm.render(**values)
+    assert not [key for key in objects if key[0].startswith("ValidatingAdmission")]
+    (container,) = objects["Deployment", "dljob"]["spec"]["template"]["spec"]["containers"]
+    assert not [flag for flag in container["args"] if flag.startswith("--namespace-selector")]
+
+
+def test_the_policy_is_about_all_that_the_operator_may_write(helm: Helm) -> None:
+    policy = helm.render()["ValidatingAdmissionPolicy", "dljob-namespaces"]["spec"]
+    verbs = {"CREATE": {"create"}, "UPDATE": {"patch", "update"}, "DELETE": {"delete"}}
+    covered = {
+        (group, resource, verb)
+        for rule in policy["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for operation in rule["operations"]
+        for verb in verbs[operation]
+    }
+    written = {
+        (group, resource, verb)
+        for rule in helm.render()["ClusterRole", "dljob"]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert written <= covered
+
+
+def test_volumes_and_environment_of_others_come_beside_the_operators_own(helm: Helm) -> None:
+    volume, mount = {"name": "ca", "configMap": {"name": "ca"}}, {"name": "ca", "mountPath": "/etc/ssl/certs"}
+    source = {"secretRef": {"name": "proxy"}}
+    plain = helm.render()["Deployment", "dljob"]["spec"]["template"]["spec"]
+    given = helm.render(extraVolumes=[volume], extraVolumeMounts=[mount], envFrom=[source])
+    pod = given["Deployment", "dljob"]["spec"]["template"]["spec"]
+    assert pod["volumes"] == [*plain["volumes"], volume]
+    assert pod["containers"][0]["volumeMounts"] == [*plain["containers"][0]["volumeMounts"], mount]
+    assert (pod["containers"][0]["envFrom"], "envFrom" in plain["containers"][0]) == ([source], False)
+
+
+@pytest.mark.parametrize("most", [0, 1, "50%"])
+def test_a_disruption_budget_is_a_number_or_a_share(helm: Helm, most: int | str) -> None:
+    budget = helm.render(podDisruptionBudget={"maxUnavailable": most})["PodDisruptionBudget", "dljob"]
+    assert budget["spec"]["maxUnavailable"] == most
+
+
 def test_scheduling_values_reach_the_operators_pods(helm: Helm) -> None:
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
@@ -438,6 +516,17 @@ def test_a_label_of_the_pods_stands_over_one_of_all_objects(helm: Helm) -> None:
         ({"jobs": {"podSecurity": "Baseline"}}, "podSecurity"),
         ({"jobs": {"capabilities": ["sys_admin"]}}, "capabilities"),
         ({"jobs": {"serviceAccounts": [""]}}, "serviceAccounts"),
+        (
+            {"image": {"registry": "https://registry.example.org/team"}},
+            "a registry is a host and a path, without https://",
+        ),
+        ({"image": {"registry": "registry.example.org/team:v1"}}, "or a tag behind it"),
+        ({"jobs": {"image": "docker://ray:1"}}, "an image is named without https:// or docker://"),
+        ({"jobs": {"init": {"image": "https://r.example/dljob"}}}, "an image is named without https:// or docker://"),
+        (
+            {"extraVolumeMounts": [{"name": "ca", "mountPath": "/x"}], "extraVolumes": [{"name": "c", "emptyDir": {}}]},
+            "extraVolumeMounts mounts ca, which is none of extraVolumes: c",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, values: dict[str, Any], words: str) -> None:

@@ -79,7 +79,14 @@ def test_every_value_is_in_the_schema_and_every_name_of_the_schema_is_a_value() 
         inner = schema.get("properties", {})
         return {path} if not inner else {leaf for key, sub in inner.items() for leaf in names(sub, (*path, key))}
 
-    free = {("resources",), ("affinity",), ("imagePullSecrets",), ("podSecurityContext",), ("securityContext",)}
+    free = {
+        ("namespaceSelector",),
+        ("resources",),
+        ("affinity",),
+        ("imagePullSecrets",),
+        ("podSecurityContext",),
+        ("securityContext",),
+    }
 
     def cut(paths: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
         known = {name for name in free for path in paths if path[:1] == name}
@@ -134,7 +141,22 @@ def test_an_object_of_the_schema_refuses_what_it_does_not_know() -> None:
         ("metrics.prometheusRule.runbookUrl", "https://x'y"),
         ("networkPolicy.egress.apiServerPorts", []),
         ("podDisruptionBudget.maxUnavailable", 2),
+        ("podDisruptionBudget.maxUnavailable", "101%"),
+        ("podDisruptionBudget.maxUnavailable", "1"),
+        ("image.registry", "https://registry.example/team"),
+        ("image.registry", "registry.example/team@sha256:0"),
+        ("jobs.imagePullSecrets", ["regcred"]),
+        ("jobs.imagePullSecrets", [{"name": "Regcred"}]),
+        ("envFrom", [{"prefix": "X_"}]),
+        ("extraVolumes", [{"name": "tmp", "emptyDir": {}}]),
+        ("extraVolumes", [{"name": "ca"}]),
+        ("extraVolumeMounts", [{"name": "ca", "mountPath": "/etc/dljob/token-key"}]),
+        ("extraVolumeMounts", [{"name": "ca", "mountPath": "tmp"}]),
         ("tokenKey.key", "a/b"),
+        ("namespaceSelector.matchLabels", {"team": "a'b"}),
+        ("namespaceSelector.matchExpressions", [{"key": "team", "operator": "In"}]),
+        ("namespaceSelector.matchExpressions", [{"key": "team", "operator": "Exists", "values": ["a"]}]),
+        ("namespaceSelector.matchExpressions", [{"key": "team", "operator": "Equals", "values": ["a"]}]),
         ("affinity.nodeAffinities", {}),
         ("env", [{"value": "without a name"}]),
         ("terminationGracePeriodSeconds", 0),
@@ -152,7 +174,13 @@ def test_a_wrong_value_is_refused(path: str, value: Any) -> None:
     ("path", "value"),
     [
         ("image.registry", "registry.example:5000/team"),
+        ("image.registry", "registry.example/team/"),
+        ("image.registry", ""),
         ("image.digest", "sha256:" + "0" * 64),
+        ("podDisruptionBudget.maxUnavailable", "50%"),
+        ("jobs.imagePullSecrets", [{"name": "regcred"}]),
+        ("envFrom", [{"secretRef": {"name": "proxy"}}]),
+        ("extraVolumeMounts", [{"name": "ca", "mountPath": "/etc/ssl/certs", "readOnly": True}]),
         ("jobs.image", "registry.example/ray:{rayVersion}-gpu"),
         ("resources", {"requests": {"cpu": 1, "memory": "1Gi"}}),
         ("metrics.prometheusRule", {"enabled": True, "labels": {"release": "prometheus"}}),
@@ -184,7 +212,8 @@ RIGHTS = {
     "services": "create delete patch",
     "endpointslices.discovery.k8s.io": "create delete patch",
     "networkpolicies.networking.k8s.io": "create delete get",
-    "leases.coordination.k8s.io": "create get list update",
+    "leases.coordination.k8s.io": "create get list update watch",
+    "namespaces": "list watch",
     "clusterrolebindings.rbac.authorization.k8s.io": "list",
 }
 """Least rights: a new one is a change of this table, and has its reason in files/rights.yaml."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,7 @@ async def shell(
     *,
     clock: Callable[[], float] = time.time,
     head_url: Callable[[str, int], str] | None = None,
+    served: Container[str] | None = None,
 ) -> AsyncIterator[Shell]:
     """Yield an operator's parts; a second shell on the same cluster and head is its next life."""
     fake, head = fake or FakeCluster(), head or StubHead()
@@ -118,7 +119,7 @@ async def shell(
     startup = Startup(metrics.stage)
     cache.first_seen = startup.begin
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
-    controller = Controller(parts, SETTINGS, decide=decide, clock=OperatorClock(wall=clock))
+    controller = Controller(parts, SETTINGS, decide=decide, clock=OperatorClock(wall=clock), served=served)
     made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics, turns)
     try:
         yield made

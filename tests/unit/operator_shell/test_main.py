@@ -51,6 +51,18 @@ def test_the_flags_are_what_the_operator_runs_with(key: str) -> None:
     assert len(found.key.token("u", "c")) == 64
 
 
+def test_what_the_cluster_has_lacked_for_long_is_looked_for_rarely(key: str) -> None:
+    app = App(command.options(command.parser().parse_args([key])))
+    assert [app.look_again_after(waited) for waited in (0.0, 50.0, 120.0, 86400.0)] == [10.0, 10.0, 20.0, 60.0]
+
+
+def test_a_selector_of_namespaces_excludes_names_of_them(key: str) -> None:
+    found = command.options(command.parser().parse_args([key, "--namespace-selector=team=ml,a notin (b)"]))
+    assert (found.namespace_selector, found.namespaces) == ("team=ml,a notin (b)", ())
+    with pytest.raises(UsageError, match="--namespace and --namespace-selector exclude each other"):
+        command.options(command.parser().parse_args([key, "--namespace-selector=team", "--namespace=a"]))
+
+
 def test_the_operator_reads_json_as_deep_as_an_api_server_takes_it(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     read: list[object] = []
 

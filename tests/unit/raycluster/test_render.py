@@ -283,3 +283,19 @@ def test_image_settings_environment_and_claims_reach_the_pods():
 def test_a_change_of_the_pods_alone_changes_no_plan_digest():
     assert plan(job(role("a"))).digest == plan(job(role("a"), image="example/x:1")).digest
     assert ray_cluster(job(role("a"))) != ray_cluster(job(role("a"), image="example/x:1"))
+
+
+@pytest.mark.parametrize(
+    ("job_secrets", "operators", "expected"),
+    [
+        ([], ["a", "b"], ["a", "b"]),
+        (["mine", "a"], ["a", "b"], ["mine", "a", "b"]),
+        ([f"s{number}" for number in range(16)], ["a"], [f"s{number}" for number in range(16)]),
+        ([], [], None),
+    ],
+)
+def test_the_operators_pull_secrets_follow_those_of_the_job(job_secrets, operators, expected):
+    manifest = job(role("a"), imagePullSecrets=[{"name": name} for name in job_secrets])
+    body = ray_cluster(effective(manifest, "example/runtime:1", "2.60.0", operators))
+    for pod in (head_of(body), *(group["template"]["spec"] for group in body["spec"]["workerGroupSpecs"])):
+        assert [secret["name"] for secret in pod.get("imagePullSecrets", ())] == (expected or [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from dljob.raycluster.overlay import Object, overlay
 from dljob.raycluster.podspec import counted_cpus, declared_resources, head_pod, with_library, with_parting, worker_pod
 from dljob.raycluster.survival import ANNOTATION, keep
 from dljob.raycluster.taints import with_patience
+from dljob.spec.cluster import ObjectRef
 from dljob.spec.model import DLJobManifest, DLJobSpec
 
 DEFAULT_RAY_VERSION = "2.60.0"
@@ -49,11 +50,24 @@ class RenderOptions:
     """Version of the operator's dljob, which the images of node groups must have; empty: any."""
 
 
-def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobManifest:
-    """Return the manifest with image and Ray's version filled in; `{rayVersion}` in `image` is replaced."""
+MOST_PULL_SECRETS = 16
+"""As many as `spec.imagePullSecrets` may have."""
+
+
+def effective(manifest: DLJobManifest, image: str, ray_version: str, pull_secrets: Sequence[str] = ()) -> DLJobManifest:
+    """Return the manifest with image and Ray's version filled in; `{rayVersion}` in `image` is replaced.
+
+    The operator's `pull_secrets` follow the job's own: Kubernetes tries one after another.
+    """
     spec = manifest.spec
+    job_secrets = {secret.name: secret for secret in spec.image_pull_secrets}
+    secrets = job_secrets | {name: ObjectRef(name=name) for name in pull_secrets if name not in job_secrets}
     version = spec.ray_version or ray_version
-    filled = {"ray_version": version, "image": spec.image or image.replace("{rayVersion}", version)}
+    filled = {
+        "ray_version": version,
+        "image": spec.image or image.replace("{rayVersion}", version),
+        "image_pull_secrets": tuple(secrets.values())[:MOST_PULL_SECRETS],
+    }
     return manifest.model_copy(update={"spec": spec.model_copy(update=filled)})
 
 

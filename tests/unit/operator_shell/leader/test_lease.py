@@ -129,9 +129,9 @@ async def test_a_standby_without_a_watch_finds_a_lease_that_is_not_renewed(
     changes = b.kube.changes
 
     async def first_only(*args: Any, **options: Any) -> AsyncIterator[Any]:
-        async with aclosing(changes(*args, **options)) as heard:
-            async for one in heard:
-                yield one
+        async with aclosing(changes(*args, **options)) as stream:
+            async for change in stream:
+                yield change
                 if how == "it is silent":
                     await asyncio.Event().wait()
                 return

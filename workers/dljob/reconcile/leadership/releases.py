@@ -161,11 +161,11 @@ def stands_by_for(
     for one in there:
         if one.overlaps(ours) and one.age < ours.age and not any(another.overlaps(one) for another in acting):
             return one, f"{one} is older and about to act on {_shared(ours, one)}"
-    for one in silent:
-        if one.acts and one.overlaps(ours) and one.has_another_key(ours):
-            forget = f"where it is uninstalled, `kubectl delete lease {one.name} -n {one.namespace}`"
-            words = f"{one} does not run, and acted on {_shared(ours, one)} with another token key, so that their heads"
-            return one, f"{words} refuse this one: start it again, {ONE_KEY}, or, {forget}"
+    for release in silent:
+        if release.acts and release.overlaps(ours) and release.has_another_key(ours):
+            forget = f"where it is uninstalled, `kubectl delete lease {release.name} -n {release.namespace}`"
+            jobs = f"{_shared(ours, release)} with another token key, so that their heads refuse this one"
+            return release, f"{release} does not run, and acted on {jobs}: start it again, {ONE_KEY}, or, {forget}"
     return None
 
 

@@ -227,7 +227,8 @@ def completed(text: str, settings: Settings) -> tuple[DLJobManifest, DLJobManife
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
     there = written.spec.ray_cluster_ref is not None
-    return written, with_chosen(written if there else effective(written, settings.image, settings.ray_version), chosen)
+    defaults = (settings.image, settings.ray_version, settings.pull_secrets)
+    return written, with_chosen(written if there else effective(written, *defaults), chosen)
 
 
 def _hash(manifest: DLJobManifest) -> str:

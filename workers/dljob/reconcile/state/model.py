@@ -31,6 +31,8 @@ class Settings:
     """The Ray version of jobs that name none."""
     init_image: str
     """The image of the init container that copies dljob into user images; empty: images must contain dljob."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets of each job's namespace that its images may be pulled with, beside its own."""
     pods: PodPolicy = field(default_factory=PodPolicy)
     """Limits on the pods of jobs."""
     progress_seconds: float = 15.0
