@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -131,6 +132,22 @@ def test_validate_prints_problems_as_json_and_yaml(form: str, here: Path, capsys
     assert [(p["file"], p["line"]) for p in answer["problems"]] == [("large.yaml", 9), ("none.yaml", 0)]
     assert main.run(["validate", "good.yaml", "-o", form]) == 0
     assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
+
+
+def test_plan_and_validate_say_where_the_sizes_of_a_role_find_no_room_on_this_machine(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    bounds = "replicas: 2, minReplicas: 1, maxReplicas: 9, type: Elastic, resources: {cpu: 1}"
+    (here / "fleet.yaml").write_text(GOOD.replace("replicas: 2", bounds))
+    for command, place in (("plan", ""), ("validate", "fleet.yaml: ")):
+        assert main.run([command, "fleet.yaml"]) == 0
+        line = f"{place}on this machine worker may grow to 4 ranks, not to its maxReplicas 9\n"
+        assert line in capsys.readouterr().err
+    # A plan for a cluster: it cannot run here in any size.
+    (here / "wide.yaml").write_text(GOOD.replace("replicas: 2", bounds) + "  nodeGroups: [{name: a, replicas: 99}]\n")
+    assert main.run(["validate", "wide.yaml"]) == 0
+    assert "this machine" not in capsys.readouterr().err
 
 
 def test_plan_prints_each_output_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

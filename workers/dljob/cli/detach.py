@@ -36,12 +36,17 @@ def start(
     from dljob.api.handle import handle_of
     from dljob.api.local.session import LocalRay
     from dljob.api.place import check_here
+    from dljob.cli.job_file import sizes_here
+    from dljob.plan.plan import plan
     from dljob.runtime.backend.machine import parse_pretend
 
     # Before the session host starts: its errors would come seconds later.
     check_here(manifest, code_dir)
     registry.check_home()
-    ray = LocalRay(pretend=parse_pretend(pretend), once=True)
+    declared = parse_pretend(pretend)
+    for line in sizes_here(plan(manifest), declared):
+        output.say(line)
+    ray = LocalRay(pretend=declared, once=True)
     # `keep`: otherwise the session host would stop the job at the end of this command.
     record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
     return accepted(handle_of(record), form, environment_of(record))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 
-from dljob.errors import UsageError
+from dljob.errors import PlacementError, UsageError
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from dljob.api.kubernetes.submit import GivenJob
+    from dljob.plan.model import JobPlan
     from dljob.spec.model import DLJobManifest
     from dljob.spec.rules.findings import Finding
 
@@ -193,6 +195,24 @@ def folder_of(file: Path, manifest: DLJobManifest) -> Path:
 def unfit_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
     """Return what this machine lacks of a job's file: scripts, and Pythons."""
     return [*unfit_code(file, manifest), *unfit_pythons(manifest)]
+
+
+def sizes_here(job: JobPlan, pretend: Mapping[str, int] | None = None) -> list[str]:
+    """Return a line for each role that could not grow to its largest size by `dljob run` on this machine.
+
+    Empty also for a job that this machine cannot run at all: it is for a cluster.
+    """
+    if not any(role.resizes for role in job.roles.values()) or find_spec("ray") is None:
+        return []
+    from dljob.runtime.backend.machine import devices_here, lay_out, machines_here, size_notes
+
+    declared, devices = pretend or {}, devices_here()
+    machines = machines_here(job, declared, devices)
+    try:
+        lay_out(machines, declared, devices)
+    except PlacementError:
+        return []
+    return size_notes(job, machines)
 
 
 def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:

@@ -82,7 +82,15 @@ class Runner:
         is_numbered: bool = False,
     ) -> None:
         from dljob.runtime.backend.interface import chosen, entry_point_of
-        from dljob.runtime.backend.machine import devices_here, lay_out, oversubscribed, parse_pretend
+        from dljob.runtime.backend.machine import (
+            cpus_here,
+            devices_here,
+            lay_out,
+            machines_here,
+            oversubscribed,
+            parse_pretend,
+            size_notes,
+        )
 
         # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
         self._form: output.DataFormat = form
@@ -98,7 +106,9 @@ class Runner:
         )  # an unknown backend fails before any Ray is started
         self._plan = plan(self._manifest)
         self._faults = load_faults(faults, self._plan) if faults else None
-        self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
+        declared, devices = parse_pretend(pretend), devices_here()
+        machines = machines_here(self._plan, declared, devices)
+        self._nodes = lay_out(machines, declared, devices)
         self._code_dir = code_dir
         check_code_dir(self._code_dir)
         # Filled by the thread that watches Ray's processes, before its signal.
@@ -109,8 +119,8 @@ class Runner:
         self._end: AbruptEnd | None = None
         self._stopped_by = "its command"
         """How the job ended where PrimeMaster could not end it."""
-        note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
-        if note:
+        shared = oversubscribed(self._plan.node_groups.values(), cpus_here())
+        for note in (*filter(None, [shared]), *size_notes(self._plan, machines)):
             output.say(note)
 
     def run(self) -> int:

@@ -39,7 +39,7 @@ def counted(
     for name, size in sorted(wanted.items()):
         more = (size - start[name]) // roles[name].group_size
         if more:
-            group, each = _home(every, units.of_role(name))
+            group, each = home_of(every, units.of_role(name))
             # Rounded up for both signs: growth takes a whole machine, shrinking keeps one that is partly in use.
             counts[group.name] += -(-more // each)
     return counts
@@ -50,7 +50,7 @@ def _within(group: MachineGroup, count: int) -> int:
     return min(max(count, low), high)
 
 
-def _home(groups: Iterable[MachineGroup], series: Series) -> tuple[MachineGroup, int]:
+def home_of(groups: Iterable[MachineGroup], series: Series) -> tuple[MachineGroup, int]:
     """Return the group for further units of a role, and how many one machine holds: the plan has room for one."""
     demand = demand_of(series.unit(0))
     each = ((group, copies(room_of(group.resources, group.labels), demand, MOST)) for group in groups)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 
 NODE_NAME = "dljob.io/node-name"
 """Label of a node of an embedded Ray with its name for users, as in `dljob plan`."""
+NO_RANKS = "dljob.io/no-ranks"
+"""Label of a head that offers CPUs to users' Ray tasks and actors, but carries no ranks."""
 
 
 def matches(selector: Iterable[tuple[str, str]], labels: Mapping[str, str]) -> bool:

@@ -16,11 +16,21 @@ from ray._private import accelerators
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
 from dljob.errors import PlacementError, UnreachableError, UsageError
-from dljob.plan.model import GRAIN, MachineGroup
+from dljob.plan.model import GRAIN, JobPlan, MachineGroup
+from dljob.plan.one_machine import largest_sizes
+from dljob.plan.plan import plan
 from dljob.runtime.backend import embedded, machine
 from dljob.runtime.backend.embedded import EmbeddedRay, without_agent
-from dljob.runtime.backend.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
+from dljob.runtime.backend.machine import (
+    EmbeddedNode,
+    lay_out,
+    machines_here,
+    oversubscribed,
+    parse_pretend,
+    size_notes,
+)
 from dljob.runtime.process import environment
+from dljob.spec.model import DLJobManifest
 
 
 def group(name: str = "g", replicas: int = 1, **resources: float) -> MachineGroup:
@@ -128,9 +138,40 @@ def test_pretended_devices_are_parsed() -> None:
 
 
 def test_cpus_may_be_shared_and_it_is_said() -> None:
-    nodes = lay_out([group("a", 2, CPU=4)], {}, {})
-    assert oversubscribed(nodes, 2) == "8 CPUs are planned, this machine has 2: ranks share them"
-    assert oversubscribed(nodes, 8) == ""
+    groups = [group("a", 2, CPU=4)]
+    assert oversubscribed(groups, 2) == "8 CPUs are planned, this machine has 2: ranks share them"
+    assert oversubscribed(groups, 8) == ""
+
+
+def _engines(most: int, **more: Any) -> JobPlan:
+    engine = {"name": "engine", "entrypoint": {"class": "m.E"}, "minReplicas": 1, "maxReplicas": most, **more}
+    spec = {"roles": [{**engine, "resources": {"cpu": "1"}, "driver": False}]}
+    return plan(DLJobManifest.model_validate({"metadata": {"name": "job"}, "spec": spec}))
+
+
+def test_machines_have_room_for_the_growth_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    fits, wide = _engines(3), _engines(9)
+    assert size_notes(fits, machines_here(fits, {}, {})) == []
+    (line,) = size_notes(wide, machines_here(wide, {}, {}))
+    assert line == "on this machine engine may grow to 3 ranks, not to its maxReplicas 9"
+    (line,) = size_notes(wide, list(wide.node_groups.values()))
+    assert line == "on this machine engine may grow to 1 rank, not to its maxReplicas 9"
+
+
+@pytest.mark.parametrize(
+    ("pretend", "here", "most"),
+    [({"GPU": 2}, 0, 2), ({}, 2, 2), ({}, 1, 1), ({"GPU": 1}, 8, 1)],
+    ids=["pretended", "real", "none left", "exactly what is pretended"],
+)
+def test_devices_for_growth_are_those_that_are_declared_or_left(
+    pretend: dict[str, int], here: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    made, ids = _engines(3, accelerator={"count": "1"}), {"GPU": tuple(map(str, range(here)))}
+    groups = machines_here(made, pretend, ids)
+    (node,) = lay_out(groups, pretend, ids)
+    assert (largest_sizes(made, groups), node.resources["GPU"]) == ({"engine": most}, pretend.get("GPU", most))
 
 
 def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,12 +105,13 @@ class LocalJobs:
         """Return a Ray with the machines of the job's plan: idle ones of the same shape, and new ones for the rest."""
         from dljob.plan.plan import plan
         from dljob.runtime.backend.embedded import EmbeddedRay
-        from dljob.runtime.backend.machine import devices_here, lay_out_beside
+        from dljob.runtime.backend.machine import devices_here, lay_out_beside, machines_here
 
-        groups = tuple(plan(manifest).node_groups.values())
+        devices = devices_here()
+        groups = machines_here(plan(manifest), pretend, devices)
         # The devices of other jobs' machines are taken: `lay_out_beside` refuses a plan that needs them.
         held = [node for job in self.jobs for node in job.nodes]
-        taken, missing = lay_out_beside(groups, pretend, devices_here(), idle=self.idle, held=held)
+        taken, missing = lay_out_beside(groups, pretend, devices, idle=self.idle, held=held)
         # By identity: machines of one shape are equal, and each is taken once.
         self.idle = [node for node in self.idle if not any(node is one for one in taken)]
         if self.ray is None:

@@ -20,7 +20,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
         form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster as far as the file
             determines it).
     """
-    from dljob.cli.job_file import with_resources
+    from dljob.cli.job_file import sizes_here, with_resources
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve
@@ -35,3 +35,5 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
         output.data(to_yaml(preview_raycluster(resolved, manifest)))
     else:
         output.data(render_plan(resolved, would_be_nodes(resolved), form))
+        for line in sizes_here(resolved):
+            output.say(line)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.job_file import unfit_code
+from dljob.cli.job_file import sizes_here, unfit_code
 from dljob.errors import ExitCode, Problem, SpecError, UsageError
 from dljob.telemetry.wording import counted
 
@@ -42,12 +42,17 @@ def validate(
     """
     problems: list[Problem] = []
     warnings: list[str] = []
+    notes: list[str] = []
     jobs = 0
     for path in (file, *more):
         found, manifests = _check(path, pod_security)
         problems += found
         jobs += len(manifests)
         warnings += [line for manifest in manifests for line in _warned(path, manifest)]
+        notes += [f"{path}: {line}" for manifest in manifests for line in _sizes_here(manifest)]
+    # Of this machine and not of the files: no part of the data.
+    for line in notes:
+        output.say(line)
     for line in warnings:
         output.say(f"warning: {line}")
     if form != "text":
@@ -60,6 +65,13 @@ def validate(
     else:
         output.data(f"{counted(jobs, 'job')}: valid")
     return ExitCode.USAGE if problems else ExitCode.OK
+
+
+def _sizes_here(manifest: DLJobManifest) -> list[str]:
+    """Return the roles that could not grow to their largest size on this machine, in lines."""
+    from dljob.plan.plan import plan
+
+    return sizes_here(plan(manifest)) if any(role.max_replicas for role in manifest.spec.roles) else []
 
 
 def _warned(path: Path, manifest: DLJobManifest) -> list[str]:

@@ -1,4 +1,7 @@
-"""An embedded Ray on this machine: a head without CPUs, one raylet per planned node, and nothing left at its end.
+"""An embedded Ray on this machine: a head, one raylet per planned node, and nothing left at its end.
+
+Planned nodes declare what their ranks reserve. The head, which carries no ranks, declares this machine's CPUs and
+memory in addition, so that Ray tasks and actors of users' code find room; all of them share the real ones.
 
 All nodes start at once, each from a thread that lives as long as the node. The kernel ends a node's processes with the
 thread that created them (PDEATHSIG), so killing the runner ends them too; the sweeper (`sweeper.py`) ends the rest.
@@ -32,9 +35,16 @@ from dljob import ray_private
 from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
 from dljob.linux.process_limit import RAISE, reached_limit
-from dljob.plan.labels import NODE_NAME
+from dljob.plan.labels import NO_RANKS, NODE_NAME
 from dljob.runtime.backend import ray_processes, sweeper
-from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
+from dljob.runtime.backend.machine import (
+    STORE_BYTES,
+    EmbeddedNode,
+    check_shared_memory,
+    cpus_here,
+    scratch_folder,
+    store_bytes,
+)
 from dljob.runtime.forked_workers.first_template import start_raylet
 from dljob.telemetry.process_ends import ProcessEnd
 
@@ -327,9 +337,12 @@ class EmbeddedRay:
 
         # On a machine that is low on memory Ray's monitor kills what it can restart first: that is PrimeMaster, and it
         # frees little. The raylets of the other nodes go on to kill ranks.
-        _LOCAL.env = {"RAY_memory_monitor_refresh_ms": "0"}
-        # No CPUs and no devices: only planned nodes carry ranks.
-        params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
+        # Nor does it start a worker for each CPU in advance: most jobs have no tasks.
+        _LOCAL.env = {"RAY_memory_monitor_refresh_ms": "0", "RAY_prestart_worker_first_driver": "0"}
+        memory = max(2**30, memory_limit.free()[0] or 0)
+        labels = {NO_RANKS: "true"}
+        # No devices: those are dealt out among the planned nodes.
+        params = self._params(0, num_cpus=cpus_here(), num_gpus=0, resources={}, memory=memory, labels=labels)
         self._add_node(_HEAD, ray_private.start_head(params, serves), None)
         self.address = self._head.gcs_address
         self.log_dir = Path(self._head.get_logs_dir_path())

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from dljob import ray_private
 from dljob.errors import PlacementError, UnreachableError, UsageError
-from dljob.plan.model import GRAIN, MachineGroup
+from dljob.linux import memory_limit
+from dljob.plan.model import GRAIN, JobPlan, MachineGroup
+from dljob.plan.one_machine import largest_sizes, with_room_to_grow
 from dljob.runtime.process.environment import variable_of
+from dljob.telemetry.wording import counted
 
 MOST_NODES = 8
 """The most raylets of an embedded Ray, not counting its head."""
@@ -91,6 +94,45 @@ def parse_pretend(values: Sequence[str]) -> dict[str, int]:
             )
         made[name] = int(count)
     return made
+
+
+def cpus_here() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machines_here(plan: JobPlan, pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]) -> list[MachineGroup]:
+    """Return the machines of a plan for an embedded Ray, larger where this machine has room for roles that may grow."""
+    spare = {"CPU": cpus_here() * GRAIN, "memory": (memory_limit.free()[0] or 0) * GRAIN}
+    groups = plan.node_groups.values()
+    for kind in {kind for group in groups for kind, _ in group.resources} - spare.keys():
+        planned = [(dict(group.resources).get(kind, 0), group.replicas) for group in groups]
+        # What is pretended is declared for each raylet, what is real is dealt out among them.
+        rest = (
+            pretend[kind] * GRAIN - max(amount for amount, _ in planned)
+            if kind in pretend
+            else (
+                len(here.get(kind, ())) * GRAIN - sum(-(-amount // GRAIN) * GRAIN * count for amount, count in planned)
+            )
+        )
+        spare[kind] = max(0, rest)
+    return with_room_to_grow(plan, tuple(sorted(spare.items())))
+
+
+def size_notes(plan: JobPlan, groups: Sequence[MachineGroup]) -> list[str]:
+    """Return a line for each elastic role whose largest size finds no room on these machines of an embedded Ray."""
+    sizes = largest_sizes(plan, groups)
+    small = {name: size for name, size in sizes.items() if size < plan.roles[name].max_replicas}
+    if sizes and not small:
+        return [
+            f"on this machine {', '.join(sizes)} fit in their largest sizes (maxReplicas) one at a time, not together"
+        ]
+    declared = "" if any(group.derived for group in groups) else ", with the machines of nodeGroups[].replicas"
+    return [
+        f"on this machine{declared} {name} may grow to {counted(size, 'rank')}, not to its maxReplicas "
+        f"{plan.roles[name].max_replicas}"
+        for name, size in small.items()
+    ]
 
 
 def lay_out(
@@ -214,9 +256,9 @@ def _resources(group: MachineGroup, pretend: Mapping[str, int]) -> dict[str, flo
     return {**planned, **{kind: float(pretend[kind]) for kind in planned if kind in pretend}}
 
 
-def oversubscribed(nodes: Sequence[EmbeddedNode], cpus: int) -> str:
+def oversubscribed(groups: Iterable[MachineGroup], cpus: int) -> str:
     """Return a line about CPUs that are planned but missing; empty if there are enough."""
-    planned = sum(n.resources.get("CPU", 0) for n in nodes)
+    planned = sum(dict(group.resources).get("CPU", 0) * group.replicas for group in groups) / GRAIN
     return f"{planned:g} CPUs are planned, this machine has {cpus}: ranks share them" if planned > cpus else ""
 
 

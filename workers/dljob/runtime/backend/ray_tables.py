@@ -13,6 +13,7 @@ from ray.util.placement_group import PlacementGroup
 
 from dljob import ray_private
 from dljob.master.state.views import NodeView
+from dljob.plan.labels import NO_RANKS
 from dljob.plan.model import CPU_LABEL, GRAIN, Amount, Resources
 from dljob.spec.quantity import CPU_PATTERN, parse_cpu
 
@@ -120,8 +121,9 @@ def _view(
         free=_resources(free),
         labels=tuple(sorted(labels.items())),
         ip=row["NodeManagerAddress"],
-        # A head that offers CPUs was started to carry work: `ray start --head` on one machine, or `ray.init()`.
-        head=HEAD in row["Resources"] and not total.get("CPU"),
+        # A head that offers CPUs was started to carry work, by `ray start --head` on one machine or `ray.init()`; but
+        # that of an embedded Ray offers them to users' tasks alone.
+        head=HEAD in row["Resources"] and (not total.get("CPU") or NO_RANKS in labels),
         leaving=None if going is None else going / 1000,  # it comes in milliseconds
         pod=pod,
     )
