@@ -19,7 +19,7 @@ from dljob.runtime.backend.machine import STORE_BYTES
 GIB = 1 << 30
 SOUND = Facts(
     addresses=Addresses("box", ("10.0.0.5",), ("127.0.0.1", "::1"), "10.0.0.5"),
-    listening="",
+    loopback=None,
     ports=(32768, 60999),
     cpus=8,
     quota=None,
@@ -65,7 +65,7 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
         (addresses(localhost=()), "localhost", "warn", "is unknown, not 127.0.0.1", "/etc/hosts"),
         (addresses(localhost=None), "localhost", "warn", "does not resolve in time", "/etc/hosts"),
         (addresses(outward=""), "address", "ok", "loopback alone", ""),
-        ({"listening": "Network is unreachable"}, "loopback", "fail", "Network is unreachable", "ip link set lo up"),
+        ({"loopback": ("lo is down", "ip link set lo up")}, "loopback", "fail", "lo is down", "ip link set lo up"),
         ({"ports": (50000, 50099)}, "ports", "warn", "100 ports for connections (50000 to 50099)", "sysctl -w"),
         ({"ports": None}, "ports", "skip", "does not say", ""),
         ({"quota": 1.5}, "CPUs", "warn", "8 CPUs, of which the control group grants 1.5", "OMP_NUM_THREADS=1"),
@@ -74,9 +74,9 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
         ({"memory": 300 << 20}, "memory", "warn", "300 MiB are free on this machine", "ps -eo"),
         ({"memory": 300 << 20, "memory_bound": "in this container"}, "memory", "warn", "in this container", "--memory"),
         ({"memory": None}, "memory", "skip", "free memory is unknown", ""),
-        ({"shm": 64 << 20}, "/dev/shm", "fail", "64 MiB are free, a job on one machine takes 160 MiB", "--shm-size"),
+        ({"shm": 64 << 20}, "/dev/shm", "warn", "64 MiB are free: enough for plans of at most 0", "--shm-size"),
         ({"shm": 4 * STORE_BYTES}, "/dev/shm", "warn", "enough for plans of at most 3 machines", "--shm-size"),
-        ({"shm": None}, "/dev/shm", "fail", "there is none", "--shm-size"),
+        ({"shm": None}, "/dev/shm", "warn", "there is none: the stores of Ray lie on disk", "--shm-size"),
         (disk(GIB), "disk", "ok", "1.0 GiB free in /here", ""),
         (disk(10 << 20), "disk", "fail", "/here, for jobs, has 10 MiB free", "dljob prune"),
         (disk(500 << 20, use="Ray's files"), "disk", "warn", "/here, for Ray's files, has 500 MiB free", "TMPDIR="),
@@ -116,16 +116,16 @@ def test_a_failed_check_is_told_with_its_evidence_and_fix(
     assert all(one.state == "ok" for name, one in found.items() if name != check)
 
 
-@pytest.mark.parametrize(("shm", "code"), [(8 * GIB, 0), (0, 1)])
+@pytest.mark.parametrize(("loopback", "code"), [(None, 0), (("lo is down", "ip link set lo up"), 1)])
 def test_the_command_fails_when_a_job_cannot_run_here(
-    shm: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    loopback: tuple[str, str] | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(checks, "gather", lambda: replace(SOUND, shm=shm))
+    monkeypatch.setattr(checks, "gather", lambda: replace(SOUND, loopback=loopback))
     assert main.run(["doctor", "-o", "json"]) == code
     found = {one["check"]: one["state"] for one in json.loads(capsys.readouterr().out)}
-    assert found["/dev/shm"] == ("fail" if code else "ok")
+    assert found["loopback"] == ("fail" if code else "ok")
     assert found["cluster"] == "skip"
 
 

@@ -35,7 +35,7 @@ def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own: Path, monke
     monkeypatch.setattr(facts, "find_spec", lambda _name: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = facts.gather()
-    assert found.listening == ""
+    assert found.loopback is None
     assert found.addresses.host == socket.gethostname()
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.ports is None or found.ports[0] < found.ports[1]

@@ -221,13 +221,23 @@ def test_gpus_without_files_of_nvidias_are_counted_by_ray(
         environment.variable_of.cache_clear()
 
 
-def test_too_little_shared_memory_is_refused_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, 64 * 2**20))
-    with pytest.raises(UnreachableError, match=r"needs 240 MiB for 3 object stores, 64 MiB are free\n.*--shm-size"):
-        machine.check_shared_memory(2)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, 240 * 2**20))
-    machine.check_shared_memory(2)
+def test_stores_lie_on_disk_where_shared_memory_is_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = namedtuple("usage", "free")
+    free = {"/dev/shm": 3 * machine.STORE_BYTES, str(tmp_path): 2**33}
+    monkeypatch.setattr(shutil, "disk_usage", lambda at: usage(free[str(at)]))
+    here = EmbeddedRay([])
+    here.folder = tmp_path
+    here._place_stores(2)
+    assert (here._store_folder, caplog.messages) == (machine.SHM, [])
+    here._place_stores(3)
+    assert here._store_folder == tmp_path
+    assert here._store > machine.STORE_BYTES, "as large as the disk lets it be"
+    (line,) = caplog.messages
+    assert line.startswith("/dev/shm is small: 4 object stores of Ray may need 320 MiB, 240 are free; they lie in ")
+    monkeypatch.undo()
+    assert "cannot be used: No such file" in machine.lack_of_shared_memory(0, tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -244,9 +254,25 @@ def test_stores_share_a_part_of_what_is_free(
     assert store == pytest.approx(each * 2**30, abs=2)
 
 
-def test_missing_shared_memory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match="cannot be used: No such file"):
-        machine.check_shared_memory(1, tmp_path / "none")
+@pytest.mark.parametrize(
+    ("limit", "free", "load", "words"),
+    [
+        ("processes: 99 of 100", 0, 99.0, "processes: 99 of 100: "),
+        ("", 300, 99.0, "300 MiB of memory are free in this container; a Ray with one raylet takes about 1024"),
+        ("", 19 << 10, 40.0, "this machine is busy: its load is 40, and it has 2 CPUs"),
+        ("", 19 << 10, 0.1, "dljob doctor"),
+    ],
+)
+def test_a_ray_that_does_not_start_says_what_the_machine_lacks(
+    limit: str, free: int, load: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "reached_limit", lambda: limit)
+    monkeypatch.setattr(embedded.memory_limit, "free", lambda: (free << 20, "in this container"))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(UnreachableError) as seen:
+        EmbeddedRay([])._fail("Ray's head did not start")
+    assert (seen.value.hint or "").startswith(words)
 
 
 def test_the_scratch_folder_is_private_and_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

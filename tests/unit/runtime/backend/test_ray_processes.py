@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dljob.runtime.backend import ray_processes
 from dljob.runtime.backend.ray_processes import ProcessFile, ProcessReader, keep_logs, read_end
 from dljob.telemetry.process_ends import ProcessEnd
@@ -79,10 +81,24 @@ def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path
     assert kept == {"head-raylet.err": "n0/session_1/logs raylet.err", "n1-raylet.err": "n1/session_1/logs raylet.err"}
 
 
-def test_no_ray_starts_where_loopback_is_down() -> None:
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        ("true", "the loopback interface lo is down\n  sudo ip link set lo up"),
+        ("ip link set lo up; ip address del 127.0.0.1/8 dev lo", "no interface has this address (IPv6 alone?)"),
+        ("ip link set lo up; ip rule add pref 0 prohibit && ip rule del pref 0 lookup local", "a firewall may drop"),
+    ],
+    ids=["down", "no IPv4", "refused"],
+)
+def test_no_ray_starts_where_its_processes_cannot_meet(network: str, words: str) -> None:
     code = "from dljob.runtime.backend.ray_processes import check_loopback; check_loopback()"
+    script = f'{network}; exec "$0" -c "$1"'
     new_network = subprocess.run(  # a network that begins with its loopback down
-        ["unshare", "-rn", sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ["unshare", "-rn", "sh", "-c", script, sys.executable, code], capture_output=True, text=True, check=False
     )
-    assert "UnreachableError: Ray cannot start: the loopback interface lo is down" in new_network.stderr
+    assert "UnreachableError: Ray cannot start: its processes meet at 127.0.0.1, and " in new_network.stderr
+    assert words in new_network.stderr
+
+
+def test_the_loopback_of_this_machine_brings_a_byte() -> None:
     ray_processes.check_loopback()

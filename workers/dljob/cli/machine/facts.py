@@ -26,7 +26,7 @@ from dljob.cli.machine.gpu_modes import GpuMode
 from dljob.errors import UnreachableError
 from dljob.linux import memory_limit
 from dljob.linux.process_limit import ProcessLimit, process_limits
-from dljob.runtime.backend import machine, sweeper
+from dljob.runtime.backend import machine, ray_processes, sweeper
 from dljob.runtime.backend.machine import scratch_places
 from dljob.runtime.control_socket.location import private_folders
 
@@ -103,8 +103,8 @@ class Facts:
     """All facts about this machine."""
 
     addresses: Addresses
-    listening: str
-    """Why listening on loopback fails; empty: it works."""
+    loopback: tuple[str, str] | None
+    """Why nothing can be sent over loopback, and a command against it; None: it works."""
     ports: tuple[int, int] | None
     """First and last ephemeral port, for outgoing connections and for servers on port 0."""
     cpus: int
@@ -140,7 +140,7 @@ def gather() -> Facts:
     facts = partial(
         Facts,
         addresses=_addresses(),
-        listening=_listening(),
+        loopback=ray_processes.loopback_trouble(),
         ports=_ports(),
         cpus=len(os.sched_getaffinity(0)),
         quota=quota(),
@@ -194,20 +194,6 @@ def _outward() -> str:
         address = str(probe.getsockname()[0])
         return "" if address.startswith("127.") else address
     return ""
-
-
-def _listening() -> str:
-    """Return why a connection over loopback fails; empty: it transfers data."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(RESOLVE_S)
-            with socket.create_connection(server.getsockname(), timeout=RESOLVE_S) as client:
-                taken, _ = server.accept()
-                with taken:
-                    taken.sendall(b".")
-                    return "" if client.recv(1) == b"." else "a connection brings nothing"
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def _ports(proc: Path = memory_limit.PROC) -> tuple[int, int] | None:

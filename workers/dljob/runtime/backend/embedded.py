@@ -38,22 +38,25 @@ from dljob.linux.process_limit import RAISE, reached_limit
 from dljob.plan.labels import NO_RANKS, NODE_NAME
 from dljob.runtime.backend import ray_processes, sweeper
 from dljob.runtime.backend.machine import (
+    SHM,
     STORE_BYTES,
     EmbeddedNode,
-    check_shared_memory,
     cpus_here,
+    lack_of_shared_memory,
     scratch_folder,
     store_bytes,
 )
 from dljob.runtime.forked_workers.first_template import start_raylet
 from dljob.telemetry.process_ends import ProcessEnd
+from dljob.telemetry.wording import counted
 
 log = logging.getLogger(__package__)
 
-LOCALHOST = "127.0.0.1"
 START_S = 60.0
 """Seconds for all nodes together to start."""
 _AGENT = "--dashboard_agent_command="
+START_BYTES = 1 << 30
+"""Memory below which a Ray with one raylet may not start."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _ENV = {
     "RAY_AUTH_MODE": "token",
@@ -126,7 +129,7 @@ class EmbeddedRay:
         """Processes whose end the watching thread does not wait for yet."""
         self._processes = ray_processes.ProcessFile(Path())
         self._own_ip: Callable[..., str] | None = None
-        self._store = STORE_BYTES
+        self._store, self._store_folder = STORE_BYTES, SHM
         self.folder = Path()
         self.address = ""
         self.token_file = Path()
@@ -138,14 +141,14 @@ class EmbeddedRay:
         """Start Ray.
 
         Raises:
-            UnreachableError: Shared memory is too small, there is no folder, or a process failed (with its log).
+            UnreachableError: Loopback cannot be used, there is no folder, or a process failed (with its log).
         """
         try:
             self._enter()
         except _StartTimeoutError as error:
             # Beside much other work Ray misses its time now and then, and mostly no second time. Where nothing else
             # runs, something else is wrong, which a second try would only tell a minute later.
-            load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
+            load, cpus = os.getloadavg()[0], cpus_here()
             if load <= cpus:
                 raise
             log.warning("%s; it is started once more, as the machine's load is %.0f", error.message, load)
@@ -155,9 +158,8 @@ class EmbeddedRay:
 
     def _enter(self) -> None:
         ray_processes.check_loopback()
-        check_shared_memory(len(self._nodes))
-        self._store = store_bytes(len(self._nodes), memory_limit.free()[0])
         self.folder = scratch_folder()
+        self._place_stores(len(self._nodes))
         self.forks = self.folder / "forks"
         self.forks.mkdir()
         try:
@@ -196,9 +198,9 @@ class EmbeddedRay:
         """Start more nodes beside those that run.
 
         Raises:
-            UnreachableError: Shared memory is too small, or a node failed to start; the others go on.
+            UnreachableError: A node failed to start; the others go on.
         """
-        check_shared_memory(len(nodes))
+        self._place_stores(len(nodes))
         # Numbers of nodes are never reused: they name folders and sockets.
         first = len(self._nodes) + 1
         self._nodes = (*self._nodes, *nodes)
@@ -219,6 +221,15 @@ class EmbeddedRay:
         while self.lost_nodes:
             self.add(self.lost_nodes[:1])
             del self.lost_nodes[0]
+
+    def _place_stores(self, nodes: int) -> None:
+        """Choose where the object stores of so many further nodes lie, and how large they may become."""
+        lack = lack_of_shared_memory(nodes)
+        self._store_folder = self.folder if lack else SHM
+        if lack:
+            # As Ray does by itself, and torchrun needs none: large objects are slower, and nothing is wrong otherwise.
+            log.warning("%s; they lie in %s (a container: docker run --shm-size=1g)", lack, self.folder.parent)
+        self._store = store_bytes(nodes, memory_limit.free()[0], self._store_folder)
 
     def environment(self) -> tuple[tuple[str, str], ...]:
         """Return the variables by which another process of this user reaches this Ray."""
@@ -256,7 +267,7 @@ class EmbeddedRay:
 
     def _stay_local(self) -> None:
         """Make Ray use the loopback address: it looks for one in the network, and warns on stderr if there is none."""
-        self._own_ip = ray_private.look_up_own_ip(lambda address=None: LOCALHOST)  # noqa: ARG005 - Ray's signature
+        self._own_ip = ray_private.look_up_own_ip(lambda address=None: ray_processes.LOOPBACK_ADDRESS)  # noqa: ARG005 - Ray's signature
 
     def _write_token(self) -> None:
         self.token_file = self.folder / "token"
@@ -315,11 +326,12 @@ class EmbeddedRay:
         # Below the folder that only its owner may enter: Ray lets everybody write to its own, and to those of sockets.
         folder = self.folder / f"n{index}"
         wanted: dict[str, Any] = {
-            "node_ip_address": LOCALHOST,
+            "node_ip_address": ray_processes.LOOPBACK_ADDRESS,
             "temp_dir": str(folder),
             "plasma_store_socket_name": str(folder / "plasma"),
             "raylet_socket_name": str(folder / "raylet"),
             "object_store_memory": self._store,
+            "plasma_directory": str(self._store_folder),
             "min_worker_port": 0,
             "max_worker_port": 0,
             "dashboard_agent_listen_port": 0,
@@ -367,9 +379,7 @@ class EmbeddedRay:
         cause = f": {self._errors[0]}" if self._errors else ""
         late = not self._errors or any(words in cause for words in ("timed out", "took too long"))
         kind = _StartTimeoutError if late else UnreachableError
-        limit = reached_limit()
-        hint = f"{limit}: {RAISE}" if limit else "is the machine out of memory?"
-        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint=hint)
+        raise kind(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint=_why_no_start())
 
     # --- end
 
@@ -479,6 +489,19 @@ def _tail(folder: Path, lines: int = 5) -> str:
         if "session_latest" not in log.parts and log.stat().st_size:
             found += [f"  {log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
     return "\n".join(found)
+
+
+def _why_no_start() -> str:
+    """Return what this machine lacks, in words that help a Ray to start."""
+    if limit := reached_limit():
+        return f"{limit}: {RAISE}"
+    free, bound = memory_limit.free()
+    if free is not None and free < START_BYTES:
+        return f"{free >> 20} MiB of memory are free {bound}; a Ray with one raylet takes about {START_BYTES >> 20}"
+    load, cpus = os.getloadavg()[0], cpus_here()
+    if load > cpus:
+        return f"this machine is busy: its load is {load:.0f}, and it has {counted(cpus, 'CPU')}; try again later"
+    return "dljob doctor looks for what this machine lacks"
 
 
 def send_signal_on_death(deaths: list[ProcessEnd]) -> Callable[[ProcessEnd], None]:

@@ -262,35 +262,31 @@ def oversubscribed(groups: Iterable[MachineGroup], cpus: int) -> str:
     return f"{planned:g} CPUs are planned, this machine has {cpus}: ranks share them" if planned > cpus else ""
 
 
-def store_bytes(nodes: int, memory: int | None, shm: Path = SHM) -> int:
+def store_bytes(nodes: int, memory: int | None, folder: Path = SHM) -> int:
     """Return the limit of the object store of the head and of each of `nodes` raylets, in bytes.
 
     Args:
         nodes: Number of raylets beside the head.
         memory: Bytes of memory that can still be allocated; None: unknown.
-        shm: Where the stores lie.
+        folder: Where the stores lie.
     """
-    free = shutil.disk_usage(shm).free
+    free = shutil.disk_usage(folder).free
     most = free if memory is None else min(free, memory)
     return max(STORE_BYTES, int(STORES_PART * most) // (nodes + 1))
 
 
-def check_shared_memory(nodes: int, shm: Path = SHM) -> None:
-    """Check that the object stores of the head and `nodes` raylets fit into shared memory.
-
-    Raises:
-        UnreachableError: They do not; the message says what is needed and what is free.
-    """
+def lack_of_shared_memory(nodes: int, shm: Path = SHM) -> str:
+    """Return why the object stores of the head and `nodes` raylets find no room in shared memory; empty: they do."""
     need = (nodes + 1) * STORE_BYTES
     try:
         free = shutil.disk_usage(shm).free
     except OSError as error:
-        raise UnreachableError(f"{shm} cannot be used: {error.strerror}", hint="Ray needs shared memory") from error
-    if free < need:
-        raise UnreachableError(
-            f"{shm} is too small: Ray needs {need >> 20} MiB for {nodes + 1} object stores, {free >> 20} MiB are free",
-            hint="in a container, start it with --shm-size=1g",
-        )
+        return f"{shm} cannot be used: {error.strerror}"
+    if free >= need:
+        return ""
+    return (
+        f"{shm} is small: {counted(nodes + 1, 'object store')} of Ray may need {need >> 20} MiB, {free >> 20} are free"
+    )
 
 
 def scratch_places() -> tuple[Path, ...]:

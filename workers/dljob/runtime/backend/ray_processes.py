@@ -6,6 +6,7 @@ parent keeps the ends of their logs in the job's folder, as Ray's own folder is 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,9 @@ PROGRAMS = ("raylet", "gcs_server")
 STOPPED = ("T", "t")
 """States of a process that runs only once somebody resumes it."""
 LOOPBACK = b"lo"
+LOOPBACK_ADDRESS = "127.0.0.1"
+LOOPBACK_S = 3.0
+"""Seconds in which a connection over loopback is made, and a byte arrives."""
 _SIOCGIFFLAGS, _IFF_UP = 0x8913, 1
 """Reads the flags of an interface; man7.org/linux/man-pages/man7/netdevice.7.html."""
 LOG_BYTES = 256 << 10
@@ -174,16 +178,40 @@ def replace_master_pid(uid: str, pid: int) -> int:
 
 
 def check_loopback() -> None:
-    """Refuse to start a Ray of this machine without its loopback interface.
+    """Refuse to start a Ray of this machine where its processes could not meet.
 
     Raises:
-        UnreachableError: The interface is down.
+        UnreachableError: 127.0.0.1 cannot be used.
     """
+    if trouble := loopback_trouble():
+        why, fix = trouble
+        raise UnreachableError(f"Ray cannot start: its processes meet at {LOOPBACK_ADDRESS}, and {why}", hint=fix)
+
+
+def loopback_trouble() -> tuple[str, str] | None:
+    """Return why nothing can be sent over 127.0.0.1, and a command against it; None: a byte arrives."""
     if _is_loopback_down():
-        raise UnreachableError(
-            "Ray cannot start: the loopback interface lo is down, and its processes meet at 127.0.0.1",
-            hint="ip link set lo up, as root; a new network namespace begins with it down",
+        return (
+            "the loopback interface lo is down",
+            "sudo ip link set lo up; a new network namespace begins with it down",
         )
+    try:
+        with socket.create_server((LOOPBACK_ADDRESS, 0)) as server:
+            server.settimeout(LOOPBACK_S)
+            with socket.create_connection(server.getsockname(), timeout=LOOPBACK_S) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    accepted.sendall(b".")
+                    if client.recv(1) == b".":
+                        return None
+        why = "a connection brings nothing"
+    except TimeoutError:
+        why = f"a connection gets no answer within {LOOPBACK_S:g} s"
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return "no interface has this address (IPv6 alone?)", f"sudo ip address add {LOOPBACK_ADDRESS}/8 dev lo"
+        why = error.strerror or str(error)
+    return why, "a firewall may drop packets over lo: sudo nft list ruleset, or sudo iptables -L"
 
 
 def _is_loopback_down() -> bool:
