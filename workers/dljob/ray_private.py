@@ -156,15 +156,15 @@ def draining_nodes() -> Mapping[str, int]:
     return state.state.get_draining_nodes()
 
 
-def pending_demands() -> list[Mapping[str, float]]:
-    """Return the demands for which raylets have no room, as the autoscaler sees them; no public name."""
+def pending_demands() -> list[tuple[Mapping[str, float], int]]:
+    """Return the demands for which raylets have no room, each with its number, as the autoscaler sees them."""
     from ray._private.worker import global_worker
     from ray.core.generated import autoscaler_pb2
 
     made: Any = autoscaler_pb2
     packed = cast("Any", global_worker).gcs_client.get_cluster_resource_state()
     state = made.GetClusterResourceStateReply.FromString(packed).cluster_resource_state
-    return [one.request.resources_bundle for one in state.pending_resource_requests]
+    return [(one.request.resources_bundle, one.count) for one in state.pending_resource_requests]
 
 
 def node_infos(within_s: float) -> Mapping[str, Any]:

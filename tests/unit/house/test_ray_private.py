@@ -60,8 +60,8 @@ ray._private.node.Node.start_api_server
 ray._private.node.get_all_node_info_until_retrieved
 ray._private.parameter.RayParams(gcs_address="", node_ip_address="", temp_dir="", plasma_store_socket_name="", \
 raylet_socket_name="", object_store_memory=0, min_worker_port=0, max_worker_port=0, dashboard_agent_listen_port=0, \
-include_dashboard=False, include_log_monitor=False, no_monitor=True, num_cpus=0, num_gpus=0, memory=0, resources={}, \
-labels={})
+include_dashboard=False, include_log_monitor=False, no_monitor=True, plasma_directory="", num_cpus=0, \
+num_gpus=0, memory=0, resources={}, labels={})
 ray._private.serialization._object_ref_deserializer(b"id", "call site", b"owner", b"status", None)
 ray._private.services.ConsolePopen("command", start_new_session=True)
 ray._private.services.ProcessInfo.process
@@ -94,6 +94,7 @@ ray.actor.ActorHandle._get_local_state("self")
 ray.core.generated.autoscaler_pb2.ClusterResourceState.pending_resource_requests
 ray.core.generated.autoscaler_pb2.GetClusterResourceStateReply.cluster_resource_state
 ray.core.generated.autoscaler_pb2.ResourceRequest.resources_bundle
+ray.core.generated.autoscaler_pb2.ResourceRequestByCount.count
 ray.core.generated.autoscaler_pb2.ResourceRequestByCount.request
 ray.core.generated.common_pb2.JobConfig.metadata
 ray.core.generated.gcs_pb2.ActorTableData(\

@@ -1,6 +1,6 @@
 """PURE. The plan of a job: roles, groups, ranks, units, machines.
 
 In reading order: `plan`, `model`, `role`, `roles`, `units`, `nodes`, `derive`, `capacity`, `packing`, `conflict`,
-`domains`, `elastic`, `quota`, `collectives`, `digest`. Tables and words: `devices`, `labels`, `amounts`,
+`domains`, `elastic`, `one_machine`, `quota`, `collectives`, `digest`. Tables and words: `devices`, `labels`, `amounts`,
 `words`, `env`. Faults files: `targets`, `incidents`.
 """

@@ -69,6 +69,15 @@ def test_actors_are_told_as_groups_are():
     )
 
 
+def test_a_task_of_anybody_is_told_with_its_demand_and_the_head_by_its_role():
+    waiting = replace(group({"CPU": 99}, name="a Ray task or actor"), kind="task", owner="job")
+    (head,) = (replace(node, head=True) for node in busy(1, 8, 4))
+    assert explain(waiting, [head]) == (
+        "a Ray task or actor started by a rank waits for 1 x (99 CPU); these nodes can never hold it: no node has "
+        "99 CPU; free on nodes: head: 64 CPU of 64"
+    )
+
+
 def test_a_waiting_group_is_noted_once_and_shown_until_it_is_placed():
     driver = {"name": "driver", "entrypoint": {"module": "main.py"}, "reserve": "Quota"}
     world = World(job(driver))

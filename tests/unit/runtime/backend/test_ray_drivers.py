@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from dljob.master.state.views import AskedGroup
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend import ray_drivers
@@ -89,3 +91,25 @@ def test_the_first_loss_is_told_and_not_what_was_ended_by_order() -> None:
     rows.append(dead("broken", 9, creation_task_failure_context=SimpleNamespace()))
     assert ray_drivers.lost_first(rows) == ""
     assert ray_drivers.lost_first(rows[2:5]) == ""
+
+
+def test_demands_without_room_are_tasks_unless_a_request_of_a_driver_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    demands = [
+        ({"CPU": 4.0}, 1),
+        ({"CPU": 1.0, "memory": 2.0}, 2),
+        ({"CPU": 1.0, "memory": 2.0}, 1),
+        ({"GPU": 3.0}, 5),
+        ({"CPU_group_0_ab": 1.0}, 1),
+        ({"node:__internal_head__": 0.0001}, 1),
+    ]
+    monkeypatch.setattr(ray_drivers.ray_private, "pending_demands", lambda: demands)
+    known = AskedGroup("a", "e0", "driver/0", "PACK", ((("GPU", 3 * GRAIN),),), "actor")
+    found = ray_drivers.pending_tasks((known,))
+    assert [(each.name, each.bundles, each.owner, each.kind) for each in found] == [
+        ("each of 3 Ray tasks or actors", ((("CPU", GRAIN), ("memory", 2 * GRAIN)),), "job", "task"),
+        ("a Ray task or actor", ((("CPU", 4 * GRAIN),),), "job", "task"),
+    ]
+    demands[0] = ({"CPU": 4.0}, 2)
+    assert found[1].id not in {each.id for each in ray_drivers.pending_tasks((known,))}, (
+        "another number is another wait"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from dljob.master.state.views import AskedGroup, NodeView
 from dljob.master.transition import transition
 from dljob.plan.model import GRAIN
 from dljob.plan.plan import plan
+from dljob.runtime.backend.sweeper import MARK
+from dljob.runtime.controller import group_watch
 from dljob.runtime.controller.group_watch import AGAIN_S, GONE, LOOK_S, WAITS_S, GroupWatch
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.process.messages import JobInfo
@@ -73,7 +76,7 @@ async def test_a_group_that_is_placed_at_once_is_not_told() -> None:
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
     seen.backend.asked = (replace(GROUP, id="id2"),)
-    await seen.watch.turn(WAITS_S)
+    await seen.watch.turn(WAITS_S["placement group"])
     assert seen.told == []
 
 
@@ -82,11 +85,50 @@ async def test_a_new_master_ends_the_notices_of_the_one_before() -> None:
     seen = Watched()
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
-    await seen.watch.turn(WAITS_S)
+    await seen.watch.turn(WAITS_S["placement group"])
     other = GroupWatch(Setup(*_parts(seen)), seen.backend, seen.offer, lambda: seen.state)
     seen.backend.asked = ()
     await other.turn(0.0)
     assert seen.told[-1] == (False, GONE)
+
+
+@pytest.mark.asyncio
+async def test_tasks_that_wait_are_told_after_half_a_minute_in_which_none_of_them_was_placed() -> None:
+    seen = Watched()
+    for at in (0.0, 20.0, 40.0):  # every time one less
+        seen.backend.asked = (_tasks(9 - int(at) // 20),)
+        await seen.watch.turn(at)
+    assert seen.told == []
+    for at in (50.0, 60.0, 69.0):
+        await seen.watch.turn(at)
+    assert seen.told == []
+    await seen.watch.turn(70.0)
+    ((waits, why),) = seen.told
+    assert waits
+    assert why.startswith(
+        "each of 7 Ray tasks or actors started by a rank waits for 1 x (9 GPU); these nodes can never"
+    )
+    assert {owner for owner, _ in seen.state.groups.values()} == {"job"}
+
+
+def _tasks(count: int) -> AskedGroup:
+    return AskedGroup(f"t{count}", f"each of {count} Ray tasks or actors", "job", "PACK", GROUP.bundles, "task")
+
+
+@pytest.mark.asyncio
+async def test_a_ray_of_one_machine_is_watched_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, "/tmp/dlj-x")
+    monkeypatch.setattr(group_watch, "LOOK_AT_TASKS_S", 0.01)
+    seen = Watched("Placement")
+    looks = asyncio.Event()
+
+    async def turn(_now: float) -> None:
+        looks.set()
+
+    monkeypatch.setattr(seen.watch, "turn", turn)
+    run = asyncio.ensure_future(seen.watch.run())
+    await asyncio.wait_for(looks.wait(), 5)
+    run.cancel()
 
 
 def _parts(seen: Watched) -> tuple[Any, ...]:

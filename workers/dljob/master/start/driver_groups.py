@@ -49,7 +49,10 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
         verdict = (
             "there is enough in total, but not in pieces of the right size, or not on nodes with the wanted labels"
         )
-    who = f"{group.kind} {group.name or group.id} of {group.owner}"
+    if group.kind == "task":
+        who = f"{group.name} started by a rank"
+    else:
+        who = f"{group.kind} {group.name or group.id} of {group.owner}"
     return f"{who} waits for {_describe_bundles(group)}; {verdict}; {_have(group, known)}"
 
 
@@ -102,6 +105,7 @@ def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:
             if name in total
         ]
         if texts:
-            rows.append(f"{node.id[:SHORT] if node.name == node.id else node.name}: {', '.join(texts)}")
+            name = "head" if node.head else node.id[:SHORT] if node.name == node.id else node.name
+            rows.append(f"{name}: {', '.join(texts)}")
     more = f" and {len(rows) - SHOWN} more nodes" if len(rows) > SHOWN else ""
     return f"free on nodes: {'; '.join(rows[:SHOWN])}{more}" if rows else "no node has any of it"

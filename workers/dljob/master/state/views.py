@@ -161,18 +161,19 @@ class NodeView:
 class AskedGroup:
     """A pending request of a role's own Ray driver: a placement group, or actors outside of one with equal demands.
 
-    Actors are written as a group with one bundle for each.
+    Actors are written as a group with one bundle for each. Tasks of equal demands on a Ray of the job's own, whoever
+    started them, are written as a group with the bundle of one of them.
     """
 
     id: str
     name: str
     """Name that the driver gave it; empty: none."""
     owner: str
-    """"<role>/<rank>" whose driver made the request."""
+    """"<role>/<rank>" whose driver made the request; "job" where that is unknown."""
     strategy: str
     """PACK | SPREAD | STRICT_PACK | STRICT_SPREAD."""
     bundles: tuple[Resources, ...]
-    kind: Literal["placement group", "actor"] = "placement group"
+    kind: Literal["placement group", "actor", "task"] = "placement group"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from dljob.plan.model import GRAIN, Resources, Unit
 from dljob.runtime.backend import ray_drivers
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, ReservationRefusedError
 from dljob.runtime.backend.ray_keys import NAMESPACE, RayKeyValue
+from dljob.runtime.backend.ray_processes import embedded_folder
 from dljob.runtime.backend.ray_tables import RayTables
 from dljob.runtime.process.making import Making
 from dljob.spec.capabilities import ALL
@@ -347,8 +348,12 @@ class RayBackend:
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """Return the pending placement groups, and pending actors outside of one, of ranks that are Ray drivers."""
-        return await self._thread(ray_drivers.pending_groups, owner)
+        """Return the pending placement groups, and pending actors outside of one, of ranks that are Ray drivers.
+
+        On an embedded Ray, which is this program's alone, also tasks and actors of any rank that find no room.
+        """
+        groups = await self._thread(ray_drivers.pending_groups, owner)
+        return groups + (await self._thread(ray_drivers.pending_tasks, groups) if embedded_folder() else ())
 
     async def clear_drivers(self, owner: str) -> None:
         """End the actors, and remove the groups, of ranks that are Ray drivers."""

@@ -37,6 +37,8 @@ LOOK_S = 0.02
 INTENDED = "INTENDED_"
 """Ray's types of exits that the actor's own code asked for begin so."""
 DETAIL = "Worker exit detail: "
+GROUPED = "_group_"
+"""Part of the names of resources within placement groups."""
 GUESSES = " Some common causes include"
 """Where Ray's message about a dead worker begins to list what may have happened to any worker."""
 
@@ -141,7 +143,30 @@ def _unplaced() -> list[Any]:
 
 def _demands() -> frozenset[Resources]:
     """Return the demands for which raylets have no room; an actor that waits only for its process is not among them."""
-    return frozenset(map(_amounts, ray_private.pending_demands()))
+    return frozenset(_amounts(wants) for wants, _ in ray_private.pending_demands())
+
+
+def pending_tasks(told: Iterable[AskedGroup]) -> tuple[AskedGroup, ...]:
+    """Return the tasks and actors of users for which this Ray has no room, and that are not in `told`. Blocks for a ms.
+
+    Ray says how many there are, and not whose they are. A number that changes is a request of another id: while tasks
+    are placed one after another, none of them waits in vain.
+    """
+    known = {bundle for group in told for bundle in group.bundles}
+    counts: dict[Resources, int] = {}
+    for wants, count in ray_private.pending_demands():
+        # What is placed within a group waits for that group, which has a report of its own.
+        amounts = () if any(GROUPED in name for name in wants) else _amounts(wants)
+        if amounts and amounts not in known:
+            counts[amounts] = counts.get(amounts, 0) + count
+    return tuple(
+        AskedGroup(f"tasks {wants} {count}", _tasks(count), "job", "PACK", (wants,), "task")
+        for wants, count in sorted(counts.items())
+    )
+
+
+def _tasks(count: int) -> str:
+    return "a Ray task or actor" if count == 1 else f"each of {count} Ray tasks or actors"
 
 
 def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> tuple[AskedGroup, ...]:

@@ -1,4 +1,7 @@
-"""Watch over placement groups and actors that Ray drivers in ranks ask for: reports within 10 s why one waits."""
+"""Watch over placement groups and actors that Ray drivers in ranks ask for: reports within 10 s why one waits.
+
+On a Ray of `dljob run` also over Ray tasks of any rank, which may well wait for others: they are reported after 30 s.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ from dljob.master.state import events as ev
 from dljob.master.state.state import JobState
 from dljob.master.state.views import AskedGroup
 from dljob.runtime.backend.interface import Backend
+from dljob.runtime.backend.ray_processes import embedded_folder
 from dljob.runtime.journal.setup import Setup
 from dljob.tasks import ErrorLog
 
 log = logging.getLogger(__package__)
 
 LOOK_S = 2.0
-WAITS_S = 4.0
-"""Seconds that a group must wait before it is reported: most are placed sooner."""
+LOOK_AT_TASKS_S = 10.0
+"""Seconds between looks in a job without Ray drivers, whose ranks may start Ray tasks nevertheless."""
+WAITS_S = {"placement group": 4.0, "actor": 4.0, "task": 30.0}
+"""Seconds that a request must wait before it is reported: most are placed sooner."""
 AGAIN_S = 30.0
 """Interval (s) at which the explanation of a waiting group is renewed, as what it lacks may change."""
 
@@ -26,7 +32,7 @@ GONE = "it is placed, or nobody asks for it any more"
 
 
 class GroupWatch:
-    """Watches one job's groups; it does nothing in a job without a role that has a `quota`."""
+    """Watches one job's groups; it does nothing in a job without a `quota` on a Ray that is no embedded one."""
 
     def __init__(
         self,
@@ -36,7 +42,9 @@ class GroupWatch:
         state: Callable[[], JobState],
     ) -> None:
         self._owner = f"{setup.info.uid}/"
-        self._has_quota = any(role.quota is not None for role in setup.plan.roles.values())
+        has_quota = any(role.quota is not None for role in setup.plan.roles.values())
+        self._look_s = LOOK_S if has_quota else LOOK_AT_TASKS_S if embedded_folder() else 0.0
+        """Seconds between looks; 0: there is nothing to look at."""
         self._backend = backend
         self._offer = offer
         self._state = state
@@ -46,10 +54,10 @@ class GroupWatch:
         """Group -> when its explanation was last made."""
 
     async def run(self) -> None:
-        """Look every `LOOK_S` until the task is cancelled."""
+        """Look again and again until the task is cancelled."""
         loop, errors = asyncio.get_running_loop(), ErrorLog("the look at waiting placement groups", log)
-        while self._has_quota:
-            await asyncio.sleep(LOOK_S)
+        while self._look_s:
+            await asyncio.sleep(self._look_s)
             try:
                 await self.turn(loop.time())
                 errors.worked()
@@ -67,7 +75,7 @@ class GroupWatch:
         waiting = {group.id: group for group in await self._backend.asked_groups(self._owner)}
         self._since = {id_: self._since.get(id_, now) for id_ in waiting}
         self._reported_at = {id_: at for id_, at in self._reported_at.items() if id_ in waiting}
-        due = [group for id_, group in waiting.items() if self._is_due(id_, now)]
+        due = [group for group in waiting.values() if self._is_due(group, now)]
         # By the core's list, not this object's: a group that an earlier master reported must be taken back, too.
         events = [
             ev.GroupAsked(id_, owner, GONE, waits=False)
@@ -78,9 +86,10 @@ class GroupWatch:
         if events:
             await self._offer(*events)
 
-    def _is_due(self, group: str, now: float) -> bool:
-        told = self._reported_at.get(group)
-        return now - self._since[group] >= WAITS_S and (told is None or now - told >= AGAIN_S)
+    def _is_due(self, group: AskedGroup, now: float) -> bool:
+        reported_at = self._reported_at.get(group.id)
+        waits_long = now - self._since[group.id] >= WAITS_S[group.kind]
+        return waits_long and (reported_at is None or now - reported_at >= AGAIN_S)
 
     async def _events(self, groups: list[AskedGroup], now: float) -> list[ev.GroupAsked]:
         if not groups:
