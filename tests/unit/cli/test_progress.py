@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import compileall
 import io
+import time
 from collections.abc import Mapping, Sequence
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dljob.cli import live, watch
+from dljob.cli import live, output, watch
 from dljob.cli.progress import View, average, describe, outcome_line, sparkline
+from dljob.cli.runner import uncompiled
 
 
 def status(phase: str = "Running", step: int | None = None, message: str = "", **metrics: float) -> dict[str, Any]:
@@ -266,3 +270,48 @@ def test_a_step_that_stands_still_is_told_ever_more_rarely() -> None:
     assert view.update(moved, [], 120.0, 120.0) == ["[ 120.0s] step 21"]
     view.update({**stuck, "phase": "Succeeded"}, [], 130.0, 130.0)
     assert view.headline() == "step 20", "it is over"
+
+
+def test_a_start_that_lasts_is_told_with_what_the_ranks_do() -> None:
+    view = View("j", begun=100.0, slow_import="no bytecode")
+    seen = {"phase": "Scheduling", "message": "1 of 1 units held, 0 of 7 ranks ready"}
+    held = {**seen, "roles": [{"name": "a", "ready": 0, "running": 0}]}
+    assert view.update(held, [], 101.0) == ["[   1.0s] Scheduling: 1 of 1 units held, 0 of 7 ranks ready"]
+    assert view.update(held, [], 104.0) == []
+    assert view.update(held, [], 106.0) == ["[   6.0s] Scheduling: 1 of 1 units held, 0 of 7 ranks ready"]
+    importing = {**held, "roles": [{"name": "a", "ready": 2, "running": 7}], "message": "2 of 7 ranks ready"}
+    assert view.update(importing, [], 111.0) == [], "not before twice as long"
+    assert view.update(importing, [], 112.0) == [
+        "[  12.0s] Scheduling: 2 of 7 ranks ready; the others import their code (no bytecode)"
+    ]
+    assert view.update({**importing, "reason": "NoRoom", "message": "x"}, [], 300.0) == ["[ 200.0s] Scheduling: x"]
+
+
+def test_the_outcome_counts_the_start_of_ray_where_that_was_long() -> None:
+    view = View("j", begun=100.0, covers_command=True)
+    done = {"phase": "Succeeded", "seconds": 2.0}
+    assert view.outcome(done, 102.5) == "Succeeded after 2.0 s; restarts: none"
+    assert view.outcome(done, 109.0) == "Succeeded after 2.0 s; restarts: none; the command took 9.0 s"
+    assert View("j", begun=100.0).outcome(done, 109.0) == "Succeeded after 2.0 s; restarts: none"
+
+
+def test_what_lasts_is_told_again_when_it_has_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.telling("starting Ray", 0.01):
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "starting Ray, for 0.01 s"
+    assert 3 <= len(lines) <= 5
+    with output.telling("starting Ray", 60.0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_package_without_bytecode_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fresh").mkdir()
+    (tmp_path / "fresh/__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert (
+        uncompiled("fresh") == f"fresh is compiled by its first import here: python -m compileall -q {tmp_path}/fresh"
+    )
+    compileall.compile_dir(tmp_path / "fresh", quiet=1)
+    assert uncompiled("fresh") == uncompiled("no_such_package") == ""

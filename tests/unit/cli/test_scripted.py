@@ -161,6 +161,7 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "replace", "resume"):
         setattr(here, f"_{name}", None)
     here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
+    here._plan, here._begun = SimpleNamespace(roles={}), 0.0
     here._shown = NOTHING if kind is scripted.LocalRunner else EVERYTHING
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
     job.connection = SimpleNamespace(command=lambda *_, by: save_at_stop(job))

@@ -47,8 +47,9 @@ def start(
     for line in sizes_here(plan(manifest), declared):
         output.say(line)
     ray = LocalRay(pretend=declared, once=True)
-    # `keep`: otherwise the session host would stop the job at the end of this command.
-    record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
+    with output.telling("starting Ray and the job"):
+        # `keep`: otherwise the session host would stop the job at the end of this command.
+        record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
     return accepted(handle_of(record), form, environment_of(record))
 
 

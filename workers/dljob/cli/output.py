@@ -7,8 +7,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dljob.cli.terminal import rewritten, safe, unbroken
@@ -86,6 +88,26 @@ def say_if_open(text: str) -> None:
     """Print a line as `say` does, ignoring a closed pipe or terminal: the command goes on to stop the job."""
     with suppress(OSError):
         say(text)
+
+
+@contextmanager
+def telling(doing: str, first_s: float = 3.0) -> Generator[None]:
+    """Say what the block does once it has lasted for `first_s`, and again each time that has doubled."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        begun, lasts = time.monotonic(), first_s
+        while not ended.wait(max(0.0, begun + lasts - time.monotonic())):
+            say_if_open(f"{doing}, for {seconds(lasts)}")
+            lasts *= 2
+
+    thread = threading.Thread(target=tell, name="dljob-telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, indent: int | None = 2) -> None:

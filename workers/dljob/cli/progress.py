@@ -25,6 +25,10 @@ STEP_EVERY_S = 1.0
 """Shortest interval, in seconds, between lines about steps."""
 STALL_EVERY_S = 10.0
 """Shortest interval, in seconds, between lines about a step that stands still."""
+START_EVERY_S = 5.0
+"""Seconds of a start until a line tells what it waits for; each next one comes after twice as long."""
+AROUND_S = 1.0
+"""Seconds by which a command takes longer than its job, from which its outcome says so."""
 _QUIET = frozenset({"RoleReady", "RoleCompleted", "Admitted", "JobRunning", "Released", "Completed"})
 """Notes that repeat a change of phase."""
 
@@ -67,6 +71,12 @@ class View:
     recent: list[str] = field(default_factory=list[str])
     """Latest notes, as lines."""
     begun: float = 0.0
+    """When the command began, or began to watch."""
+    covers_command: bool = False
+    """Whether it is when the command began: it may have started a Ray before the job."""
+    slow_import: str = ""
+    """Why ranks may be long in their imports; empty: no reason is known."""
+    _start_line_after: float = START_EVERY_S
     _step_line_at: float = float("-inf")
     _step_line_of: int | None = None
     standing: str = ""
@@ -88,7 +98,7 @@ class View:
         self.roles = status.get("roles") or ()
         self.restarts = status.get("restarts") or {}
         self.stalls = stall_lines(status)
-        lines += self._phase(status, now)
+        lines += self._phase(status, now) or self._start(status, now)
         progress: Mapping[str, Any] = status.get("progress") or {}
         self.standing = "" if unix is None or self.phase in TERMINAL else standing(progress, unix)
         lines += self._steps(progress, now)
@@ -122,6 +132,23 @@ class View:
         if phase == "Recovering" or phase in TERMINAL:
             return []  # the note about the restart, or the outcome, says more
         return [self._stamp(f"{phase}: {message}" if message else phase, now)]
+
+    def _start(self, status: Mapping[str, Any], now: float) -> list[str]:
+        """Return a line about a start that lasts: how many ranks are ready, and what the others do."""
+        message = str(status.get("message") or "")
+        if self.phase != "Scheduling" or status.get("reason") == "NoRoom" or now - self.begun < self._start_line_after:
+            return []
+        self._start_line_after = 2 * (now - self.begun)
+        starting = any(role["running"] > role["ready"] for role in self.roles)
+        doing = "; the others import their code" if starting else ""
+        slow = f" ({self.slow_import})" if starting and self.slow_import else ""
+        return [self._stamp(f"{self.phase}: {message}{doing}{slow}", now)]
+
+    def outcome(self, status: Mapping[str, Any], now: float) -> str:
+        """Describe the outcome, with the seconds of the whole command where it took longer than the job."""
+        around = now - self.begun
+        longer = self.covers_command and around - (status.get("seconds") or 0.0) >= AROUND_S
+        return outcome_line(status) + (f"; the command took {seconds(around)}" if longer else "")
 
     def _steps(self, progress: Mapping[str, Any], now: float) -> list[str]:
         step = progress.get("step")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
@@ -26,7 +28,7 @@ from dljob.telemetry.process_ends import describe_end
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Any
 
@@ -92,6 +94,7 @@ class Runner:
             size_notes,
         )
 
+        self._begun = time.monotonic()
         # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
         self._form: output.DataFormat = form
         self._replace, self._is_numbered = replace, is_numbered
@@ -136,7 +139,7 @@ class Runner:
         listen()
         try:
             # The inner handlers run while the Ray lives, and can stop the job in order; the outer ones after its end.
-            with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
+            with self._started(EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths))) as ray:
                 try:
                     return self._job(ray)
                 except Interrupted as interruption:
@@ -166,21 +169,30 @@ class Runner:
                 write_end(self._handle.record, self._end or self._killed())
                 registry.close_socket(self._handle.record)
 
+    @contextmanager
+    def _started(self, ray: EmbeddedRay) -> Generator[EmbeddedRay]:
+        """Run the block with a started Ray, and say meanwhile that it starts."""
+        with ExitStack() as stack:
+            with output.telling(f"starting Ray: a head and {counted(len(self._nodes), 'raylet')}"):
+                stack.enter_context(ray)
+            yield ray
+
     def _job(self, ray: EmbeddedRay) -> int:
         from dljob.api.handle import submit
 
-        handle = self._handle = submit(
-            self._manifest,
-            address=ray.address,
-            code_dir=self._code_dir,
-            environment=ray.environment(),
-            runner=os.getpid(),
-            record=self._registered,
-            replace=None if self._replace is None else False,
-            is_numbered=self._is_numbered,
-            imports_code=self.imports_code,
-            resume=self._resume,
-        )
+        with output.telling("starting the job's PrimeMaster"):
+            handle = self._handle = submit(
+                self._manifest,
+                address=ray.address,
+                code_dir=self._code_dir,
+                environment=ray.environment(),
+                runner=os.getpid(),
+                record=self._registered,
+                replace=None if self._replace is None else False,
+                is_numbered=self._is_numbered,
+                imports_code=self.imports_code,
+                resume=self._resume,
+            )
         inflictor = self._inflictor(handle)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             participants: list[watch.WatchParticipant] = [LostNodes(ray, shown.say)]
@@ -208,7 +220,8 @@ class Runner:
 
     def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
         """Return the screen for the job."""
-        return screen(handle.name)
+        has_torch = any(role.comm_backend for role in self._plan.roles.values())
+        return screen(handle.name, self._begun, uncompiled("torch") if has_torch else "")
 
     def finish(self, handle: JobHandle, status: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
         """Print the outcome and return the exit code."""
@@ -292,6 +305,14 @@ class Runner:
         """Return the end of a job that was asked to stop, and killed before it had stopped."""
         message = f"stopped by {self._stopped_by}; its processes were killed, as it had not ended when it was to end"
         return AbruptEnd("Stopped", reasons.STOPPED, message, at=time.time(), is_failure=False)
+
+
+def uncompiled(package: str) -> str:
+    """Return a sentence about a package whose bytecode its first import is to make; empty: it is there."""
+    spec = find_spec(package)
+    if spec is None or spec.cached is None or Path(spec.cached).exists():
+        return ""
+    return f"{package} is compiled by its first import here: python -m compileall -q {Path(spec.cached).parents[1]}"
 
 
 _heard = -ONCE_S
