@@ -426,6 +426,18 @@ def test_logs_tells_that_a_job_has_no_output_yet(home: Path, capsys: pytest.Capt
     assert "no output yet" in capsys.readouterr().err
 
 
+def test_logs_of_a_rank_that_has_not_written_yet_are_empty(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(ended(home).dir)
+    roles = [{"name": "actor", "desired": 2}]
+    (folder / "status.json").write_text(json.dumps({"phase": "Running", "roles": roles}))
+    for target in ((), ("actor",), ("actor/1",)):
+        assert main.run(["logs", "ppo", *target]) == 0
+        assert capsys.readouterr() == ("", "")
+    for target in ("actor/2", "actr"):
+        assert main.run(["logs", "ppo", target]) == 3
+        assert f"no output of {target}" in capsys.readouterr().err
+
+
 def test_the_living_one_of_two_jobs_of_a_name_is_found(home: Path) -> None:
     me = os.getpid()
     alive = job(home, uid="a" * 32, runner=me, runner_started=registry.start_of(me), started=50.0)

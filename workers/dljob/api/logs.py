@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dljob.errors import NotFoundError
-from dljob.linux.plain_files import open_plain
+from dljob.linux.plain_files import open_plain, read_json
 from dljob.logs.cut import next_data
 from dljob.logs.marks import place_since
+from dljob.spec.status import TERMINAL
 
 POLL_S = 0.2
 """Poll interval of `follow`, in seconds; enough for a terminal."""
@@ -155,11 +156,11 @@ def read(
     """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
 
     Raises:
-        NotFoundError: there is no log of that role and rank.
+        NotFoundError: the job has no such rank, or its folder has no log.
     """
     logs = find_logs(folder, role, rank)
     # Raised here: an error inside the generator would only appear at its first line.
-    if not logs:
+    if not logs and not _is_silent(folder, role, rank):
         raise _nothing(folder, role, rank)
     return (line for log in logs.values() for line in _read(log, tail, since))
 
@@ -254,6 +255,18 @@ def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> byt
     text = log.read(max(0, end - start))
     # The rest of the marking line is dljob's, not the rank's output.
     return text.partition(b"\n")[2] if start == begin and begin else text
+
+
+def _is_silent(folder: Path, role: str | None, rank: int | None) -> bool:
+    """Whether a job that is not over has these ranks, which have only not written anything yet."""
+    try:
+        status = read_json(folder / "status.json")
+        sizes: dict[str, int] = {each["name"]: each["desired"] for each in status["roles"]}
+        if status["phase"] in TERMINAL:
+            return False
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return bool(sizes) if role is None else (rank or 0) < sizes.get(role, 0)
 
 
 def _nothing(folder: Path, role: str | None, rank: int | None) -> NotFoundError:

@@ -134,6 +134,27 @@ async def test_memory_beyond_that_of_the_role_is_told_again_ever_more_rarely(sce
     assert len(told) == 4, "after 1, 2 and 4 minutes"
 
 
+async def test_memory_beyond_that_of_the_role_is_told_of_a_script_that_reports_nothing(scene: Scene) -> None:
+    scene.state.ranks["t", 0].has_worked = False
+    scene.usage["t/0"] = {"resident": lambda at: [[0, at]]}
+    await scene.passes(120)
+    assert {(reason, target) for reason, target, _ in scene.told()} == {(reasons.MEMORY_EXCEEDED, "t")}
+    scene.usage.clear()
+    await scene.passes(60)
+    assert scene.told()[-1] == (reasons.MEMORY_EXCEEDED, "t", "")
+
+
+async def test_memory_of_before_the_first_work_is_no_growth(scene: Scene) -> None:
+    scene.state.ranks["r", 0].has_worked = False
+    scene.usage["r/0"] = {"resident": lambda at: [[0, at]], "machine": lambda at: [1, 2, 1300 - at]}
+    await scene.passes(90)
+    assert scene.told() == []
+    scene.state.ranks["r", 0].has_worked = True
+    scene.usage["r/0"] = {"resident": lambda at: [[0, 1090]], "machine": lambda at: [1, 2, 210]}
+    await scene.passes(30)
+    assert scene.told() == []
+
+
 async def test_memory_that_fills_its_machine_is_told(scene: Scene) -> None:
     scene.usage["r/0"] = {"resident": lambda at: [[0, at]], "machine": lambda at: [1, 2, 1300 - at]}
     await scene.passes(90)

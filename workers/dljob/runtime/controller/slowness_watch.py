@@ -82,6 +82,8 @@ class SlownessWatch:
         self._turns = 0
         self._times: dict[RankKey, StepTimes] = {}
         self._readings: dict[RankKey, RankReadings] = {}
+        self._idle: set[RankKey] = set()
+        """Ranks of which no work was heard, as of scripts without steps: only the size of their memory counts."""
         self._usage: dict[str, Mapping[str, Any]] = {}
         """Actor -> the usage that was read last."""
         self._found: dict[tuple[str, str], float] = {}
@@ -150,11 +152,14 @@ class SlownessWatch:
         for rank, mib in usage.get("resident", ()):
             key = role, rank
             rank_state = state.ranks.get(key)
-            # What is loaded before the first work fills memory once.
-            if rank_state is None or rank_state.phase is not RankPhase.READY or not rank_state.has_worked:
+            if rank_state is None or rank_state.phase is not RankPhase.READY:
                 continue
             # Memory and pressure are measured together, and less often than the rest.
             before, pressure = self._readings.get(key), pressures.get(rank)
+            # What is loaded before the first work fills memory once, and is no growth.
+            if rank_state.has_worked and key in self._idle:
+                before = None
+            (self._idle.discard if rank_state.has_worked else self._idle.add)(key)
             is_new = pressure is not None and not (before and before.pressures and before.pressures[-1] == pressure)
             step = self._heartbeats.progress.get(key, (None,))[0]
             self._readings[key] = slowness.measured(
@@ -177,12 +182,17 @@ class SlownessWatch:
             rank_state = state.ranks[role, rank]
             if rank_state.phase is not RankPhase.READY or rank_state.incarnation != readings.incarnation:
                 continue
+            limit = memory_of(state.job.plan, role) / GRAIN / 2**20
+            if (role, rank) in self._idle:
+                if slow := slowness.exceeds(readings, limit):
+                    slow_ranks[reasons.MEMORY_EXCEEDED, role][rank] = slow
+                continue
             steps = slowness.slow_steps(self._times.get((role, rank)), now)
             if cause := self._cause(readings, steps):
                 slow_ranks[cause[0], role][rank] = cause[1]
             elif steps is not None:
                 unexplained[role][rank] = steps
-            if cause := _memory(readings, memory_of(state.job.plan, role) / GRAIN / 2**20, now):
+            if cause := _memory(readings, limit, now):
                 slow_ranks[cause[0], role][rank] = cause[1]
         explained = {role for reason, role in slow_ranks if reason in SLOW}
         to_look_at = {role: slower for role, slower in unexplained.items() if role not in explained}
