@@ -26,20 +26,20 @@ def with_room_to_grow(plan: JobPlan, spare: Resources) -> list[MachineGroup]:
         plan: The job.
         spare: What the real machine has for this. Roles are served in order, each up to its largest size.
     """
-    left, groups = dict(spare), dict(plan.node_groups)
+    rest, groups = dict(spare), dict(plan.node_groups)
     every = sorted(groups.values(), key=lambda group: (group.bounds is None, group.name))
     for role in (role for role in plan.roles.values() if role.resizes):
         series = plan.units.of_role(role.name)
         home, demand = home_of(every, series)[0], series.unit(0).demand
         more = (role.max_replicas - role.replicas) // role.group_size
-        count = min([more, *(left.get(kind, 0) // amount for kind, amount in demand)])
+        count = min([more, *(rest.get(kind, 0) // amount for kind, amount in demand)])
         # Machines of a group are equal. CPUs and memory may be rounded up, as ranks can share them; devices may not.
         whole = any(kind in BY_RAY for kind, _ in demand)
-        each = count // home.replicas if whole else -(-count // home.replicas)
-        if home.derived and each:
-            left |= {kind: left[kind] - count * amount for kind, amount in demand}
-            own = groups[home.name]
-            groups[home.name] = replace(own, resources=add_up(own.resources, *[demand] * each))
+        per_machine = count // home.replicas if whole else -(-count // home.replicas)
+        if home.derived and per_machine:
+            rest |= {kind: rest[kind] - count * amount for kind, amount in demand}
+            group = groups[home.name]
+            groups[home.name] = replace(group, resources=add_up(group.resources, *[demand] * per_machine))
     return list(groups.values())
 
 
@@ -57,11 +57,11 @@ def largest_sizes(plan: JobPlan, groups: Sequence[MachineGroup]) -> dict[str, in
 
     if fits({name: role.max_replicas for name, role in growing.items()}):
         return {}
-    found: dict[str, int] = {}
+    sizes_here: dict[str, int] = {}
     for name, role in growing.items():
         low, high = role.groups, role.max_replicas // role.group_size
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if fits({name: middle * role.group_size}) else (low, middle - 1)
-        found[name] = low * role.group_size
-    return found
+        sizes_here[name] = low * role.group_size
+    return sizes_here

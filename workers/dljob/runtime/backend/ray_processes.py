@@ -204,14 +204,14 @@ def loopback_trouble() -> tuple[str, str] | None:
                     accepted.sendall(b".")
                     if client.recv(1) == b".":
                         return None
-        why = "a connection brings nothing"
+        reason = "a connection brings nothing"
     except TimeoutError:
-        why = f"a connection gets no answer within {LOOPBACK_S:g} s"
+        reason = f"a connection gets no answer within {LOOPBACK_S:g} s"
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             return "no interface has this address (IPv6 alone?)", f"sudo ip address add {LOOPBACK_ADDRESS}/8 dev lo"
-        why = error.strerror or str(error)
-    return why, "a firewall may drop packets over lo: sudo nft list ruleset, or sudo iptables -L"
+        reason = error.strerror or str(error)
+    return reason, "a firewall may drop packets over lo: sudo nft list ruleset, or sudo iptables -L"
 
 
 def _is_loopback_down() -> bool:
