@@ -191,11 +191,12 @@ def test_a_role_orders_the_restart_of_another_role_and_calls_it_again(ray_here, 
         job.close()
 
 
-def test_rank_that_returned_cannot_be_called_and_nobody_waits_for_it(ray_here, tmp_path):
+def test_stream_of_a_killed_caller_is_closed_and_rank_that_returned_cannot_be_called(ray_here, tmp_path):
     job = Job(tmp_path)
     try:
         job.start(
             job.role("insister", "usercode.talkers.Insister"),
+            job.role("talker", "usercode.talkers.Talker", driver=False),
             job.role("passing", "usercode.talkers.Passing", driver=False),
         )
         status = job.connection.wait(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -67,6 +68,10 @@ class Talker(dljob.Worker):
 
     @rpc(dispatch="rank0", stream=2, concurrency=8, timeout=60)
     def narrow(self, n):
+        yield from range(n)
+
+    @rpc(stream=2, concurrency=1)
+    def one_at_a_time(self, n):
         yield from range(n)
 
     @rpc(stream=True)
@@ -157,9 +162,14 @@ class Passing(dljob.Worker):
 
 
 class Insister(dljob.Worker):
-    """Calls until it is told why it cannot."""
+    """Dies with a stream open, and then calls until it is told why it cannot."""
 
     def run(self):
+        talker = dljob.RoleGroup("talker")[0]
+        if current_worker().incarnation == 1:
+            next(talker.one_at_a_time(10**6))
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert list(talker.one_at_a_time(3)) == [0, 1, 2]
         while True:
             try:
                 dljob.RoleGroup("passing").call_rank0("add", 1).result(45)

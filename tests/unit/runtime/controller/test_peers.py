@@ -105,3 +105,26 @@ async def test_parked_calls_hear_that_nobody_looks_any_more(job: Job, monkeypatc
     with pytest.raises(ValueError, match="a fault of ours"):
         await call
     assert job.failures == []
+
+
+async def test_a_callee_hears_which_of_its_callers_have_ended(job: Job) -> None:
+    def ask(*callers: tuple[str, int, int], asker: str = "a/1", within_s: float = 10.0) -> asyncio.Task[Any]:
+        state: Any = job
+        return asyncio.create_task(job.parked.ended(lambda: state, job.changed, asker, callers, within_s))
+
+    first, other = ask(("w", 1, 1), ("w", 2, 1)), ask(("w", 2, 1), asker="b/1")
+    await job.turn(3)
+    assert (first.done(), other.done()) == (False, False)
+    # With one caller more: the same callee has one question at a time.
+    second = ask(("w", 1, 1), ("w", 2, 1), ("w", 3, 2))
+    await job.turn()
+    assert (await first, second.done(), other.done()) == ([], False, False)
+    await job.turn(2)
+    assert await second == await other == [("w", 2, 1)]
+    assert await ask(("w", 2, 1), ("w", 1, 1)) == [("w", 2, 1)], "it is told at once of one that has ended"
+    assert await ask(("w", 1, 1), within_s=0.01) == []
+    del job.ranks["w", 1]
+    assert await ask(("w", 1, 1), ("w", 2, 2)) == [("w", 1, 1)], "a rank whose role shrank has no process"
+    job.verdict = object()
+    assert not job.parked._parked, "what is not asked any more is dropped"
+    assert not job.parked._questions

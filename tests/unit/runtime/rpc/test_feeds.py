@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
 from dljob import rpc
 from dljob.calls.mark import RpcMark, ServiceDescriptor
+from dljob.errors import UnreachableError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CLOSE, DESCRIBE, PULL, Call, NotRun
-from dljob.runtime.rpc import server
+from dljob.runtime.rpc import caller_watch, server
 from dljob.runtime.rpc.server import RpcServer, describe
 from dljob.runtime.rpc.stream_producer import CutOffError, StreamProducer
 
@@ -297,6 +299,38 @@ class TestCallee:
         assert refused.refused is NotRun.LATE
         call(callee, CLOSE, key)
         assert opened(callee, 1)
+
+    @pytest.mark.parametrize("queued", [False, True], ids=["open", "waits for its turn"])
+    def test_stream_of_a_caller_that_ended_gives_its_place_back(self, monkeypatch, queued):
+        monkeypatch.setattr(caller_watch, "LOOK_S", 0.01)
+        questions: SimpleQueue = SimpleQueue()
+
+        def ask(callers):
+            questions.put((callers, answer := Future()))
+            return answer
+
+        made = RpcServer("w", ask_ended=ask)
+        made.open(Talker())
+
+        def count(id_: str, incarnation: int, timeout_s: float = 10.0):
+            said = Call(id_, 0, 1, "count", timeout_s, "trainer/3", window=4, caller_incarnation=incarnation)
+            return made.answer(said, wire.dump(((100,), {}), ""))
+
+        with ThreadPoolExecutor(2) as pool:
+            assert count("1", 1).refused is None
+            callers, answer = questions.get(timeout=10)
+            assert callers == [("trainer", 3, 1)]
+            waiting = pool.submit(count, "2", 1) if queued else pool.submit(count, "3", 2)
+            assert not waiting.done()
+            answer.set_result([["trainer", 3, 1]])
+            assert waiting.result(10).refused is (NotRun.LATE if queued else None)
+        # The next incarnation keeps its stream, and PrimeMaster is asked about it alone.
+        assert list(made._streams) == ([] if queued else ["3"])
+        if not queued:
+            callers, answer = questions.get(timeout=10)
+            assert callers == [("trainer", 3, 2)]
+            answer.set_exception(UnreachableError("it restarts"))
+        made.close(Outcome(ok=True))
 
     def test_a_streamed_method_that_is_no_generator_is_an_error_of_the_callee(self, callee):
         assert "wanted a generator" in call(callee, "not_one", wire.dump(((), {}), "")).message

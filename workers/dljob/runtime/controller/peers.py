@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from dljob.master.state.staleness import why_out
 from dljob.master.state.state import JobState
@@ -57,7 +60,7 @@ def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
 
 
 class ParkedCalls:
-    """Calls that wait for ranks to be ready.
+    """Calls that wait for ranks to be ready, and callees that wait for the end of their callers.
 
     One task evaluates each change, and only for the ranks that changed. Were each call to wait by itself, any change
     would wake all of them, and ten thousand may be parked.
@@ -65,7 +68,10 @@ class ParkedCalls:
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks
-        self._parked: dict[tuple[str, int], list[tuple[int, asyncio.Future[Peer]]]] = {}
+        self._parked: dict[tuple[str, int], list[tuple[Callable[[Peer], bool], asyncio.Future[Any]]]] = {}
+        """Rank -> whether a state of it answers a call that is parked for it, and what that call awaits."""
+        self._questions: dict[str, asyncio.Future[Any]] = {}
+        """Callee's actor -> its question about its callers: a later one of the same actor answers it."""
         self._looking: asyncio.Task[None] | None = None
 
     async def ready(
@@ -73,13 +79,61 @@ class ParkedCalls:
     ) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         seen = peer(state(), *key)
-        if _is_reachable(seen, after):
+        if _is_reachable(after, seen):
             return seen
-        found: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
-        self._parked.setdefault(key, []).append((after, found))
+        answer: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+        self._park(key, partial(_is_reachable, after), answer, state, changed)
+        return await answer
+
+    async def ended(
+        self,
+        state: Callable[[], JobState],
+        changed: asyncio.Condition,
+        asker: str,
+        callers: Sequence[tuple[str, int, int]],
+        within_s: float,
+    ) -> list[tuple[str, int, int]]:
+        """Return which incarnations (role, rank, incarnation) have ended, once one has, or after `within_s` seconds.
+
+        The next question of the same asker answers this one.
+        """
+        earlier = self._questions.get(asker)
+        if earlier is not None and not earlier.done():
+            earlier.set_result(None)
+
+        def found() -> list[tuple[str, int, int]]:
+            now = state()
+            return [(role, rank, life) for role, rank, life in callers if _has_ended(life, peer(now, role, rank))]
+
+        if ended := found():
+            return ended
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._questions[asker] = answer
+        for role, rank, life in callers:
+            self._park((role, rank), partial(_has_ended, life), answer, state, changed)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(answer, within_s)
+        finally:
+            if self._questions.get(asker) is answer:
+                del self._questions[asker]
+            for role, rank, _ in callers:
+                parked = self._parked.pop((role, rank), [])
+                if waiting := [call for call in parked if not call[1].done()]:
+                    self._parked[role, rank] = waiting
+        return found()
+
+    def _park(
+        self,
+        key: tuple[str, int],
+        answers: Callable[[Peer], bool],
+        answer: asyncio.Future[Any],
+        state: Callable[[], JobState],
+        changed: asyncio.Condition,
+    ) -> None:
+        self._parked.setdefault(key, []).append((answers, answer))
         if self._looking is None or self._looking.done():
             self._looking = self._tasks.start("parked calls", self._search(state, changed), self._failed)
-        return await found
 
     async def _search(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
         seen = dict[tuple[str, int], object]()
@@ -100,14 +154,14 @@ class ParkedCalls:
 
     def _wake(self, key: tuple[str, int], now: Peer) -> None:
         """Answer the calls parked for one rank; drop those whose caller has gone."""
-        left = list[tuple[int, asyncio.Future[Peer]]]()
-        for after, found in self._parked.pop(key):
+        left = list[tuple[Callable[[Peer], bool], asyncio.Future[Any]]]()
+        for answers, found in self._parked.pop(key):
             if found.done():
                 continue
-            if _is_reachable(now, after):
+            if answers(now):
                 found.set_result(now)
             else:
-                left.append((after, found))
+                left.append((answers, found))
         if left:
             self._parked[key] = left
 
@@ -118,5 +172,9 @@ class ParkedCalls:
                 found.set_exception(error)
 
 
-def _is_reachable(seen: Peer, after: int) -> bool:
+def _is_reachable(after: int, seen: Peer) -> bool:
     return bool(seen.gone) or (seen.ready and seen.incarnation > after)
+
+
+def _has_ended(incarnation: int, seen: Peer) -> bool:
+    return seen.incarnation > incarnation or not seen.actor

@@ -232,6 +232,14 @@ class MasterServer:
         shell = await self._ready()
         return await self._parked.ready(lambda: shell.state, shell.changed, (role, rank), after)
 
+    async def ended_callers(self, asker: str, callers: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+        """Return which of a callee's callers, (role, rank, incarnation), have ended, once one has, or after LONGEST_S.
+
+        `asker` is the callee's actor: its next question answers this one.
+        """
+        shell = await self._ready()
+        return await self._parked.ended(lambda: shell.state, shell.changed, asker, callers, LONGEST_S)
+
     async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
         return hang_of((await self._ready()).state, (role, rank), incarnation)

@@ -52,6 +52,10 @@ class PrimeMaster:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         return await self._own.await_peer(role, rank, after)
 
+    async def ended_callers(self, asker: str, callers: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+        """Return which of a callee's callers have ended, once one has, or after a while."""
+        return await self._own.ended_callers(asker, callers)
+
     async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
         return await self._own.hang_of(role, rank, incarnation)

@@ -26,6 +26,7 @@ PrimeMaster answers hosts:
     peers(role) -> RoleTable                the present actor of each rank
     callees(role) -> list                   rank, incarnation, ready, gone of each rank, as plain values
     await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
+    ended_callers(actor, callers) -> list   which (role, rank, incarnation) have ended; waits until one has
     hang_of(role, rank, incarnation) -> str  the hang for which that process was ended; empty: there was none
 """
 
@@ -366,6 +367,8 @@ class Call:
     """For a stream: how many items may be produced ahead of the caller."""
     traced: bool = False
     """Whether the caller records it for `dljob trace`, so that the callee does, too."""
+    caller_incarnation: int = 0
+    """The incarnation of `caller`; 0: it is no rank, and its end is not told."""
 
     def packed(self, payload: bytes) -> bytes:
         """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""

@@ -116,6 +116,8 @@ class RpcClient:
         self._job = job
         self._caller = caller
         self._trace = trace
+        self.incarnation = 0
+        """The caller's incarnation; 0: it is no rank, or has not been started."""
         self.pid = os.getpid()
         self.counts = CallCounts()
         self._lock = threading.Lock()
@@ -357,6 +359,7 @@ class RpcClient:
             quiet=call.quiet,
             window=call.window,
             traced=call.span is not None and call.span.is_shown,
+            caller_incarnation=self.incarnation,
         ).packed(b"" if call.stored else call.payload)
 
     async def _answered(self, call: RankCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:

@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN
 from dljob.runtime.process.outcome import code_line, origin_of, user_traceback
 from dljob.runtime.process.worker_context import FOR_ANSWER
 from dljob.runtime.rpc.call_trace import RankTrace
+from dljob.runtime.rpc.caller_watch import AskEnded, Caller, CallerWatch
 from dljob.runtime.rpc.mapped import packed, unpacked_calls
 from dljob.runtime.rpc.resumed import ResumedCall, Stamp, code_of
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
@@ -42,7 +43,8 @@ LAPSED = 1000
 class RpcServer:
     """Serves the @rpc methods of a rank's object; thread-safe, since each call has a thread of its own."""
 
-    def __init__(self, role: str, code_dir: str = "") -> None:
+    def __init__(self, role: str, code_dir: str = "", ask_ended: AskEnded | None = None) -> None:
+        """Serve nothing yet. `ask_ended` asks which callers have ended; None: nobody knows."""
         self._role = role
         self._code_dir = code_dir
         self._error_log = CallErrorLog()
@@ -66,6 +68,9 @@ class RpcServer:
         self._streams: dict[str, StreamProducer] = {}
         self._lapsed: dict[str, Reply] = {}
         """Stream key -> the error to answer with, of streams that were closed because their callers took no items."""
+        self._callers = CallerWatch(ask_ended, self._stream_callers, self._end_callers)
+        self._ended_callers: dict[str, int] = {}
+        """Caller -> its newest incarnation that has ended."""
 
     def open(self, instance: Any) -> None:
         """Begin to serve an object whose `setup` is done; waiting calls continue."""
@@ -280,6 +285,26 @@ class RpcServer:
                 # The oldest one: a dict keeps the order of insertion.
                 del self._lapsed[next(iter(self._lapsed))]
 
+    def _stream_callers(self) -> set[Caller]:
+        """Return the ranks whose streams are open."""
+        with self._changed:
+            return {caller for stream in self._streams.values() if (caller := _caller(stream.call)) is not None}
+
+    def _end_callers(self, ended: Iterable[Caller]) -> None:
+        """Close the streams of callers that have ended: nobody takes their items, and others wait for their places."""
+        with self._changed:
+            for role, rank, incarnation in ended:
+                name = f"{role}/{rank}"
+                self._ended_callers[name] = max(incarnation, self._ended_callers.get(name, 0))
+            keys = [key for key, stream in self._streams.items() if self._has_ended_caller(stream.call)]
+            streams = [self._streams.pop(key) for key in keys]
+            self._changed.notify_all()
+        for stream in streams:
+            stream.close()
+
+    def _has_ended_caller(self, call: Call | None) -> bool:
+        return call is not None and 0 < call.caller_incarnation <= self._ended_callers.get(call.caller, 0)
+
     def _describe(self, name: str) -> Reply:
         if self._object is None:
             return _refuse(NotRun.NO_METHOD, f"{name} runs a function: only classes have methods to call")
@@ -331,7 +356,8 @@ class RpcServer:
         running.queue(call.method if slot is not None else "")
         if slot is not None and not slot.acquire(timeout=None if end is None else max(0.0, end - time.monotonic())):
             return _cancelled(name)
-        if refused := self._begin(call, name):
+        unwanted = mark.stream and self._has_ended_caller(call)  # it waited for longer than its caller lived
+        if refused := _cancelled(name) if unwanted else self._begin(call, name):
             if slot is not None:
                 slot.release()
             return refused
@@ -438,6 +464,7 @@ class RpcServer:
             if unwanted:  # nobody has its key, and so nobody would close it
                 del self._streams[call.id]
             draining = self._draining
+        self._callers.start()
         if draining:
             stream.drain()
         if closed or unwanted:
@@ -479,6 +506,14 @@ class CallErrorLog:
             return
         with contextlib.suppress(OSError, ValueError):  # the disk is full, or stderr closed: its caller has it all
             print(f"[dljob] {call.method}, {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+
+
+def _caller(call: Call | None) -> Caller | None:
+    """Return the rank that has made a call; None where no rank has."""
+    if call is None or not call.caller_incarnation:
+        return None
+    role, _, rank = call.caller.rpartition("/")
+    return role, int(rank), call.caller_incarnation
 
 
 def _refuse(reason: NotRun, message: str, traceback: str = "") -> Reply:

@@ -539,6 +539,8 @@ class ForkHost(Host):
                 self._calls[number] = client = RpcClient(self.spec.job, name, trace)
                 client.numbers.update(self._numbers)
                 client.sizes.update(self._sizes)
+            if number in self._ranks:
+                self._calls[number].incarnation = self._ranks[number].start.incarnation
             return self._calls[number]
 
     def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:

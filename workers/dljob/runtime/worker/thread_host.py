@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +63,7 @@ from dljob.runtime.process.worker_context import (
 from dljob.runtime.rpc.call_lines import LargeAnswers, LineServer
 from dljob.runtime.rpc.call_lines import address as call_address
 from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
+from dljob.runtime.rpc.caller_watch import Caller
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.rpc.server import RpcServer, has_methods
@@ -77,6 +79,8 @@ DRAIN_S = 5.0
 """Most seconds for callers to take the items of streams that go on elsewhere, before user code is asked to end."""
 CLEANUP_S = 1.0
 """Seconds before its deadline at which a function that looks at `stopping`, and does not end, is interrupted."""
+ENDED_S = 90.0
+"""Seconds for PrimeMaster to say which callers have ended: longer than it waits for an end (`prime.LONGEST_S`)."""
 LEFT = Outcome(ok=True, message="left its torch group, as ordered")
 
 
@@ -98,7 +102,7 @@ class ThreadHost(Host):
         self._progress = ProgressCounter()
         self._stopping = Stopping()
         self._traces = CallTraces(spec.job, spec.role)
-        self._callee = RpcServer(spec.role.name, spec.job.code_dir)
+        self._callee = RpcServer(spec.role.name, spec.job.code_dir, self._ask_ended)
         self._life: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
@@ -239,7 +243,7 @@ class ThreadHost(Host):
         """Reset the state of the last incarnation; one that failed may have left a process group behind."""
         torch_group.abort(self._order.store if self._order else "")
         self._recall, self._done = ThreadInterrupt(), threading.Event()
-        self._callee = RpcServer(self.spec.role.name, self.spec.job.code_dir)
+        self._callee = RpcServer(self.spec.role.name, self.spec.job.code_dir, self._ask_ended)
         self._stopping.withdraw()
 
     def _report_left(self, start: RankStart) -> None:
@@ -377,7 +381,7 @@ class ThreadHost(Host):
             device_index=environment.device_index(self._kind, start, role),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
-            calls=self._client(start.rank, order),
+            calls=self._client(start.rank, order, start.incarnation),
             report=with_device(self._progress.put, self._progress.note),
             note=self._progress.note,
             env=env,
@@ -390,12 +394,18 @@ class ThreadHost(Host):
         check_process(self._pid, "checkpoint")
         return saving.place(self.spec, order, start)
 
-    def _client(self, rank: int, order: StartOrder | None = None) -> RpcClient:
+    def _ask_ended(self, callers: list[Caller]) -> Future[Any]:
+        """Ask PrimeMaster which callers have ended; the answer comes once one has."""
+        rank = 0 if self._start is None else self._start.rank
+        return self._client(rank).ask("ended_callers", (self.actor_name, callers), ENDED_S)
+
+    def _client(self, rank: int, order: StartOrder | None = None, incarnation: int = 0) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
         with self._lock:
             if self._calls is None:
                 trace = self._traces.of(rank)
                 self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
+            self._calls.incarnation = max(self._calls.incarnation, incarnation)
             if order is not None:
                 # What was told last wins: the order to start may be older.
                 self._calls.numbers.update({**dict(order.numbers), **self._numbers})
