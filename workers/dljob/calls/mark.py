@@ -14,6 +14,8 @@ from dljob.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 1800.0
 """Default deadline of a call in seconds; the same as torch's default for collectives."""
+MOST_AT_ONCE, MOST_IN_THREADS = 4096, 64
+"""Most calls of an `async` method, and of another one that is no stream, that a rank runs at once."""
 FOR_EVER_S = 1e9
 """Seconds from which there is no deadline, as with None: a lock cannot wait for much longer."""
 DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "owner", "hash:<parameter>")
@@ -135,7 +137,10 @@ def _count(option: str, value: Any, also: str) -> int:
 
 
 def _concurrency(value: Any) -> int | None:
-    return None if value is None else _count("concurrency", value, "None")
+    count = None if value is None else _count("concurrency", value, "None")
+    if count is not None and count > MOST_AT_ONCE:
+        raise UsageError(f"concurrency={value!r}: wanted at most {MOST_AT_ONCE}, or None")
+    return count
 
 
 def _stream(value: Any) -> bool | int:

@@ -133,22 +133,29 @@ def test_large_answer_is_fetched_by_ray_and_so_are_those_of_its_method_from_then
     assert scene.call("other").result(WAIT_S).payload == b"small"
 
 
-def host_of(answer: Callable[[Call, bytes], Reply]) -> Any:
-    return SimpleNamespace(answer=answer, _large=LargeAnswers(), spec=SimpleNamespace(role=SimpleNamespace(name="t")))
+def host_of(answer: Callable[..., Reply]) -> Any:
+    made = ThreadHost.__new__(ThreadHost)
+    made._callee, made._large, made._start = (
+        cast("Any", SimpleNamespace(begin_answer=answer, trace=None)),
+        LargeAnswers(),
+        None,
+    )
+    made.spec = cast("Any", SimpleNamespace(role=SimpleNamespace(name="t")))
+    return made
 
 
 def test_host_keeps_a_large_answer_for_the_same_call_by_ray() -> None:
-    host = host_of(lambda call, _: Reply(payload=call.method.encode() * LARGE))
+    host = host_of(lambda call, *_, **__: Reply(payload=call.method.encode() * LARGE))
     packed = Call("1", 0, 3, "x", None, "w/0").packed(b"")
     assert Reply.unpacked(ThreadHost._by_line(host, packed)).refused is NotRun.BY_RAY
     assert ThreadHost.answer(host, Call("1", 0, 3, "x", None, "w/0"), b"").payload == b"x" * LARGE
     assert host._large.take("1") is None, "once"
-    small = host_of(lambda *_: Reply(payload=b"1"))
+    small = host_of(lambda *_, **__: Reply(payload=b"1"))
     assert Reply.unpacked(ThreadHost._by_line(small, packed)).payload == b"1"
 
 
 def test_host_that_cannot_answer_says_so() -> None:
-    def fails(*_: object) -> Reply:
+    def fails(*_: object, **__: object) -> Reply:
         raise KeyError("x")
 
     said = Reply.unpacked(ThreadHost._by_line(host_of(fails), Call("1", 0, 3, "x", None, "w/0").packed(b"")))
@@ -170,7 +177,7 @@ def test_large_answers_share_a_thread_and_do_without_where_none_is_left(monkeypa
         raise RuntimeError("can't start new thread")
 
     kept, others = LargeAnswers(), threading.active_count()
-    host = host_of(lambda call, _: Reply(payload=b"x" * LARGE))
+    host = host_of(lambda call, *_, **__: Reply(payload=b"x" * LARGE))
     host._large = kept
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
@@ -262,8 +269,7 @@ def test_idempotent_call_whose_answer_was_lost_with_its_line_runs_again(scene: S
 
 
 def test_cancel_is_not_answered_with_the_kept_answer_of_its_call() -> None:
-    host = host_of(lambda *_: Reply())
-    host._start, host._callee = None, SimpleNamespace(answer=lambda *_, **__: Reply(payload=Fate.BEGUN.encode()))
+    host = host_of(lambda *_, **__: Reply(payload=Fate.BEGUN.encode()))
     host._large.keep("1", Reply(payload=b"large"))
     assert ThreadHost.answer(host, Call("1", 0, 3, CANCEL, None, "w/0"), b"").payload == b"begun"
     assert host._large.take("1") is None, "its caller has given up"

@@ -95,6 +95,7 @@ class Activity:
         "last_step",
         "queued_for",
         "steps",
+        "task",
         "thread",
     )
 
@@ -107,6 +108,8 @@ class Activity:
         self.queued_for = ""
         """What a call waits for that has not begun: `setup`, or the name of a method whose `concurrency` is used up."""
         self.thread = thread
+        self.task: Any = None
+        """The task that runs a call of a coroutine; None: its thread runs it."""
         self.began = self.last_finished = monotonic()
         """When it began, and when it last finished something: a wait, a step, an item."""
         self.steps: Durations | None = None
@@ -447,8 +450,7 @@ def _group_row(wait: GroupWait, offset: float) -> list[Any]:
 
 def _line_of(activity: Activity, waits: Sequence[Waiting], frames: dict[int, FrameType]) -> str:
     """Return the innermost line of the user's code at which an activity is; empty where there is none."""
-    for wait in waits:
-        task = getattr(wait, "task", None)
+    for task in (*(getattr(wait, "task", None) for wait in waits), activity.task):
         if task is not None and (line := _line(_awaited(task.get_coro()))):
             return line
     thread = waits[0].thread if waits else activity.thread

@@ -388,9 +388,11 @@ DESCRIBE, PULL, CLOSE = ":card", ":pull", ":close"
 """Calls to the host instead of a method: describe the role's service; the next items of a stream; close a stream."""
 CANCEL = ":cancel"
 """Tells the callee that the caller of this call id has given up; the answer is the call's `Fate`."""
+ANSWERS = ":answers"
+"""Brings the answers of the caller's calls that the callee has answered with `NotRun.RUNS`."""
 BATCH = ":batch"
 """A call to one rank that holds several calls of one method, which run one after another."""
-GROUPS = {DESCRIBE: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel"}
+GROUPS = {DESCRIBE: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel", ANSWERS: "pull"}
 """The concurrency group of the host's threads that answers each. Methods have "rpc". Calls that wait for their turn may
 take all of its threads, and a stream ends, which passes the turn on, only by its pulls: these need other threads. Pulls
 wait for items, and descriptors for `setup`, so each has a group of its own. A cancel waits for nothing."""
@@ -415,6 +417,8 @@ class NotRun(StrEnum):
     """The call was broken off because the rank restarts in its process: it may have had an effect, or not."""
     BY_RAY = "by Ray"
     """It ran, and its answer is too large for a line: it is kept for the same call by Ray."""
+    RUNS = "runs"
+    """It runs, or waits for its turn, without a thread: its answer is to be fetched (`rpc.kept_answers`)."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

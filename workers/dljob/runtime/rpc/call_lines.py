@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -193,9 +194,12 @@ class DaemonThreads:
 
 
 class LineServer:
-    """The callee's end: answers each message by `answer`, which must not raise, in threads of its own."""
+    """The callee's end: answers each message by `answer`, which must not raise, in threads of its own.
 
-    def __init__(self, where: str, answer: Callable[[bytes], bytes]) -> None:
+    An answer that comes later is a future, and keeps no thread.
+    """
+
+    def __init__(self, where: str, answer: Callable[[bytes], bytes | Future[bytes]]) -> None:
         """Listen at an address; raises OSError where somebody does already."""
         self._answer = answer
         self._threads = DaemonThreads(THREADS, "dljob-call")
@@ -206,5 +210,11 @@ class LineServer:
 
     def _run(self, line: Line, number: int, message: bytes) -> None:
         answer = self._answer(message)
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: self._send(line, number, done.result()))
+        else:
+            self._send(line, number, answer)
+
+    def _send(self, line: Line, number: int, answer: bytes) -> None:
         with suppress(OSError):  # the caller is gone
             line.send(number, answer)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -143,22 +144,28 @@ class RankTrace:
         """Note that a call to this rank begins to run."""
         self._begun[call.id] = time.monotonic()
 
-    def serve(self, call: Call, answer: Callable[[], Reply]) -> Reply:
+    def serve(self, call: Call, answer: Callable[[], Reply | Future[Reply]]) -> Reply | Future[Reply]:
         """Run a call to this rank, and record it."""
         # A caller may sample more than a rank with many callers can write. A call in trouble is always recorded.
-        if not call.again and not trace_rows.is_sampled(trace_rows.number_of(call.id), self.level):
-            try:
-                return answer()
-            finally:
-                self._begun.pop(call.id, None)
-        start, outcome = time.monotonic(), "error"
+        is_recorded = call.again or trace_rows.is_sampled(trace_rows.number_of(call.id), self.level)
+        start = time.monotonic()
+
+        def record(reply: Reply | None) -> None:
+            end, begun = time.monotonic(), self._begun.pop(call.id, None)
+            if is_recorded:
+                outcome = "error" if reply is None else reply.refused or reply.error_type or OK
+                waited = (end if begun is None else begun) - start
+                self._add(CalleeRow(call.caller, call.id, call.method, start, waited, end - start, outcome))
+
         try:
             reply = answer()
-            outcome = reply.refused or reply.error_type or OK
-        finally:
-            end, begun = time.monotonic(), self._begun.pop(call.id, None)
-            waited = (end if begun is None else begun) - start
-            self._add(CalleeRow(call.caller, call.id, call.method, start, waited, end - start, outcome))
+        except BaseException:
+            record(None)
+            raise
+        if isinstance(reply, Future):
+            reply.add_done_callback(lambda done: record(done.result()))
+        else:
+            record(reply)
         return reply
 
     def _add(self, row: TracedRow) -> None:

@@ -27,6 +27,7 @@ from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.backend.masters import NotCommandingError, find_master
 from dljob.runtime.process.messages import (
+    ANSWERS,
     BATCH,
     CANCEL,
     CLOSE,
@@ -45,6 +46,7 @@ from dljob.runtime.rpc import storage_actors
 from dljob.runtime.rpc.call_lines import CallLines
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
+from dljob.runtime.rpc.kept_answers import AnswerCollector
 from dljob.runtime.rpc.large_args import store
 from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 from dljob.runtime.rpc.own_process import check_process
@@ -134,6 +136,7 @@ class RpcClient:
         self._master: Any = None
         self._unasked = UnawaitedCalls()
         self._lines = CallLines(job.uid)
+        self._collectors: dict[str, AnswerCollector] = {}
         self._by_ray: set[tuple[str, str]] = set()
         """(role, method) of methods with large answers, which Ray maps without a copy."""
 
@@ -366,6 +369,8 @@ class RpcClient:
         """Wait for the answer of one incarnation; None when the call must go to a later one."""
         try:
             reply = unpacked(await self._in_time(answer, call))
+            if reply.refused is NotRun.RUNS:
+                reply = await self._in_time(self._collector(peer, call.rank).answer(call.id), call)
         except LateError:
             call.waiting = await self._cancel(call, peer)
             raise
@@ -383,6 +388,21 @@ class RpcClient:
                 rank=call.rank,
             ) from error
         return self._judge(call, peer, reply)
+
+    def _collector(self, peer: Peer, rank: int) -> AnswerCollector:
+        """Return what fetches the answers of a callee's `async` methods. Called on the loop."""
+
+        async def fetch() -> bytes:
+            handle = await self._handle(peer)
+            if handle is None:
+                raise rx.ActorDiedError
+            process = f"{self._caller}:{self._process}"
+            message = Call(process, rank, peer.incarnation, ANSWERS, None, self._caller).packed(b"")
+            return unpacked(await _plain(invoke(handle, ANSWERS, message, ()))).payload
+
+        if peer.actor not in self._collectors:
+            self._collectors[peer.actor] = AnswerCollector(fetch)
+        return self._collectors[peer.actor]
 
     async def _cancel(self, call: RankCall, peer: Peer) -> str:
         """Tell the callee that its caller has given up; return the state of the call, for the caller's error."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from dljob.calls import collect as collects
 from dljob.calls import dispatch as dispatches
 from dljob.calls.batch import Pad
-from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, changed
+from dljob.calls.mark import DEFAULT_TIMEOUT_S, MOST_AT_ONCE, MOST_IN_THREADS, RpcMark, changed
 from dljob.calls.resumption import RECEIVED, STATE
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
@@ -75,8 +75,8 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `versions`: "same": it goes on only at a callee with the version of weights and the code that it began with,
             and waits for one until its timeout; "any": at any, and `Stream.segments` tells who made what.
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
-            limit of its own. A rank runs or queues 64 calls of all methods from its own machine, and 64 others; later
-            ones wait for a place.
+            limit of its own. An `async` method that is no stream runs up to 4096 calls at once. Of all other methods
+            together a rank runs or queues 64 calls from its own machine, and 64 others; later ones wait for a place.
             `any_weights`: of a role with `weights`: it runs also while the rank loads, or holds a version that is more
             than `maxLag` behind, or none; other methods wait until it does not.
 
@@ -93,6 +93,13 @@ def rpc(method: Any = None, **options: Any) -> Any:
                 f"@rpc on {getattr(function, '__qualname__', name)}: callers could not reach a method named {name}"
             )
             raise UsageError(message, hint=f"RoleGroup and its ranks have {name} of their own: choose another name")
+        count, in_threads = mark.concurrency or 0, not (mark.stream or inspect.iscoroutinefunction(function))
+        if in_threads and count > MOST_IN_THREADS:
+            raise UsageError(
+                f"@rpc(concurrency={count}) on {getattr(function, '__qualname__', name)}: a method that is not async "
+                f"has a thread for each call, and a rank has {MOST_IN_THREADS}",
+                hint=f"async def {name}, which runs up to {MOST_AT_ONCE} at once; or concurrency={MOST_IN_THREADS}",
+            )
         if mark.resume:
             _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
         setattr(function, _MARK, mark)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import functools
+import inspect
 import sys
 import threading
 import time
+from asyncio import Semaphore
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -19,7 +23,7 @@ from dljob.errors import RemoteError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import CallActivity, line_of_call
-from dljob.runtime.process.loop import settle
+from dljob.runtime.process.loop import settle, user_loop
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import code_line, origin_of, user_traceback
 from dljob.runtime.process.worker_context import FOR_ANSWER
@@ -65,6 +69,8 @@ class RpcServer:
         """Seconds in which a call ran, up to the last moment without one; and when the present ones began."""
         self._pending = PendingCalls()
         self._slots: dict[str, threading.Semaphore] = {}
+        self._turns: dict[str, Semaphore] = {}
+        """The places of `async` methods."""
         self._streams: dict[str, StreamProducer] = {}
         self._lapsed: dict[str, Reply] = {}
         """Stream key -> the error to answer with, of streams that were closed because their callers took no items."""
@@ -164,7 +170,17 @@ class RpcServer:
         return None
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
-        """Run a call; returns a Reply whatever the method does. Its timeout includes waiting for `setup` and a turn."""
+        """Run a call to its end; returns a Reply whatever the method does."""
+        reply = self.begin_answer(call, payload, common, stale=stale)
+        return reply.result() if isinstance(reply, Future) else reply
+
+    def begin_answer(
+        self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False
+    ) -> Reply | Future[Reply]:
+        """Run a call, whose timeout includes waiting for `setup` and a turn.
+
+        Returns a Reply whatever the method does; of an `async` method its future: it waits and runs without a thread.
+        """
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")
@@ -181,6 +197,7 @@ class RpcServer:
             if not self._pending.arrive(call.id):
                 return _cancelled(name)
         running: CallActivity | None = None
+        reply: Reply | Future[Reply] | None = None
         try:
             body: bytes | list[bytes] = payload
             if call.method == BATCH:
@@ -192,13 +209,21 @@ class RpcServer:
             target = refused or self._find(call.method, name)
             if isinstance(target, RpcMark) and not target.any_weights:
                 target = self._not_fresh(running, name, end) or target
-            return target if isinstance(target, Reply) else self._run(running, target, call, body, common, end=end)
+            reply = target if isinstance(target, Reply) else self._run(running, target, call, body, common, end=end)
+            return reply
         finally:
-            if running is not None and call.id not in self._streams:
-                running.end()
-            with self._changed:
-                self._pending.end(call.id)
-                self._changed.notify_all()
+            if isinstance(reply, Future):
+                reply.add_done_callback(lambda _: self._leave(call, running))
+            else:
+                self._leave(call, running)
+
+    def _leave(self, call: Call, running: CallActivity | None) -> None:
+        """Note that a call has its answer."""
+        if running is not None and call.id not in self._streams:
+            running.end()
+        with self._changed:
+            self._pending.end(call.id)
+            self._changed.notify_all()
 
     def _not_up(self, call: Call, name: str) -> Reply | None:
         """Wait for `setup`; returns a refusal when it is not done in time, or the rank ended."""
@@ -338,7 +363,7 @@ class RpcServer:
         common: bytes,
         *,
         end: float | None,
-    ) -> Reply:
+    ) -> Reply | Future[Reply]:
         """Run a call, or those of a batch one after another: its answer has a reply for each."""
         name = f"{self._role}/{call.rank}"
         # The caller could not know, as no answer of the method ever reached it: the callee decides.
@@ -351,6 +376,10 @@ class RpcServer:
             return batch[0]
         if mark.resume and self._draining:
             return _refuse(NotRun.ENDED, f"{name} is about to end")
+        is_single = isinstance(payload, bytes) and not mark.stream
+        if is_single and inspect.iscoroutinefunction(getattr(type(self._object), call.method)):
+            coroutine = self._run_coroutine(running, mark, call, batch[0], end=end)
+            return asyncio.run_coroutine_threadsafe(coroutine, user_loop())
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
         slot = self._slot(call.method, mark)
         running.queue(call.method if slot is not None else "")
@@ -371,6 +400,45 @@ class RpcServer:
                 return self._values(mark, call, batch, full_name, end=end)
             finally:
                 self._ended(slot)
+
+    async def _run_coroutine(
+        self, running: CallActivity, mark: RpcMark, call: Call, arguments: Arguments | Reply, *, end: float | None
+    ) -> Reply:
+        """Run a call of an `async` method on the loop of the user's coroutines, where it waits for its turn, too."""
+        name = f"{self._role}/{call.rank}"
+        slot = None if mark.concurrency is None else self._turns.setdefault(call.method, Semaphore(mark.concurrency))
+        running.queue(call.method if slot is not None else "")
+        if slot is not None:
+            try:
+                await asyncio.wait_for(slot.acquire(), None if end is None else max(0.0, end - time.monotonic()))
+            except TimeoutError:
+                return _cancelled(name)
+        try:
+            if refused := self._begin(call, name):
+                return refused
+            running.queue("")
+            try:
+                with running:
+                    running.activity.task = asyncio.current_task()
+                    return await self._awaited_value(mark, call, arguments, f"{name}.{call.method}")
+            finally:
+                self._ended(None)
+        finally:
+            if slot is not None:
+                slot.release()
+
+    async def _awaited_value(self, mark: RpcMark, call: Call, arguments: Arguments | Reply, name: str) -> Reply:
+        """Await the method; returns a Reply whatever it does."""
+        if isinstance(arguments, Reply):
+            return arguments
+        args, kwargs = arguments
+        try:
+            value = await getattr(self._object, call.method)(*args, **kwargs)
+            # In a thread: a large one takes long, and the other coroutines go on.
+            dump = functools.partial(wire.dump, value, f"the result of {name}")
+            return Reply(payload=b"" if call.quiet else await asyncio.to_thread(dump), idempotent=mark.idempotent)
+        except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
+            return self._failed(error, call, idempotent=mark.idempotent)
 
     def _values(
         self, mark: RpcMark, call: Call, batch: Sequence[Arguments | Reply], name: str, *, end: float | None

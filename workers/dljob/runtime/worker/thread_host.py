@@ -32,6 +32,7 @@ from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import error_file, open_log, redirect_output
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import (
+    ANSWERS,
     CANCEL,
     CUT,
     Call,
@@ -65,6 +66,7 @@ from dljob.runtime.rpc.call_lines import address as call_address
 from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.caller_watch import Caller
 from dljob.runtime.rpc.client import CallCounts, RpcClient
+from dljob.runtime.rpc.kept_answers import SOON_S, KeptAnswers
 from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.rpc.server import RpcServer, has_methods
 from dljob.runtime.serving.ports import PortTakenError
@@ -113,6 +115,7 @@ class ThreadHost(Host):
         self._hold = 0, 0, ""
         """Incarnation and number of the last order about its calls, and why they wait; empty: they are served."""
         self._large = LargeAnswers()
+        self._kept_answers = KeptAnswers(self._large)
         self._recall = ThreadInterrupt()
         self._left = 0
         """The highest incarnation that was ordered to leave its torch group, or to stop before it was started."""
@@ -535,19 +538,40 @@ class ThreadHost(Host):
 
     # -- calls and steps
 
-    def _by_line(self, packed: bytes) -> bytes:
+    def _by_line(self, packed: bytes) -> bytes | Future[bytes]:
         call, payload = Call.unpacked(packed)
         try:
-            reply = self.answer(call, payload)
-            if len(reply.payload) < LARGE:
-                return reply.packed()
-            self._large.keep(call.id, reply)
+            reply = self._begin_answer(call, payload)
+            if not isinstance(reply, Future):
+                return self._packed(call, reply)
+            later: Future[bytes] = Future()
+            reply.add_done_callback(lambda done: later.set_result(self._packed(call, done.result())))
+            return later
         except Exception as error:  # noqa: BLE001 - as by Ray: the caller hears of it, and does not wait for ever
             said = f"{self.spec.role.name}/{call.rank}.{call.method} failed in its host: {error!r}"
             return Reply(error_type="CallError", message=said, refused=NotRun.BAD_ARGUMENTS).packed()
+
+    def _packed(self, call: Call, reply: Reply) -> bytes:
+        """Pack a reply for a line; one that is too large is kept for the same call by Ray."""
+        if len(reply.payload) < LARGE:
+            return reply.packed()
+        self._large.keep(call.id, reply)
         return Reply(refused=NotRun.BY_RAY).packed()
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
+        """Run a call by Ray on the rank's object; one that runs without a thread is answered later."""
+        if call.method == ANSWERS:
+            return Reply(payload=self._kept_answers.take(call.id))
+        reply = self._begin_answer(call, payload, common)
+        if not isinstance(reply, Future):
+            return reply
+        try:
+            return reply.result(SOON_S)
+        except TimeoutError:
+            self._kept_answers.keep(call.id, reply)
+            return Reply(refused=NotRun.RUNS)
+
+    def _begin_answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply | Future[Reply]:
         """Run a call on the rank's object, once `setup` is done."""
         # A caller that has given up does not want it, but an answer to its cancel.
         if (kept := self._large.take(call.id)) is not None and call.method != CANCEL:
@@ -557,8 +581,8 @@ class ThreadHost(Host):
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
         callee = self._callee
         if call.traced and callee.trace is not None:
-            return callee.trace.serve(call, lambda: callee.answer(call, payload, common, stale=mismatch))
-        return callee.answer(call, payload, common, stale=mismatch)
+            return callee.trace.serve(call, lambda: callee.begin_answer(call, payload, common, stale=mismatch))
+        return callee.begin_answer(call, payload, common, stale=mismatch)
 
     def take_steps(self) -> Steps:
         """Return the rank's last step, if it is new."""
