@@ -201,6 +201,10 @@ class CallError(DLJobError):
         self.rank = rank
 
 
+class JobEndingError(CallError):
+    """The callee will not be back, as the job is ending. Code that it ends has not failed, and leaves no traceback."""
+
+
 class CallTimeoutError(CallError):
     """No answer within the deadline.
 

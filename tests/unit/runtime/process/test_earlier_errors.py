@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dljob.errors import JobEndingError
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import outcome
 
@@ -46,6 +47,14 @@ def test_an_error_of_a_thread_is_reported_with_its_place(reports: list[str]) -> 
     assert reports[0].startswith("thread loader raised KeyError: 'labels' at test_earlier_errors.py:")
     assert reports[0].endswith(" in fail")
     assert reports[1:] == ["printed"]
+
+
+def test_call_of_a_thread_that_meets_the_jobs_end_is_neither_reported_nor_printed(reports: list[str]) -> None:
+    def call() -> None:
+        raise JobEndingError("reward/0.score: the job is ending: Succeeded", role="reward", rank=0)
+
+    in_thread(call)
+    assert reports == []
 
 
 def test_what_python_ignores_is_reported_with_its_origin(reports: list[str]) -> None:

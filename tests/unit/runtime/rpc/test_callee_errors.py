@@ -16,7 +16,7 @@ from rpc_threads import Threads
 
 import dljob
 from dljob import PeerLostError, RemoteError, RoleGroup, rpc
-from dljob.errors import ErrorOrigin
+from dljob.errors import ErrorOrigin, JobEndingError
 from dljob.runtime.process import outcome
 from dljob.runtime.process.context import install
 
@@ -75,6 +75,10 @@ class Talker:
     @rpc
     def one(self, key: str) -> float:
         return look_up(key)
+
+    @rpc
+    def ends(self) -> None:
+        raise JobEndingError("judge/0.score: the job is ending: Succeeded", role="judge", rank=0)
 
     @rpc
     def odd(self) -> None:
@@ -186,6 +190,7 @@ def test_callees_log_has_a_traceback_of_each_place_once(capsys: pytest.CaptureFi
     for _ in range(5):
         caught(lambda: talker().leaf())
     caught(lambda: talker().odd())
+    caught(lambda: talker().ends())
     log = capsys.readouterr().err
     assert log.count("Traceback (most recent call last)") == 2
     assert log.count("leaf, called by me, raised:\n") == 1

@@ -9,7 +9,8 @@ import sys
 import pytest
 from life_kit import Life
 
-from dljob import CallTimeoutError, Worker, current_worker
+from dljob import CallError, CallTimeoutError, JobEndingError, PeerLostError, RemoteError, Worker, current_worker
+from dljob.errors import ErrorOrigin
 from dljob.master.state.views import Reason
 
 
@@ -209,6 +210,44 @@ def test_coroutines_are_awaited():
             return self.there
 
     assert json.loads(Life(Async).live().result) is True
+
+
+class Endings:
+    """What a call raises in a rank whose job is ending."""
+
+    there = JobEndingError("reward/0.score: the job is ending: Succeeded", role="reward", rank=0)
+    origin = ErrorOrigin("reward/0", 1, "JobEndingError", "judge/0.judge: the job is ending: Succeeded", "")
+    beyond = RemoteError(
+        "reward/0.score raised JobEndingError", role="reward", rank=0, remote_traceback="", origin=origin
+    )
+    lost = PeerLostError("reward/0.score", role="reward", rank=0, incarnation=1)
+
+
+@pytest.mark.parametrize("error", [Endings.there, Endings.beyond], ids=["its call", "a call of its callee"])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_job_that_ends_leaves_no_traceback_of_a_call(capsys, error, wraps):
+    def work():
+        if not wraps:
+            raise error
+        try:
+            raise error
+        except CallError as cause:
+            raise RuntimeError("no reward") from cause
+
+    ended = Life(work).live()
+    assert (ended.ok, ended.message) == (True, "its call found that the job is ending")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_loss_of_a_callee_is_printed_unless_the_rank_is_to_stop(capsys, is_stopping):
+    def work():
+        if is_stopping:
+            current_worker().stopping.order("the job ends")
+        raise Endings.lost
+
+    assert not Life(work).live().ok
+    assert ("PeerLostError" in capsys.readouterr().out) is not is_stopping
 
 
 def test_shutdown_is_called_once_and_its_errors_change_nothing(capsys):

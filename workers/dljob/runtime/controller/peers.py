@@ -24,7 +24,8 @@ def peer(state: JobState, role: str, rank: int) -> Peer:
         return Peer(role, rank, 0, "", ready=False, gone=gone, size=_size(state, role), numbers=_numbers(state, role))
     seen = peer_view(state, role, rank)
     there = _size(state, role), _numbers(state, role)
-    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, *there)
+    job_ends = state.verdict is not None
+    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, *there, job_ends=job_ends)
 
 
 def _numbers(state: JobState, role: str) -> tuple[int, ...]:

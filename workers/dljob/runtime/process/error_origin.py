@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator
 from typing import cast
 
-from dljob.errors import CallError, CallTimeoutError, ErrorOrigin, RemoteError
+from dljob.errors import CallError, CallTimeoutError, ErrorOrigin, JobEndingError, RemoteError
 
 
 class _EndsAtCaller(ContextDecorator):
@@ -48,6 +48,15 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         is_end = isinstance(following, SystemExit)  # in a handler programs end by it for what they handle
         follows = handled is not None and (is_end or _replaces(following, handled))
         following = handled if follows else following.__cause__
+
+
+def is_job_ending(error: BaseException | None) -> bool:
+    """Whether an error only says that the job is ending, here or in a callee: nobody needs its traceback."""
+    for cause in () if error is None else error_chain(error):
+        remote_type = cause.origin.error_type if isinstance(cause, RemoteError) and cause.origin else ""
+        if isinstance(cause, JobEndingError) or remote_type == JobEndingError.__name__:
+            return True
+    return False
 
 
 def _replaces(error: BaseException, handled: BaseException) -> bool:

@@ -335,6 +335,8 @@ class Peer:
     """The present number of ranks of its role; 0: unknown."""
     numbers: tuple[int, ...] = ()
     """Their numbers, where they are not 0 to n-1."""
+    job_ends: bool = False
+    """Whether it is gone because the job is ending."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from dljob.linux.process_limit import describe_refusal
 from dljob.master.state import last_words
 from dljob.master.state.causes import add_clues, matches
 from dljob.master.state.views import Clue, Outcome, Reason
-from dljob.runtime.process.error_origin import error_chain, remote_origin
+from dljob.runtime.process.error_origin import error_chain, is_job_ending, remote_origin
 from dljob.telemetry.causes import CHILD_LOST
 from dljob.telemetry.evidence import Source
 
@@ -497,6 +497,8 @@ def watch_earlier_errors(report: Callable[[str], None], code_dir: str) -> None:
             report(f"{origin} raised {describe_error(error, code_dir)}"[:EARLIER_CHARS])
 
     def on_thread(args: threading.ExceptHookArgs) -> None:
+        if is_job_ending(args.exc_value):
+            return
         note(f"thread {args.thread.name}" if args.thread else "a thread", args.exc_value)
         thread_hook(args)
 

@@ -23,7 +23,7 @@ from ray import exceptions as rx
 
 from dljob.calls.pending import Fate
 from dljob.calls.trace_rows import OK
-from dljob.errors import CallError, PeerLostError, UnreachableError
+from dljob.errors import CallError, JobEndingError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.backend.masters import NotCommandingError, find_master
 from dljob.runtime.process.messages import (
@@ -548,7 +548,8 @@ class RpcClient:
             if peer.gone and call.again:
                 raise call.lost_with(peer)
             if peer.gone:
-                raise CallError(f"{call.name}: {peer.gone}", role=call.role, rank=call.rank)
+                error_type = JobEndingError if peer.job_ends else CallError
+                raise error_type(f"{call.name}: {peer.gone}", role=call.role, rank=call.rank)
             if peer.ready and peer.actor and peer.incarnation > call.after:
                 self._peers[key] = peer
                 # A restart of rank 0 makes the role's descriptor stale: its methods or its mesh may have changed.

@@ -23,6 +23,7 @@ from dljob.errors import RemoteError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import CallActivity, line_of_call
+from dljob.runtime.process.error_origin import is_job_ending
 from dljob.runtime.process.loop import settle, user_loop
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import code_line, origin_of, user_traceback
@@ -489,7 +490,8 @@ class RpcServer:
         line = code_line(getattr(type(self._object), call.method, None), self._code_dir)
         incarnation, code_dir = call.incarnation, self._code_dir
         origin = origin_of(error, rank=rank, incarnation=incarnation, code_dir=code_dir, line=line)
-        self._error_log.write(call, trace, (type(error).__name__, origin.frame))
+        if not is_job_ending(error):
+            self._error_log.write(call, trace, (type(error).__name__, origin.frame))
         return Reply(b"", type(error).__name__, message, trace, None, idempotent, astuple(origin))
 
     def _open_stream(self, mark: RpcMark, call: Call, arguments: Arguments, ended: Callable[[], None]) -> Reply:

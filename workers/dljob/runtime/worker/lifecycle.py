@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from dljob.calls.mesh import misfit
-from dljob.errors import CallError
+from dljob.errors import CallError, PeerLostError
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.role import RolePlan
 from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.process import outcome
 from dljob.runtime.process.entrypoint import EntrypointError, resolve, takes_context
+from dljob.runtime.process.error_origin import is_job_ending
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import WorkerContext
@@ -241,11 +242,15 @@ class Lifecycle:
         )
 
     def _raised(self, error: BaseException) -> Outcome:
+        if is_job_ending(error):
+            return Outcome(ok=True, code=0, message="its call found that the job is ending")
         fatal = isinstance(error, outcome.ResultError) or (
             self._phase in FATAL_PHASES and not self._from_outside(error) and not isinstance(error, SystemExit)
         )
         ended = outcome.from_exception(error, code_dir=self._code_dir, phase=self._phase, fatal=fatal)
-        if ended.detail:
+        # Once this rank is asked to stop, its callees are, too: that it loses them is no news.
+        loses_peers = bool(self._context.stopping.reason) and isinstance(error, PeerLostError)
+        if ended.detail and not loses_peers:
             print(ended.detail, flush=True)  # noqa: T201 - the user's traceback belongs into the rank's log
         if isinstance(error, (ValueError, RuntimeError)) and NO_HANDLER in ended.message:
             ended = replace(ended, message=f"{ended.message}; {INSTEAD}")

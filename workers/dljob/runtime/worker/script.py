@@ -29,6 +29,7 @@ from dljob.plan.env import COLLECTIVES
 from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.process import activities, context, logfile, outcome
 from dljob.runtime.process.entrypoint import EntrypointError
+from dljob.runtime.process.error_origin import is_job_ending
 from dljob.runtime.worker import device_memory, last_save, numa, supervise, torch_group
 
 # The exit codes of a shell that cannot find, or cannot execute, a command.
@@ -217,6 +218,8 @@ def _importing(error: SyntaxError) -> bool:
 
 
 def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:
+    if is_job_ending(error):
+        return 0
     said = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
     with contextlib.suppress(Exception):  # the host gets the same below
         print(said.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
