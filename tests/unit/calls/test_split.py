@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import namedtuple
 
 import numpy as np
@@ -151,3 +152,48 @@ def test_joining_only_none_gives_none():
 
 def test_whole_arguments_have_no_rows_to_count():
     assert list(rows.counts((whole([1, 2]), {"a": [3]}), "x")) == [("x[1]['a']", 1)]
+
+
+class Ragged:
+    """As a nested or sparse tensor: of a known type, but its library can do nothing with it."""
+
+    layout, is_nested = "jagged", True
+
+    def __init__(self, fails: str) -> None:
+        self.fails = fails
+
+    def attempt(self, action: str) -> int:
+        if action == self.fails:
+            raise RuntimeError(f"{action}(): not supported\nregistered at 40 lines of C++")
+        return 2
+
+
+@pytest.mark.parametrize(("fails", "action"), [("count", "counted"), ("cut", "cut into shards"), ("join", "joined")])
+def test_rows_that_a_library_cannot_treat_are_named(fails: str, action: str) -> None:
+    register_rows(
+        Ragged,
+        count=lambda value: value.attempt("count"),
+        cut=lambda value, *_: value.attempt("cut"),
+        join=lambda parts: parts[0].attempt("join"),
+    )
+    words = (
+        rf"the rows of a nested Ragged of layout jagged cannot be {action}: RuntimeError: {fails}\(\): not supported$"
+    )
+    value = Ragged(fails)
+    with pytest.raises(UsageError) as caught:
+        batch.split((value,), {}, batch.shares(batch.count_rows((value,), {}), 2, "uneven"))
+        rows.join([value, value], "it")
+    assert re.search(words, caught.value.message)
+    assert "whole(value)" in caught.value.hint
+
+
+def test_usage_error_of_a_registered_type_stays_as_it_is() -> None:
+    class Own:
+        """A type of a user's, whose functions say themselves what is wrong."""
+
+    def refuse(*_: object) -> int:
+        raise UsageError("rows of Own come sorted")
+
+    register_rows(Own, count=refuse, cut=refuse, join=refuse)
+    with pytest.raises(UsageError, match="rows of Own come sorted"):
+        batch.count_rows((Own(),), {})

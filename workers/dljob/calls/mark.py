@@ -22,6 +22,7 @@ DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "o
 COLLECTS = ("list", "first", "concat", "sum", "mean", "max", "as_completed", "none")
 RESUMES = ("prefix",)
 VERSIONS = ("any", "same")
+ON_TIMEOUTS = ("raise", "restart")
 UNPADDED = ("concat", "none")
 """Collects that work with `pad="auto"`: `concat` can remove the padded rows of the answer, `none` discards it."""
 
@@ -44,6 +45,8 @@ class RpcMark:
     stream: bool = False
     resume: str | None = None
     """Streams only: "prefix": after a loss the method is called again, elsewhere, with the items that came before."""
+    on_timeout: str = "raise"
+    """"restart": a callee that runs a call past its deadline hangs, and is restarted."""
     any_weights: bool = False
     """Whether it runs also while the rank's weights are stale."""
     parameters: tuple[str, ...] = ()
@@ -82,6 +85,7 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
     _one_of("collect", made.collect, (*COLLECTS, *collects))
     _one_of("pad", made.pad, PADS)
     _one_of("versions", made.versions, VERSIONS)
+    _one_of("on_timeout", made.on_timeout, ON_TIMEOUTS)
     if made.resume is not None:
         _one_of("resume", made.resume, RESUMES)
         if not made.stream:

@@ -5,7 +5,8 @@ Dicts and tuples are cut value by value; values of other types go whole to every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,12 +16,48 @@ from dljob.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """A type with rows. `count` returns None for a value without rows, such as an array of no dimension."""
+    """A type with rows: the functions of `register_rows`. `count`, `cut` and `join` raise UsageError where these fail.
 
-    count: Callable[[Any], int | None]
-    cut: Callable[[Any, int, int], Any]
-    join: Callable[[Sequence[Any]], Any]
+    Sparse and nested tensors are tensors, and torch can neither slice nor join most of them.
+    """
+
+    count_function: Callable[[Any], int | None]
+    cut_function: Callable[[Any, int, int], Any]
+    join_function: Callable[[Sequence[Any]], Any]
     maximum: Callable[[Any, Any], Any] | None = None
+
+    def count(self, value: Any) -> int | None:
+        """Return the number of rows of a value; None for one without rows, such as an array of no dimension."""
+        with _explained(value, "counted"):
+            return self.count_function(value)
+
+    def cut(self, value: Any, begin: int, end: int) -> Any:
+        """Return some rows of a value."""
+        with _explained(value, "cut into shards"):
+            return self.cut_function(value, begin, end)
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Return one value of several."""
+        with _explained(parts[0], "joined"):
+            return self.join_function(parts)
+
+
+@contextmanager
+def _explained(value: Any, action: str) -> Generator[None]:
+    """Raise a UsageError that names the kind of value whose rows cannot be treated so, in place of its library's."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        layout = "" if getattr(value, "layout", None) is None else f" of layout {value.layout}"
+        nested = "nested " if getattr(value, "is_nested", False) else ""
+        reason = str(error).partition("\n")[0][:200]
+        kind = f"{nested}{type(value).__name__}{layout}"
+        raise UsageError(
+            f"the rows of a {kind} cannot be {action}: {type(error).__name__}: {reason}",
+            hint="whole(value) sends it uncut to every shard; or send a list of its parts, or a dense tensor",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

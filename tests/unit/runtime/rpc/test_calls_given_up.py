@@ -18,7 +18,7 @@ from master_shell_kit import until
 from ray import exceptions as rx
 
 from dljob import rpc
-from dljob.errors import CallTimeoutError
+from dljob.errors import CallTimeoutError, PeerLostError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import activities, wire
 from dljob.runtime.process.error_origin import remote_origin
@@ -45,6 +45,10 @@ class Doer:
     @rpc
     def hold(self):
         self.all_hold.wait(WAIT_S)
+        self.gate.wait(WAIT_S)
+
+    @rpc
+    def loop(self):
         self.gate.wait(WAIT_S)
 
     @rpc
@@ -277,3 +281,56 @@ async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypa
         await scene.calls._run(call, ())
     scene.doer.gate.set()
     await first
+
+
+class Master:
+    """Ends a callee that is reported late; the next incarnation is served at once."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.reports = scene, list[Any]()
+        self.late_callee = SimpleNamespace(remote=self._late_callee)
+        self.await_peer = SimpleNamespace(remote=self._await_peer)
+        self.hang_of = SimpleNamespace(remote=self._hang_of)
+
+    async def _late_callee(self, *report: Any) -> bool:
+        self.reports.append(report)
+        return True
+
+    async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
+        self.scene.handle.callee = RpcServer("w")
+        self.scene.handle.callee.open(self.scene.doer)
+        self.scene.calls._handles["w-0"] = self.scene.handle
+        return Peer(role, rank, after + 1, "w-0", ready=True)
+
+    async def _hang_of(self, role: str, rank: int, incarnation: int) -> str:
+        return f"incarnation {incarnation} loops"
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "method", "ends"),
+    [(True, "loop", 2), (False, "loop", 1), (False, "one", 0), (True, "do", 0)],
+    ids=["sent once more", "lost", "waits for its turn", "in time"],
+)
+async def test_callee_that_runs_a_late_call_is_restarted(
+    scene: Scene, idempotent: bool, method: str, ends: int
+) -> None:
+    master = Master(scene)
+    scene.calls._master = cast("Any", master)
+    turn = await turn_taken(scene) if method == "one" else None
+    call = RankCall("w", 0, method, wire.dump((("x",) if method != "loop" else (), {}), ""), SHORT_S, idempotent)
+    call.restarts_callee = True
+    scene.calls._name(call)
+    if method == "do":
+        call.timeout_s = WAIT_S
+        assert (await scene.calls._run(call)).error_type == ""
+    else:
+        words = f"died with the call.*; it hung: incarnation {ends} loops" if ends else "in the queue of w/0, not run"
+        with pytest.raises(PeerLostError if ends else CallTimeoutError, match=words):
+            await scene.calls._run(call)
+    assert [callee for callee, *_ in master.reports] == [("w", 0, number + 1) for number in range(ends)]
+    for _, why, line, caller in master.reports:
+        assert (why, caller) == (f"it did not answer loop() of me/0 within {SHORT_S:g} s", "me/0")
+        assert "test_calls_given_up.py" in line
+    scene.doer.gate.set()
+    if turn is not None:
+        await turn

@@ -272,6 +272,15 @@ class MasterServer:
             found = incarnation or own.incarnation
             await shell.offer(ev.HangFound(role, rank, found, Reason.SILENT_CORRUPTION.value, why, by=by))
 
+    async def late_callee(self, callee: tuple[str, int, int], why: str, line: str, by: str) -> bool:
+        """Restart a rank that ran a call past its deadline, as one that hangs; whether that incarnation ends."""
+        shell = await self._ready()
+        role, rank, incarnation = callee
+        own = shell.state.ranks.get((role, rank))
+        if own is not None and own.incarnation == incarnation:
+            await shell.offer(ev.HangFound(role, rank, incarnation, Reason.HANG.value, why, by=by, line=line))
+        return own is not None
+
     async def cut_at(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut."""
         return (await self._ready()).cuts.order_of(number, world, order)

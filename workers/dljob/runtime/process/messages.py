@@ -27,6 +27,7 @@ PrimeMaster answers hosts:
     callees(role) -> list                   rank, incarnation, ready, gone of each rank, as plain values
     await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
     ended_callers(actor, callers) -> list   which (role, rank, incarnation) have ended; waits until one has
+    late_callee(callee, why, ...) -> bool     restarts a rank that ran a call past its deadline
     hang_of(role, rank, incarnation) -> str  the hang for which that process was ended; empty: there was none
 """
 

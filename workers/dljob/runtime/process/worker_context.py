@@ -40,6 +40,7 @@ ASKED = (
     "after",
     "only",
     "once",
+    "restarts_callee",
 )
 """The fields of a RankCall that a script rank sends to its host beside the arguments; the host makes the same call."""
 FOR_ANSWER = "for its answer"
@@ -92,6 +93,8 @@ class RankCall:
     """The one incarnation of the callee that it is for; 0: whichever lives."""
     once: bool = False
     """A lost call is not sent again: its caller decides where it goes next."""
+    restarts_callee: bool = False
+    """A callee that runs the call past its deadline is to be restarted."""
     id: str = ""
     started: float = field(default_factory=time.monotonic)
     after: int = 0

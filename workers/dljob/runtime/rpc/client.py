@@ -233,6 +233,9 @@ class RpcClient:
         call.free()
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
+        # A refusal says nothing about the method: its `idempotent` is only the default.
+        if reply.refused is not None:
+            return
         # Remembered for a later loss, when the callee that knows it is gone.
         self._idempotent[call.role, call.method] = reply.idempotent
 
@@ -307,21 +310,26 @@ class RpcClient:
         return reply
 
     async def _sent_until_answered(self, call: RankCall, peer: Peer | None, answer: Awaitable[Any] | None) -> Reply:
+        is_second = False
         try:
             while True:
-                if peer is None or answer is None:
-                    peer = await self._peer(call)
-                    answer = await self._send_once(call, peer)
-                reply = None if answer is None else await self._answered(call, peer, answer)
+                try:
+                    if peer is None or answer is None:
+                        peer = await self._peer(call)
+                        answer = await self._send_once(call, peer)
+                    reply = None if answer is None else await self._answered(call, peer, answer)
+                except LateError:
+                    if peer is None or not await self._restart_callee(call, peer):
+                        raise
+                    self._lose_late(call, peer, is_second=is_second)
+                    is_second, reply = True, None
                 # Awaited once: from here on a further turn sends the call again.
                 answer = None
                 # A stream lives in one incarnation: its later calls have no other to go to.
                 if reply is None and (call.once or call.method in (PULL, CLOSE)):
                     raise call.lost_with(peer)
                 if reply is not None:
-                    # A refusal says nothing about the method: its `idempotent` is only the default.
-                    if reply.refused is None:
-                        self._learn(call, reply)
+                    self._learn(call, reply)
                     return reply
         except PeerLostError as lost:
             self.counts.add(call, LOST)
@@ -484,6 +492,26 @@ class RpcClient:
             # The same incarnation may still live: PrimeMaster is asked again, and may name it again.
             self._peers.pop((call.role, call.rank), None)
             await self._pause(call)
+
+    async def _restart_callee(self, call: RankCall, peer: Peer) -> bool:
+        """Have a callee that runs a late call restarted, where its method says so; whether its incarnation ends."""
+        runs = call.method == PULL or call.waiting.startswith(FOR_ANSWER)
+        if not (call.restarts_callee and runs and call.fits(peer.incarnation)):
+            return False
+        why = f"it did not answer {call.label or call.method}() of {self._caller} within {call.timeout_s:g} s"
+        line = "" if call.callee_line is None else call.callee_line[1]
+        question = (call.role, call.rank, peer.incarnation), why, line, self._caller
+        with suppress(UnreachableError, AttributeError):  # AttributeError: a PrimeMaster of an earlier version
+            return await self._ask("late_callee", question, EXPLAIN_S)
+        return False
+
+    def _lose_late(self, call: RankCall, peer: Peer, *, is_second: bool) -> None:
+        """Handle the loss of a late call with its callee: it goes once more to the next one, or is lost."""
+        self._forget(call, peer)
+        if is_second:  # it is the call, not the process
+            raise call.lost_with(peer)
+        self._may_go_again(call, peer)
+        call.started = time.monotonic()
 
     async def _explain(self, lost: PeerLostError, incarnation: int) -> None:
         """Add to a loss the sentence of the hang for which PrimeMaster ended that incarnation, where it did."""

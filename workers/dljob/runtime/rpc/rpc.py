@@ -30,6 +30,8 @@ _MARK = "__dljob_rpc__"
 _ANY = RpcMark(collect="concat")
 """A mark that accepts every value of every option: stands for a method whose mark is not known yet."""
 _OPTIONS = ("timeout", "idempotent", "versions", "dispatch", "collect", "mesh", "pad")
+_OF_METHODS = ("stream", "resume", "hand_over", "concurrency", "on_timeout", "any_weights")
+"""Options that a method has, and no caller changes."""
 _RANK_OPTIONS = _OPTIONS[:3]
 """Those that concern a call to one rank."""
 
@@ -52,6 +54,7 @@ def rpc(
     hand_over: str = "",
     versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
+    on_timeout: Literal["raise", "restart"] = "raise",
     any_weights: bool = False,
 ) -> Callable[[F], F]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
@@ -77,13 +80,18 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
             limit of its own. An `async` method that is no stream runs up to 4096 calls at once. Of all other methods
             together a rank runs or queues 64 calls from its own machine, and 64 others; later ones wait for a place.
+            `on_timeout`: "restart": a rank that runs a call past its `timeout` is restarted as hung. The call goes once
+            more to its next process if the method is idempotent, else it raises PeerLostError. "raise": the caller
+            gets CallTimeoutError, and the rank goes on.
             `any_weights`: of a role with `weights`: it runs also while the rank loads, or holds a version that is more
             than `maxLag` behind, or none; other methods wait until it does not.
 
     Raises:
         UsageError: an option is wrong, or the method is named as one of `RoleGroup` or `Rank`, such as stream or map.
     """
-    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency", "any_weights"))
+    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, *_OF_METHODS))
+    if mark.on_timeout == "restart" and mark.timeout_s is None:
+        raise UsageError("@rpc: on_timeout='restart' with timeout=None: no call is ever late", hint="timeout=60")
 
     def write(function: Any) -> Any:
         if not callable(function):

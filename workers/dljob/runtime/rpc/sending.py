@@ -179,6 +179,7 @@ def mapped(
         payloads = [_pickled(full_name, args, {}) for args in some]
         packed = packed_calls(method, payloads)
         call = RankCall(target.role, rank, BATCH, packed, mark.timeout_s, mark.idempotent, label=method)
+        call.restarts_callee = mark.on_timeout == "restart"
         futures = (target.context.calls.send(call),)
         started = Invocation(target.role, method, mark, sent, futures, note=note, ids=(call.id,))
         batch = CallBatch(started, len(payloads), full_name)
@@ -258,6 +259,7 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
             # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,
             once=bool(mark.resume),
+            restarts_callee=mark.on_timeout == "restart",
         )
         for send in sent.sends
     ]

@@ -254,6 +254,7 @@ class Stream:
             *(self._of.role, rank, what, key.encode(), timeout), idempotent=False, label=self._method, only=only
         )
         if what == PULL:
+            out.restarts_callee = self._of.mark.on_timeout == "restart"
             out.started = self._asked.setdefault(number, out.started)
         return self._target.context.calls.send(out)
 
