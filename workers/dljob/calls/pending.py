@@ -21,6 +21,8 @@ class Fate(StrEnum):
     """The call has not begun, and never will."""
     BEGUN = "begun"
     """The call runs, and continues."""
+    ANSWERED = "answered"
+    """The call has run, and its answer is so large that it may still be on its way."""
     UNKNOWN = "unknown"
     """The call has run, or was overtaken by a later one and will never run; the callee cannot tell which."""
 

@@ -21,6 +21,14 @@ def test_threads_of_the_user_s_are_shown_and_the_others_are_counted() -> None:
     assert users_threads(USERS) == USERS
 
 
+def test_frames_of_a_call_that_users_code_waits_for_are_one_row() -> None:
+    futures = "/opt/venv/lib/python3.11/site-packages/dljob/runtime/rpc/futures.py"
+    waits = ["wait (/usr/lib/python3.11/threading.py:324)", f"fetch ({futures}:440)", f"result ({futures}:199)"]
+    title, run = 'thread 7 "user" idle at train.py:13 in run', "    run (/home/me/train.py:13)"
+    shown = users_threads("\n".join([title, *(f"    {row}" for row in waits), run, CALLERS]))
+    assert shown.splitlines() == [title, "    ... 3 frames of dljob in which it waits: --all shows them", run]
+
+
 def test_where_no_thread_runs_the_user_s_code_it_is_said() -> None:
     assert users_threads(f"process 7 is stopped\n{OURS}\n{OURS}\n").splitlines() == [
         "process 7 is stopped",

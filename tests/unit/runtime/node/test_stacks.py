@@ -249,8 +249,11 @@ def test_threads_with_the_user_s_code_come_first_in_the_text() -> None:
 
     dljobs = thread("dljob-lines", "/x/site-packages/dljob/runtime/rpc/lines.py")
     threads = [dljobs, thread("loader", "/home/u/load.py"), thread("user", "/home/u/train.py")]
-    names = [row.split('"')[1] for row in stacks.text(threads).splitlines() if row.startswith("thread")]
-    assert names == ["user", "loader", "dljob-lines"]
+    assert [row for row in stacks.text(threads).splitlines() if row.startswith("thread")] == [
+        'thread 1 "user" idle at train.py:1 in f',
+        'thread 1 "loader" idle at load.py:1 in f',
+        'thread 1 "dljob-lines" idle',
+    ]
 
 
 def test_the_line_of_who_holds_the_gil_is_of_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:

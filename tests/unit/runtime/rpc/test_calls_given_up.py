@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -281,6 +282,36 @@ async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypa
         await scene.calls._run(call, ())
     scene.doer.gate.set()
     await first
+
+
+async def test_late_answer_that_is_large_is_told_with_its_size(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LONG_ON_ITS_WAY", 1)
+    monkeypatch.setattr(server, "PLACES", 1)
+    for number in range(2):  # the size of the last one is remembered
+        call = Call(f"me/0:y:{number}", 0, 1, "do", 1.0, "me/0")
+        assert not scene.callee.answer(call, wire.dump((("x",), {}), "")).error_type
+    call = RankCall("w", 0, "do", b"", SHORT_S, idempotent=False, id="me/0:y:1")
+    assert (
+        await scene.calls._cancel(call, scene.calls._peers["w", 0])
+        == "for the 0.0 GiB of its answer, which w/0 has sent"
+    )
+    call.id = "me/0:y:0"
+    assert "it may have run" in await scene.calls._cancel(call, peer)
+
+
+async def test_calls_whose_answers_nobody_reads_are_known_until_they_end(scene: Scene) -> None:
+    turn = await turn_taken(scene)
+    quiet = RankCall("w", 0, "one", wire.dump((("second",), {}), ""), WAIT_S, idempotent=False, quiet=True)
+    scene.calls._name(quiet)
+    waits = asyncio.create_task(scene.calls._run(quiet))
+    unread_calls, end = list[str](), time.monotonic() + WAIT_S
+    while not unread_calls and time.monotonic() < end:
+        await asyncio.sleep(0.01)
+        unread_calls = scene.callee.unread_calls()
+    assert unread_calls == ["one of me/0"]
+    scene.doer.gate.set()
+    await asyncio.gather(turn, waits)
+    assert scene.callee.unread_calls() == []
 
 
 class Master:

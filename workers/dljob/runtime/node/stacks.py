@@ -263,11 +263,13 @@ def _closeness(thread: dict[str, Any]) -> int:
 
 
 def text(threads: Threads) -> str:
-    """Return all threads as text, those with the user's code first, each from its innermost frame."""
+    """Return all threads as text, those with the user's code first, each with its line and from its innermost frame."""
     rows: list[str] = []
     for thread in sorted(threads, key=_closeness):
         holds = " with the GIL" if thread.get("owns_gil") else ""
         state = "running" if thread.get("active") else "idle"
-        rows.append(f'thread {thread.get("os_thread_id") or "?"} "{thread.get("thread_name") or ""}" {state}{holds}')
+        place = f" at {line(thread['frames'])}" if line(thread["frames"]) else ""
+        name = thread.get("thread_name") or ""
+        rows.append(f'thread {thread.get("os_thread_id") or "?"} "{name}" {state}{holds}{place}')
         rows += [f"    {frame['name']} ({frame['filename']}:{frame['line']})" for frame in thread["frames"]]
     return "\n".join(rows) + "\n"

@@ -425,6 +425,8 @@ class RpcClient:
             fate, line = await self._withdrawn(call, peer, within_s)
         except (TimeoutError, ValueError, rx.RayError):
             return f"{FOR_ANSWER}; {who} does not say whether it runs"
+        if fate == Fate.ANSWERED:
+            return f"for the {line} of its answer, which {who} has sent"
         call.callee_line = (peer.incarnation, line) if line else None
         place = f", now at {line}" if line else ""
         match fate:

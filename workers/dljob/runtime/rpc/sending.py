@@ -254,7 +254,7 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
             mark.timeout_s,
             mark.idempotent and not mark.resume,
             common,
-            quiet=send.quiet,
+            quiet=send.quiet or mark.collect == "none",
             window=AHEAD if mark.stream is True else int(mark.stream),
             # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,

@@ -39,6 +39,8 @@ from dljob.telemetry.wording import counted
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LOOK_S = 1.0
 """Most seconds that a pull without an item keeps its thread: streams may be more than the threads that serve them."""
+LONG_ON_ITS_WAY = 256 * 2**20
+"""Bytes of an answer that may take seconds on its way."""
 PLACES = 100
 """Places of errors whose number is remembered."""
 LAPSED = 1000
@@ -72,6 +74,10 @@ class RpcServer:
         self._slots: dict[str, threading.Semaphore] = {}
         self._turns: dict[str, Semaphore] = {}
         """The places of `async` methods."""
+        self._unread: dict[str, Call] = {}
+        """Calls under way whose answers nobody reads."""
+        self._answer_sizes: dict[str, int] = {}
+        """Call id -> bytes of its answer, of the last answers that take long on their way."""
         self._streams: dict[str, StreamProducer] = {}
         self._lapsed: dict[str, Reply] = {}
         """Stream key -> the error to answer with, of streams that were closed because their callers took no items."""
@@ -197,6 +203,8 @@ class RpcServer:
                 return _refuse(NotRun.ENDED, f"{name} is about to leave: its role goes on without it")
             if not self._pending.arrive(call.id):
                 return _cancelled(name)
+            if call.quiet:
+                self._unread[call.id] = call
         running: CallActivity | None = None
         reply: Reply | Future[Reply] | None = None
         try:
@@ -224,6 +232,7 @@ class RpcServer:
             running.end()
         with self._changed:
             self._pending.end(call.id)
+            self._unread.pop(call.id, None)
             self._changed.notify_all()
 
     def _not_up(self, call: Call, name: str) -> Reply | None:
@@ -250,10 +259,13 @@ class RpcServer:
     def _cancel(self, call: str) -> Reply:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed.
 
-        Answers with its `Fate`, and as the message the line at which it, or the call that it waits for, is.
+        Answers with its `Fate`, and as the message the line at which it, or the call that it waits for, is; the size
+        of an answer that may still be on its way.
         """
         with self._changed:
             fate = self._pending.cancel(call)
+            if fate is Fate.UNKNOWN and (size := self._answer_sizes.get(call)) is not None:
+                return Reply(payload=Fate.ANSWERED.encode(), message=f"{size / 2**30:.1f} GiB")
             # A stream is known by the id of the call that opened it, so a late cancel finds what it opened.
             stream = self._streams.pop(call, None)
         if stream is not None:
@@ -437,7 +449,9 @@ class RpcServer:
             value = await getattr(self._object, call.method)(*args, **kwargs)
             # In a thread: a large one takes long, and the other coroutines go on.
             dump = functools.partial(wire.dump, value, f"the result of {name}")
-            return Reply(payload=b"" if call.quiet else await asyncio.to_thread(dump), idempotent=mark.idempotent)
+            payload = b"" if call.quiet else await asyncio.to_thread(dump)
+            self._note_size(call, payload)
+            return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             return self._failed(error, call, idempotent=mark.idempotent)
 
@@ -464,9 +478,22 @@ class RpcServer:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             # The caller discards it, and a result that cannot be pickled is no error then.
             payload = b"" if call.quiet else wire.dump(value, f"the result of {name}")
+            self._note_size(call, payload)
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             return self._failed(error, call, idempotent=mark.idempotent)
+
+    def _note_size(self, call: Call, payload: bytes) -> None:
+        if len(payload) >= LONG_ON_ITS_WAY:
+            with self._changed:
+                self._answer_sizes[call.id] = len(payload)
+                if len(self._answer_sizes) > PLACES:
+                    del self._answer_sizes[next(iter(self._answer_sizes))]
+
+    def unread_calls(self) -> list[str]:
+        """Return the calls under way, as "note of trainer/0", whose answers nobody reads: nobody hears of their end."""
+        with self._changed:
+            return [f"{call.method} of {call.caller}" for call in self._unread.values()]
 
     def _ended(self, slot: threading.Semaphore | None) -> None:
         with self._changed:

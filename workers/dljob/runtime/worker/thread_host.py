@@ -75,6 +75,7 @@ from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
 from dljob.runtime.worker.serving import HostServing, port_taken
+from dljob.telemetry.wording import counted
 
 log = logging.getLogger(__package__)
 DRAIN_S = 5.0
@@ -490,6 +491,10 @@ class ThreadHost(Host):
                     said = causes.add_clues(with_earlier(said, self._earlier), clues)
                 # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
                 self._callee.close(outcome)
+                if calls := self._callee.unread_calls():
+                    count, names = counted(len(calls), "call"), ", ".join(calls[:8])
+                    words = f"ends with {count} under way whose answers nobody reads: {names}"
+                    print(f"[dljob] {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
                 self._done.set()
             return self._report

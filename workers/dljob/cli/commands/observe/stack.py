@@ -50,6 +50,8 @@ def stack(
 def users_threads(text: str) -> str:
     """Return the stacks of the threads that run the user's code, without what called it, and how many others there are.
 
+    Frames of dljob in which that code waits, as for a call, are one row.
+
     A text without threads, which says why there are none, is returned as it is.
     """
     threads = re.split(r"^(?=thread )", text.rstrip(), flags=re.MULTILINE)
@@ -58,7 +60,10 @@ def users_threads(text: str) -> str:
         title, *frames = thread.rstrip().splitlines()
         users_frames = [number for number, frame in enumerate(frames) if "(" in frame and not _LIBRARY.search(frame)]
         if users_frames:
-            shown.append("\n".join([title, *frames[: users_frames[-1] + 1]]))
+            inner, rest = frames[: users_frames[0]], frames[users_frames[0] : users_frames[-1] + 1]
+            if any("dljob/" in frame for frame in inner):
+                inner = [f"    ... {counted(len(inner), 'frame')} of dljob in which it waits: --all shows them"]
+            shown.append("\n".join([title, *inner, *rest]))
     others = len(threads) - 1 - len(shown)
     more = f"{counted(others, 'thread')} of libraries: --all shows them" if others else ""
     if others and not shown:
