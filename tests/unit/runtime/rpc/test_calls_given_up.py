@@ -291,10 +291,8 @@ async def test_late_answer_that_is_large_is_told_with_its_size(scene: Scene, mon
         call = Call(f"me/0:y:{number}", 0, 1, "do", 1.0, "me/0")
         assert not scene.callee.answer(call, wire.dump((("x",), {}), "")).error_type
     call = RankCall("w", 0, "do", b"", SHORT_S, idempotent=False, id="me/0:y:1")
-    assert (
-        await scene.calls._cancel(call, scene.calls._peers["w", 0])
-        == "for the 0.0 GiB of its answer, which w/0 has sent"
-    )
+    peer = scene.calls._peers["w", 0]
+    assert await scene.calls._cancel(call, peer) == "for the 0.0 GiB of its answer, which w/0 has sent"
     call.id = "me/0:y:0"
     assert "it may have run" in await scene.calls._cancel(call, peer)
 
