@@ -20,7 +20,7 @@ from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.errors import NotFoundError
 from dljob.master.placement import takeover
-from dljob.master.state.events import Carried
+from dljob.master.state.events import Carried, HangFound
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, ActorRef
 from dljob.runtime.controller import prime, prime_actor
@@ -193,3 +193,24 @@ async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended()
             return {"pid": 300}[method]
 
     assert await prime._keepers(Keepers(), "aaaaaaaa/") == {"queue/groups": 300}
+
+
+async def test_a_callee_that_is_late_is_found_to_hang_unless_it_is_another_process_by_now() -> None:
+    found: list[HangFound] = []
+
+    async def offer(event: HangFound) -> None:
+        found.append(event)
+
+    shell = SimpleNamespace(state=SimpleNamespace(ranks={("reward", 0): SimpleNamespace(incarnation=2)}), offer=offer)
+
+    async def ready() -> Any:
+        return shell
+
+    master = object.__new__(prime.MasterServer)
+    master._ready = ready
+    asked = [
+        await master.late_callee(("reward", *which), "late", "r.py:9 in score", "t/0")
+        for which in ((0, 2), (0, 1), (1, 1))
+    ]
+    assert asked == [True, True, False]
+    assert found == [HangFound("reward", 0, 2, "Hang", "late", by="t/0", line="r.py:9 in score")]

@@ -188,3 +188,15 @@ def test_concurrency_that_cannot_be_is_refused(count: int, words: str) -> None:
 
         @rpc(concurrency=count)
         def generate(self: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_timeout": "restrat"}, "did you mean 'restart'"),
+        ({"on_timeout": "restart", "timeout": None}, "no call is ever late"),
+    ],
+)
+def test_on_timeout_that_means_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        rpc(**options)
