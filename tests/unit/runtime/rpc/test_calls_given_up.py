@@ -354,8 +354,9 @@ async def test_callee_that_runs_a_late_call_is_restarted(
         assert (await scene.calls._run(call)).error_type == ""
     else:
         words = f"died with the call.*; it hung: incarnation {ends} loops" if ends else "in the queue of w/0, not run"
-        with pytest.raises(PeerLostError if ends else CallTimeoutError, match=words):
+        with pytest.raises(PeerLostError if ends else CallTimeoutError, match=words) as caught:
             await scene.calls._run(call)
+        assert caught.value.__suppress_context__, "its traceback has no frames of the client"
     assert [callee for callee, *_ in master.reports] == [("w", 0, number + 1) for number in range(ends)]
     for _, why, line, caller in master.reports:
         assert (why, caller) == (f"it did not answer loop() of me/0 within {SHORT_S:g} s", "me/0")

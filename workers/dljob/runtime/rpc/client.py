@@ -332,6 +332,7 @@ class RpcClient:
                     self._learn(call, reply)
                     return reply
         except PeerLostError as lost:
+            lost.__suppress_context__ = True  # that it was late, the message says
             self.counts.add(call, LOST)
             if (lost.died or call.tried) and not call.once and not call.role.startswith(KEEPER):
                 await self._explain(lost, call.after or lost.incarnation)
