@@ -75,6 +75,7 @@ MAKERS = {
     "workers/dljob/runtime/controller/standby.py started": "waits for an event, which cannot fail; cancelled after",
     "workers/dljob/runtime/backend/masters.py call_commander": "awaited; cancelled where another master commands",
     "workers/dljob/runtime/queues/keeper.py _open_store": "awaited; what failed is made anew by who asks next",
+    "workers/dljob/runtime/rpc/kept_answers.py answer": "each call that waits for it has its exception",
     "workers/dljob/runtime/serving/monitor.py _begin": "an exception is logged; the rank's next process is probed anew",
     "workers/dljob/runtime/serving/monitor.py _watch": "of a TaskGroup: an exception is one of the task of `_begin`",
     "workers/dljob/tasks.py start": "the owner itself",

@@ -86,15 +86,16 @@ class AnswerCollector:
     async def _collect(self) -> None:
         while self._waiting:
             try:
-                answers: list[tuple[str, bytes]] = marshal.loads(await self._fetch())  # noqa: S302 - of the same job
+                packed_answers: list[tuple[str, bytes]] = marshal.loads(await self._fetch())  # noqa: S302 - of the same job
+                replies = [(call, Reply.unpacked(packed)) for call, packed in packed_answers]
             except Exception as error:  # noqa: BLE001 - each call has it: whether the callee died, they decide
                 for answer in self._waiting.values():
                     if not answer.done():
                         answer.set_exception(error)
                 return
             now = time.monotonic()
-            for call, packed in answers:
-                reply, answer = Reply.unpacked(packed), self._waiting.get(call)
+            for call, reply in replies:
+                answer = self._waiting.get(call)
                 if answer is None:
                     self._early[call] = now, reply
                 elif not answer.done():
