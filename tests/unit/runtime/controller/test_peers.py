@@ -110,7 +110,7 @@ async def test_parked_calls_hear_that_nobody_looks_any_more(job: Job, monkeypatc
 async def test_a_callee_hears_which_of_its_callers_have_ended(job: Job) -> None:
     def ask(*callers: tuple[str, int, int], asker: str = "a/1", within_s: float = 10.0) -> asyncio.Task[Any]:
         state: Any = job
-        return asyncio.create_task(job.parked.ended(lambda: state, job.changed, asker, callers, within_s))
+        return asyncio.create_task(job.parked.await_end(lambda: state, job.changed, asker, callers, within_s))
 
     first, other = ask(("w", 1, 1), ("w", 2, 1)), ask(("w", 2, 1), asker="b/1")
     await job.turn(3)

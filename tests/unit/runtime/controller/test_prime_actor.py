@@ -196,10 +196,10 @@ async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended()
 
 
 async def test_a_callee_that_is_late_is_found_to_hang_unless_it_is_another_process_by_now() -> None:
-    found: list[HangFound] = []
+    events: list[HangFound] = []
 
     async def offer(event: HangFound) -> None:
-        found.append(event)
+        events.append(event)
 
     shell = SimpleNamespace(state=SimpleNamespace(ranks={("reward", 0): SimpleNamespace(incarnation=2)}), offer=offer)
 
@@ -213,4 +213,4 @@ async def test_a_callee_that_is_late_is_found_to_hang_unless_it_is_another_proce
         for which in ((0, 2), (0, 1), (1, 1))
     ]
     assert asked == [True, True, False]
-    assert found == [HangFound("reward", 0, 2, "Hang", "late", by="t/0", line="r.py:9 in score")]
+    assert events == [HangFound("reward", 0, 2, "Hang", "late", by="t/0", line="r.py:9 in score")]

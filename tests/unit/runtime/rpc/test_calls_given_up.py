@@ -358,8 +358,8 @@ async def test_callee_that_runs_a_late_call_is_restarted(
             await scene.calls._run(call)
         assert caught.value.__suppress_context__, "its traceback has no frames of the client"
     assert [callee for callee, *_ in master.reports] == [("w", 0, number + 1) for number in range(ends)]
-    for _, why, line, caller in master.reports:
-        assert (why, caller) == (f"it did not answer loop() of me/0 within {SHORT_S:g} s", "me/0")
+    for _, reason, line, caller in master.reports:
+        assert (reason, caller) == (f"it did not answer loop() of me/0 within {SHORT_S:g} s", "me/0")
         assert "test_calls_given_up.py" in line
     scene.doer.gate.set()
     if turn is not None:

@@ -86,7 +86,7 @@ class ParkedCalls:
         self._park(key, partial(_is_reachable, after), answer, state, changed)
         return await answer
 
-    async def ended(
+    async def await_end(
         self,
         state: Callable[[], JobState],
         changed: asyncio.Condition,
@@ -102,12 +102,12 @@ class ParkedCalls:
         if earlier is not None and not earlier.done():
             earlier.set_result(None)
 
-        def found() -> list[tuple[str, int, int]]:
+        def list_ended() -> list[tuple[str, int, int]]:
             now = state()
             return [(role, rank, life) for role, rank, life in callers if _has_ended(life, peer(now, role, rank))]
 
-        if ended := found():
-            return ended
+        if ended_callers := list_ended():
+            return ended_callers
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[asker] = answer
         for role, rank, life in callers:
@@ -122,7 +122,7 @@ class ParkedCalls:
                 parked = self._parked.pop((role, rank), [])
                 if waiting := [call for call in parked if not call[1].done()]:
                     self._parked[role, rank] = waiting
-        return found()
+        return list_ended()
 
     def _park(
         self,
@@ -155,16 +155,16 @@ class ParkedCalls:
 
     def _wake(self, key: tuple[str, int], now: Peer) -> None:
         """Answer the calls parked for one rank; drop those whose caller has gone."""
-        left = list[tuple[Callable[[Peer], bool], asyncio.Future[Any]]]()
-        for answers, found in self._parked.pop(key):
-            if found.done():
+        waiting = list[tuple[Callable[[Peer], bool], asyncio.Future[Any]]]()
+        for answers, call in self._parked.pop(key):
+            if call.done():
                 continue
             if answers(now):
-                found.set_result(now)
+                call.set_result(now)
             else:
-                left.append((answers, found))
-        if left:
-            self._parked[key] = left
+                waiting.append((answers, call))
+        if waiting:
+            self._parked[key] = waiting
 
     def _failed(self, error: Exception) -> None:
         parked, self._parked = self._parked, {}

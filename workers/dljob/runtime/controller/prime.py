@@ -238,7 +238,7 @@ class MasterServer:
         `asker` is the callee's actor: its next question answers this one.
         """
         shell = await self._ready()
-        return await self._parked.ended(lambda: shell.state, shell.changed, asker, callers, LONGEST_S)
+        return await self._parked.await_end(lambda: shell.state, shell.changed, asker, callers, LONGEST_S)
 
     async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
@@ -272,14 +272,14 @@ class MasterServer:
             found = incarnation or own.incarnation
             await shell.offer(ev.HangFound(role, rank, found, Reason.SILENT_CORRUPTION.value, why, by=by))
 
-    async def late_callee(self, callee: tuple[str, int, int], why: str, line: str, by: str) -> bool:
+    async def late_callee(self, callee: tuple[str, int, int], reason: str, line: str, by: str) -> bool:
         """Restart a rank that ran a call past its deadline, as one that hangs; whether that incarnation ends."""
         shell = await self._ready()
         role, rank, incarnation = callee
-        own = shell.state.ranks.get((role, rank))
-        if own is not None and own.incarnation == incarnation:
-            await shell.offer(ev.HangFound(role, rank, incarnation, Reason.HANG.value, why, by=by, line=line))
-        return own is not None
+        rank_state = shell.state.ranks.get((role, rank))
+        if rank_state is not None and rank_state.incarnation == incarnation:
+            await shell.offer(ev.HangFound(role, rank, incarnation, Reason.HANG.value, reason, by=by, line=line))
+        return rank_state is not None
 
     async def cut_at(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut."""

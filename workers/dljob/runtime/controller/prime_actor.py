@@ -80,9 +80,9 @@ class PrimeMaster:
         """Take a detector's word that a rank computes wrong results."""
         await self._own.suspect(role, rank, incarnation, why, by)
 
-    async def late_callee(self, callee: tuple[str, int, int], why: str, line: str, by: str) -> bool:
+    async def late_callee(self, callee: tuple[str, int, int], reason: str, line: str, by: str) -> bool:
         """Restart a rank that ran a call past its deadline; whether that incarnation ends."""
-        return await self._own.late_callee(callee, why, line, by)
+        return await self._own.late_callee(callee, reason, line, by)
 
     async def cut_at(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut."""

@@ -501,9 +501,9 @@ class RpcClient:
         runs = call.method == PULL or call.waiting.startswith(FOR_ANSWER)
         if not (call.restarts_callee and runs and call.fits(peer.incarnation)):
             return False
-        why = f"it did not answer {call.label or call.method}() of {self._caller} within {call.timeout_s:g} s"
+        reason = f"it did not answer {call.label or call.method}() of {self._caller} within {call.timeout_s:g} s"
         line = "" if call.callee_line is None else call.callee_line[1]
-        question = (call.role, call.rank, peer.incarnation), why, line, self._caller
+        question = (call.role, call.rank, peer.incarnation), reason, line, self._caller
         with suppress(UnreachableError, AttributeError):  # AttributeError: a PrimeMaster of an earlier version
             return await self._ask("late_callee", question, EXPLAIN_S)
         return False
