@@ -19,6 +19,7 @@ from dljob.master.state import events as ev
 from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.shard_table import Acked, ShardLeases, ShardTable
+from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Outcome
 from dljob.telemetry import reasons
 
@@ -105,6 +106,21 @@ def test_a_rank_that_ends_for_good_gives_back_what_it_held(world):
     world.settle()
     assert feed(world).todo == ((0, 10),)
     assert tell(world, 0, want=2) == ()
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_rank_that_leaves_by_scaling_down_gives_back_what_it_held_and_gets_no_more(saves):
+    role = {"name": "w", "replicas": 2, "minReplicas": 1, "maxReplicas": 2, "driver": False}
+    world = World(job({"name": "driver"}, role)).boot()
+    assert tell(world, 1, want=2, saves=saves) == ((0, 4), (4, 8))
+    world.send(ev.Commanded("c", "scale", "w", "somebody", 1))
+    while world.state.sizes["w"].move_at is not None:
+        world.tick()
+    world.settle()
+    assert world.state.ranks["w", 1].phase is RankPhase.ABSENT
+    assert (feed(world).todo, dict(feed(world).held)) == (((0, 10),), {})
+    assert tell(world, 1, want=2, saves=saves) == (), "a question that was under way"
+    assert tell(world, 0, want=9) == ((0, 4), (4, 8), (8, 10))
 
 
 def test_a_life_that_was_followed_gets_nothing(world):

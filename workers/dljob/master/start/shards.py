@@ -109,7 +109,8 @@ def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
     """Whether the event is from the rank's present process, in a life of its world that no later one has superseded."""
     own = state.ranks[event.role, event.rank]
     superseded = state.saves.get(event.world, Saves()).superseded(event.life)
-    return own.incarnation == event.incarnation and own.phase not in ENDED_PHASES and not superseded
+    has_left = own.phase in ENDED_PHASES or own.phase is RankPhase.ABSENT
+    return own.incarnation == event.incarnation and not has_left and not superseded
 
 
 def return_leases(d: StateTransaction) -> None:
@@ -126,9 +127,11 @@ def return_leases(d: StateTransaction) -> None:
             held = feed.held.get(key)
             if held is None:
                 continue
-            # A rank that has ended for good has no successor that could restore: its leases come back at once.
+            # A rank that has ended or left for good has no successor that could restore: its leases come back at once.
+            # The world of several ranks starts anew without the one that left, and restores.
+            has_left = rank.phase in ENDED_PHASES or (rank.phase is RankPhase.ABSENT and "/" in held.world)
             over = rank.incarnation != held.incarnation or not rank.phase.live
-            if rank.phase in ENDED_PHASES or (over and not held.saves):
+            if has_left or (over and not held.saves):
                 _put(d, name, shard_table.returned(feed, key))
 
 
