@@ -142,6 +142,27 @@ def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
     assert evidence.with_heartbeats(31.0, state, well) == well
 
 
+def test_a_rank_that_counts_its_work_goes_on_from_what_its_earlier_processes_did_and_repeats_nothing() -> None:
+    evidence, state = HeartbeatLog(), running(incarnation=1)
+    hear(evidence, state, beacon(7, incarnation=1))
+    marked = {"noted": [["counted", 0, 1], ["device", 0, 5]]}
+    hear(evidence, state, evolve(beacon(9, incarnation=1), usage=marked))
+    assert evidence.progress["w", 0][0] == 9
+    ended = ev.RankEnded("w", 0, 1, Outcome(ok=False, step=12))
+    evidence.record_end(evidence.with_heartbeats(9.0, state, ended), 9.0)
+    again = ev.RankReady("w", 0, 2, 1)
+    assert evidence.with_heartbeats(10.0, state, again) == again, "there is no step that it has to reach again"
+    for count, number in ((1, 13), (2, 14)):
+        hear(evidence, running(), beacon(count))
+        assert evidence.progress["w", 0][0] == number
+    died = ev.RankEnded("w", 0, 2, Outcome(ok=False, step=3))
+    assert evidence.with_heartbeats(11.0, running(), died).outcome.step == 15
+    idle = HeartbeatLog()
+    hear(idle, running(), evolve(beacon(4), steps={}, usage=marked))
+    hear(idle, running(), beacon(1))
+    assert idle.progress["w", 0][0] == 1, "what it marked before its first report counts from nothing"
+
+
 def test_a_hang_tells_its_last_step_and_when_a_role_last_came_further_than_ever() -> None:
     evidence, state = HeartbeatLog(), running()
     hang = ev.HangFound("w", 0, 2, "Hang", "it stands still")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dljob import RoleGroup, UsageError, current_worker, progress, rpc
 from dljob.api.logs import find_logs
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
+from dljob.runtime.process import context as process_context
 from dljob.runtime.process import preload, wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.guard import Lease, asleep_together, boot_id, suspended
@@ -162,6 +164,25 @@ class TestProgress:
                 progress(1, loss="low")
         finally:
             install(None)
+
+    def test_progress_without_a_step_counts_the_work_of_each_process_from_one(self, monkeypatch):
+        monkeypatch.setattr(process_context, "_work_numbers", (0, itertools.count(1)))
+        reported, noted = [], []
+        try:
+            for incarnation in (1, 2):
+                install(
+                    context(
+                        incarnation=incarnation,
+                        report=lambda *args: reported.append(args),
+                        note=lambda *args: noted.append(args),
+                    )
+                )
+                progress(loss=1)
+                progress()
+        finally:
+            install(None)
+        assert reported == [(1, {"loss": 1.0}), (2, {})] * 2
+        assert noted == [("counted", 1)] * 2
 
     def test_functions_of_a_job_called_outside_of_one_say_so(self, monkeypatch):
         monkeypatch.delenv("DLJOB_HOST_SOCKET", raising=False)

@@ -19,7 +19,7 @@ from dljob.master.state.state import JobState, RankPhase, RankState
 from dljob.master.state.views import Outcome
 from dljob.master.status import rfc3339
 from dljob.runtime.process.messages import Heartbeat
-from dljob.runtime.process.worker_context import DEVICE
+from dljob.runtime.process.worker_context import COUNTED, DEVICE
 
 _HEARD = frozenset(phase.value for phase in RankPhase if phase.live)
 """Phases of ranks whose host sends heartbeats."""
@@ -66,6 +66,8 @@ class HeartbeatLog:
         self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
         """Last step and metrics of each rank that reported one."""
         self._highest: dict[tuple[str, int], int] = {}
+        self._counting: dict[tuple[str, int], tuple[int, int]] = {}
+        """Rank that counts its work from 1 in each process -> (incarnation, what the processes before it did)."""
         self._furthest: dict[str, int] = {}
         """Role -> highest step that any of its ranks reported."""
         self._advanced: float | None = None
@@ -103,8 +105,10 @@ class HeartbeatLog:
             self.activities[heartbeat.role, rank] = incarnation, now - clock, report
         if len(self._last_heartbeats) > self._room:
             self._forget(state)
-        for rank, (incarnation, step, metrics) in heartbeat.steps.items():
+        self._note_counting(heartbeat)
+        for rank, (incarnation, reported, metrics) in heartbeat.steps.items():
             key = heartbeat.role, rank
+            step = self._counted(key, incarnation, reported)
             if heartbeat.role == state.job.drivers[0]:
                 self.rate.add_step(step, self.progress[key][0] if key in self.progress else None, now)
             self._step(key, step, metrics, now)
@@ -241,6 +245,23 @@ class HeartbeatLog:
         self._highest[key] = max(step, self._highest.get(key, step))
         self._reach(key[0], step, now)
 
+    def _note_counting(self, heartbeat: Heartbeat) -> None:
+        """Note the ranks that report work without a step."""
+        for name, rank, _ in heartbeat.usage.get("noted", ()):
+            if name == COUNTED:
+                present = heartbeat.steps[rank][0] if rank in heartbeat.steps else 0
+                self._counting.setdefault((heartbeat.role, rank), (present, 0))
+
+    def _counted(self, key: tuple[str, int], incarnation: int, step: int) -> int:
+        """Return the step of a process; of one that counts its work from 1, on top of what those before it did."""
+        if key not in self._counting:
+            return step
+        present, before = self._counting[key]
+        if incarnation > present:
+            before = self._highest.get(key, 0) if present else 0
+            self._counting[key] = incarnation, before
+        return before + step
+
     def _reach(self, role: str, step: int, now: float) -> None:
         if step > self._furthest.get(role, -1):
             self._furthest[role], self._advanced = step, now
@@ -266,7 +287,9 @@ class HeartbeatLog:
             case ev.RankEnded():
                 return dataclasses.replace(event, outcome=_finite(event.outcome))
             case ev.RankReady() if event.incarnation > 1:
-                return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
+                key = event.role, event.rank
+                # Who counts its work from 1 repeats nothing.
+                return evolve(event, goal=None if key in self._counting else self._highest.get(key))
             case ev.CheckpointDecided():
                 return dataclasses.replace(event, reached=self._reached(event.world))
             case ev.NodesSeen():
@@ -276,9 +299,11 @@ class HeartbeatLog:
 
     def _sound(self, event: ev.RankEnded, now: float) -> Outcome:
         """Return the outcome of a failed rank with the time of the job's last progress, its own last step included."""
-        if event.outcome.step is not None:
-            self._reach(event.role, event.outcome.step, now)
-        return dataclasses.replace(_finite(event.outcome), advanced=self._advanced)
+        step = event.outcome.step
+        if step is not None:
+            step = self._counted((event.role, event.rank), event.incarnation, step)
+            self._reach(event.role, step, now)
+        return dataclasses.replace(_finite(event.outcome), step=step, advanced=self._advanced)
 
     def _reached(self, world: str) -> int | None:
         """Return the highest step of a world, None if unknown.

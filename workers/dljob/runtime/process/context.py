@@ -5,12 +5,13 @@ Scripts import this module in processes without ray and torch, so it imports nei
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 
 from dljob.errors import UsageError
 from dljob.runtime.process import activities
-from dljob.runtime.process.worker_context import WorkerContext, renew
+from dljob.runtime.process.worker_context import COUNTED, WorkerContext, renew
 
 SOCKET_ENV = "DLJOB_HOST_SOCKET"
 """The address of the fork host's socket, set only in the environment of its ranks."""
@@ -75,14 +76,29 @@ def _reset_after_fork() -> None:
     _connect_lock = threading.Lock()
 
 
-def progress(step: int, **metrics: float) -> None:
+_work_numbers = (0, itertools.count(1))
+"""(incarnation, numbers of what it finished without a step)."""
+
+
+def progress(step: int | None = None, **metrics: float) -> None:
     """Record that this rank has finished `step`, with metrics of that step.
+
+    Without a step it has finished one more piece of work, such as an episode: for ranks that keep no state, which
+    repeat nothing after a restart. PrimeMaster counts on from what the rank's earlier processes did.
 
     Cheap: it writes to shared memory. Only the last step is sent on, every 0.2 s.
 
     Raises:
         TypeError: The step is no integer, or a metric no number; the message says which.
     """
+    global _work_numbers  # noqa: PLW0603 - of the process
+    me = current_worker()
+    if step is None:
+        if _work_numbers[0] != me.incarnation:
+            _work_numbers = me.incarnation, itertools.count(1)
+        step = next(_work_numbers[1])
+        if step == 1:
+            me.note(COUNTED, 1)
     # True is an int in Python, and no step.
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"progress(step): the step must be an integer, got {type(step).__name__}")
@@ -92,5 +108,5 @@ def progress(step: int, **metrics: float) -> None:
             numbers[name] = float(value)
         except (TypeError, ValueError):
             raise TypeError(f"progress({name}=...): a metric must be a number, got {type(value).__name__}") from None
-    current_worker().report(step.__index__(), numbers)
+    me.report(step.__index__(), numbers)
     activities.progressed()

@@ -227,6 +227,8 @@ SAVES, SAVING = "saves", "saving"
 """The same: how often this process saved a checkpoint, and for how many milliseconds it waited for that in all."""
 WAITED = "waited:"
 """The same, of a role: for how many milliseconds threads of this process stood still for its answers, in all."""
+COUNTED = "counted"
+"""The same: that this process reports work without a step, and so counts it from 1."""
 held_versions: dict[str, int] = {}
 """Weight channel -> the version that this process received last; a restart in process keeps them, as the object."""
 DEVICE_S = 10.0
