@@ -124,6 +124,15 @@ def test_counters_go_on_behind_a_restart_of_the_master(show: Any) -> None:
     assert page.run("rates([0, 1, 2, 4], [1, 3, 2, 6])") == [None, 2, 2, 2]
 
 
+def test_a_slow_step_shows_while_it_goes_on_and_each_rank_has_a_colour(show: Any) -> None:
+    tab = show("failed")
+    paces = tab.run("secondsOfSteps([0, 1, 2, 3, 4, 5, 6], [1, 3, null, 5, 5, 5, 2])")
+    assert paces == [None, 0.5, None, 1, 1, 2, None]
+    lines = tab.run("roleLines({engine: [[1], [2], [3]], trainer: [[4]]}).map((line) => [line.name, line.colour])")
+    assert [name for name, _ in lines] == ["engine/0", "engine/1", "engine/2", "trainer/0"]
+    assert len({colour for _, colour in lines}) == 4
+
+
 def test_a_job_of_1200_incidents_shows_them_in_parts(show: Any) -> None:
     page = show("restless")
     assert page.run("document.querySelectorAll('.incidents tbody tr').length") == 100

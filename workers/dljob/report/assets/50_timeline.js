@@ -325,17 +325,29 @@ function absentRow() {
   return absent.length ? el("div", { class: "row wide" }, el("h4", null, "Without a chart"), el("dl", { class: "facts" }, absent)) : null;
 }
 
+// Lines of roles' series, each rank in a colour of its own; `first` is the number of lines that the chart has already.
+function roleLines(byRole, first = 0) {
+  let next = first;
+  return Object.entries(byRole || {}).flatMap(([role, series]) => {
+    const lines = rankLines(role, series, next);
+    next += Array.isArray(series) ? lines.length : 1;
+    return lines;
+  });
+}
+
 // A role's series: by rank, or, of many ranks, the least, the middle and the greatest of them at each time.
-function rankLines(role, series, paint) {
+function rankLines(role, series, first) {
   if (!series) return [];
   if (!Array.isArray(series)) {
+    const paint = lineColour(first);
     return ["high", "middle", "low"].filter((key) => series[key]).map((key) => ({
       name: `${role} ${{ high: "greatest", middle: "median", low: "least" }[key]}`, values: series[key], colour: paint,
       dash: key === "middle" ? [] : [3, 3], width: key === "middle" ? 1.8 : 1,
       legend: key === "middle" ? `${role}: median, and dashed the least and greatest rank` : null,
     }));
   }
-  return series.map((values, rank) => values && { name: `${role}/${rank}`, values, colour: paint, dash: lineDash(rank * 6) }).filter(Boolean);
+  return series.map((values, rank) => values && { name: `${role}/${rank}`, values }).filter(Boolean)
+    .map((line, index) => ({ ...line, colour: lineColour(first + index), dash: lineDash(first + index) }));
 }
 
 function sampledChart(title, lines, { format = compact, source, zero = false, ceiling = null, height = 96 }) {
@@ -354,10 +366,15 @@ const SAMPLED = "samples that PrimeMaster took, at most one a second";
 function curveRows() {
   const steps = samplesOf("steps");
   const progress = samplesOf("progress");
-  const stepLines = Object.entries(steps || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index)));
+  const stepLines = roleLines(steps);
   const rows = [stepLines.length
     ? sampledChart("Steps", stepLines, { source: `${SAMPLED}, of what ranks report by progress(step)` })
     : missingRow("Steps", "No steps were recorded: ranks report them by progress(step).", "steps")];
+  if (stepLines.length) {
+    const times = page.data.samples.times;
+    const paces = stepLines.map((line) => ({ ...line, values: secondsOfSteps(times, line.values) }));
+    rows.push(sampledChart("Seconds a step", paces, { source: `${SAMPLED}, of the times between steps`, zero: true, height: 72 }));
+  }
   const names = Object.entries(progress || {});
   names.forEach(([name, values], index) => {
     rows.push(sampledChart(name, [{ name, values, colour: lineColour(index + 1) }], { source: `${SAMPLED}, of progress(step, ${name}=...)` }));
@@ -366,11 +383,30 @@ function curveRows() {
   return rows;
 }
 
+// The seconds that each step took by the samples around it; null until a rank's second step.
+function secondsOfSteps(times, steps) {
+  let before = null;
+  let took = null;
+  return steps.map((step, i) => {
+    if (typeof step !== "number") return null;
+    if (before === null || step < steps[before]) {
+      before = i;
+      took = null;
+    } else if (step > steps[before]) {
+      took = (times[i] - times[before]) / (step - steps[before]);
+      before = i;
+    } else if (took !== null) {
+      return Math.max(took, times[i] - times[before]); // a step that goes on has taken as long already
+    }
+    return took;
+  });
+}
+
 function weightRows() {
   const weights = Object.entries(samplesOf("weights") || {});
   if (!weights.length) return [missingRow("Weight versions", "No weights were published, or nobody recorded them.", "weights")];
   return weights.flatMap(([name, { published, held: byRole }]) => {
-    const held = Object.entries(byRole || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index + 1)));
+    const held = roleLines(byRole, 1);
     const lines = [{ name: "published", values: published, colour: lineColour(0), width: 2 }, ...held];
     return [sampledChart(`Weights ${name}: version`, lines, { source: `${SAMPLED}, of versions published and taken` }),
       held.length ? sampledChart(`Weights ${name}: versions behind`, staleness(published, held), { source: "published version less the rank's", zero: true, height: 72 }) : null];
@@ -426,14 +462,16 @@ function queueRows() {
   if (!queues.length) return [missingRow("Queues", "The job has no queues, or nobody recorded their fill.", "queues")];
   return queues.map(([name, { items, capacity }]) => {
     const most = Array.isArray(capacity) ? lastOf(capacity) : capacity;
+    // Against its bound where it came near it: 8 items of 1,000 would be a flat line.
+    const isNear = most && Math.max(0, ...items.filter((count) => typeof count === "number")) * 2 >= most;
     return sampledChart(`Queue ${name}`, [{ name: most ? `items of ${compact(most)}` : "items", values: items, colour: lineColour(2) }],
-      { source: `${SAMPLED}, of the queue's keeper`, zero: true, ceiling: most ?? null, height: 72 });
+      { source: `${SAMPLED}, of the queue's keeper`, zero: true, ceiling: isNear ? most : null, height: 72 });
   });
 }
 
 function memoryRows() {
   return [["memory", "Memory of ranks", bytes], ["device", "Memory of devices", bytes]].map(([part, title, format]) => {
-    const lines = Object.entries(samplesOf(part) || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index)));
+    const lines = roleLines(samplesOf(part));
     if (!lines.length) return missingRow(title, "Nobody recorded it.", part);
     return sampledChart(title, lines, { format, source: `${SAMPLED}, of the ranks' heartbeats`, zero: true });
   });
