@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
+import pydoc
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dlrover_page
 
@@ -123,7 +126,75 @@ def generated() -> dict[str, str]:
     """Return path in the repository -> text of each page."""
     made = {"cli": cli(), "exit-codes": exit_codes(), "reasons": every_reason(), "environment": environment()}
     made["dlrover"] = dlrover_page.page(table)
+    made["python"] = python_page()
     return {f"{FOLDER}/{name}.md": "\n".join(lines).rstrip() + "\n" for name, lines in made.items()}
+
+
+# -- the Python API
+
+SIGNATURES = "## Signatures"
+
+
+def python_page() -> list[str]:
+    """Return the page of the Python API: what is written by hand, and the signatures of all that it names."""
+    text = (Path(__file__).resolve().parent.parent / FOLDER / "python.md").read_text(encoding="utf-8")
+    lines = text.partition(SIGNATURES)[0].splitlines()
+    names = [line.removeprefix("::: ") for line in lines if line.startswith("::: ") and "errors" not in line]
+    stubs = [line for name in names for line in (*_stub(name), "")]
+    return [
+        *lines,
+        SIGNATURES,
+        "",
+        "All of the above in short, for readers of the sources:",
+        "",
+        "```text",
+        *stubs[:-1],
+        "```",
+    ]
+
+
+def _stub(name: str) -> list[str]:
+    """Return a function's signature; of a class also those of its public methods, and its properties."""
+    thing: Any = pydoc.locate(name)
+    short = name.rpartition(".")[2]
+    if inspect.isfunction(thing):
+        return [f"{short}{_signature(thing)}"]
+    # Not a class: an object with methods, such as `checkpoint`.
+    head = [f"class {short}{_signature(thing, is_class=True)}" if inspect.isclass(thing) else short]
+    bases = [base for base in (thing if isinstance(thing, type) else type(thing)).__mro__ if "dljob" in base.__module__]
+    members = {member: value for base in bases for member, value in vars(base).items() if not member.startswith("_")}
+    for member, value in members.items():
+        if isinstance(value, property) and value.fget is not None:
+            head.append(f"    .{member}{_signature(value.fget, is_property=True)}")
+        elif isinstance(value, staticmethod | classmethod) or inspect.isfunction(value):
+            head.append(f"    .{member}{_signature(getattr(thing, member))}")
+    return head
+
+
+class _Text(str):
+    """An annotation as it is written: `inspect` would show it in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(thing: Callable[..., object], *, is_class: bool = False, is_property: bool = False) -> str:
+    try:
+        signature = inspect.signature(thing)
+    except ValueError:  # of a dict or an enum in C
+        return ""
+    if is_property:
+        return f": {signature.return_annotation}"
+    parameters = [
+        each.replace(annotation=each.annotation if each.annotation is each.empty else _Text(each.annotation))
+        for name, each in signature.parameters.items()
+        if name != "self"
+    ]
+    returned = signature.return_annotation
+    answer = returned if is_class or returned is signature.empty else _Text(returned)
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty if is_class else answer))
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> list[str]:

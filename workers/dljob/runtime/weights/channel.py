@@ -184,7 +184,11 @@ class WeightChannel:
                 time.sleep(AGAIN_S)
 
     def latest(self) -> int | None:
-        """Return the number of the newest version, without receiving it; None before the first."""
+        """Return the number of the newest version, without receiving it; None before the first.
+
+        Of use for logs: whether a version is new to this object says `receive(timeout=0)`. After a way back to a cut
+        the newest number may be lower than that of a version received before.
+        """
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version, deadline: Deadline) -> Buckets | None:
