@@ -23,7 +23,7 @@ STEP_S = 0.5
 
 def queue_cut(path: Path) -> tuple[float, float]:
     """Seconds of a whole cut of one queue, and those in which it serves nobody."""
-    store = QueueStore(path / "queue", (ITEMS, 1 << 30))
+    store = QueueStore(path / "queue", (ITEMS, 1 << 30, 0))
     who = Who("rollout/0", 1, "a")
     store.meet(who)
     for number in range(1, ITEMS + 1):

@@ -29,6 +29,10 @@ def committed(job: Job) -> list[str]:
     return [note["message"] for note in job.connection.notes() if note["reason"] == "CutCommitted"]
 
 
+def failed_items(job: Job) -> list[Any]:
+    return [note for note in job.connection.notes() if note["reason"] in ("ItemFailed", "ItemSetAside")]
+
+
 def kill_keeper(job: Job, name: str) -> None:
     keeper = ray.get_actor(f"{job.uid[:8]}/queue/{name}", "dljob")
     os.kill(ray.get(keeper.pid.remote(), timeout=60), signal.SIGKILL)
@@ -72,6 +76,12 @@ def test_each_prompt_is_trained_once_whatever_is_killed(job: Job, tmp_path: Path
     eventually((job.folder / "from-3").exists, 60, job.seen)
     restored = [note["message"] for note in job.connection.notes() if note["reason"] == "CutRestored"]
     assert len(restored) == 2, restored
+    eventually(lambda: len(failed_items(job)) == 2, 60, job.seen)
+    failed, set_aside = failed_items(job)
+    assert "item bad of queue prompts has 1 failed delivery, another rank gets it next: rollout/" in failed["message"]
+    assert "is set aside after 2 failed deliveries" in set_aside["message"]
+    assert "ValueError: nobody can answer it" in set_aside["message"]
+    assert {failed["target"], set_aside["target"]} == {"rollout/0", "rollout/1"}
     lose_all(job)
     volume = job.folder / "checkpoints"
     before, last = sorted(volume.glob("cuts/cut-*/manifest.json"), key=lambda path: int(path.parent.name[4:]))

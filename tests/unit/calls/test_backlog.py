@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.calls import backlog
+from dljob.calls.backlog import ROW, Backlog, FailedItem, HolderEnd, PutRefusal, Who
 
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
@@ -142,6 +144,123 @@ def test_a_backlog_is_the_same_after_dump_and_load():
     made.begin_get(B, 1, 0)
     made.take(B, 1)
     assert Backlog.loaded(json.loads(json.dumps(made.dumped()))) == made
+
+
+def get(items: Backlog, caller: Who, turn: int, count: int = 1) -> tuple[int, ...]:
+    """A rank gets items, which acknowledges those that it got before."""
+    assert items.meet(caller)
+    items.begin_get(caller, turn, turn - 1)
+    only = items.choose(caller, count)
+    return items.take(caller, count, only) if items.ready(count, only) else ()
+
+
+def poisoned(*, filled: int = 3, deliveries: int = 3) -> Backlog:
+    items = Backlog(100, 10_000, deliveries)
+    assert items.meet(A)
+    for number in range(1, filled + 1):
+        items.put(A, number, 10, f"key-{number}")
+    return items
+
+
+B2, C = Who("b/0", 2, "q2"), Who("c/0", 1, "r")
+
+
+def test_a_failed_item_goes_to_another_rank_next_and_is_set_aside_after_the_last_delivery():
+    items = poisoned(deliveries=2)
+    assert get(items, B, 1) == (1,)
+    assert get(items, C, 1) == (2,)
+    (item,) = items.end_life("b/0", 1, HolderEnd.FAILED, "ValueError") or ()
+    assert item == FailedItem(1, "key-1", "b/0", "ValueError", 1)
+    assert items.end_life("b/0", 1, HolderEnd.FAILED, "ValueError") == (), "told again, as by another master"
+    assert not items.meet(B), "what it has sent before its end takes nothing"
+    assert get(items, B2, 1) == (3,), "not the item that it failed with"
+    assert items.choose(B2, 1, None, (1,)) == {1}, "but when the other rank takes too long"
+    assert Backlog.loaded(json.loads(json.dumps(items.dumped()))) == items
+    assert get(items, C, 2) == (1,)
+    (item,) = items.end_life("c/0", 1, HolderEnd.FAILED, "KeyError") or ()
+    assert items.dead == {1: item}
+    assert (item.rank, item.error, item.deliveries) == ("c/0", "KeyError", 2)
+    assert (items.waiting, items.bytes, items.sizes) == ([], 0, {3: 10})
+    assert items.refused(A, 9, 10, "key-1") is PutRefusal.KNOWN
+    items.restore({3: 10}, (), closed=False)
+    assert items.refused(A, 9, 10, "key-1") is PutRefusal.KNOWN, "also after the job has gone back to before its put"
+    assert Backlog.loaded(json.loads(json.dumps(items.dumped()))) == items
+
+
+def test_the_only_rank_gets_a_failed_item_again():
+    items = poisoned(filled=1)
+    assert get(items, B, 1) == (1,)
+    items.end_life("b/0", 1, HolderEnd.FAILED)
+    assert get(items, B2, 1) == (1,)
+    items.begin_get(B2, 2, 1)
+    assert (items.failed, items.sizes, items.item_keys) == ({}, {}, {}), "it was no bad item"
+
+
+@pytest.mark.parametrize("how", [HolderEnd.LOST, HolderEnd.DONE, HolderEnd.FAILED])
+def test_items_of_a_rank_that_is_gone_wait_again_and_those_of_a_good_end_are_done(how):
+    items = poisoned(deliveries=0)
+    assert get(items, B, 1, 2) == (1, 2)
+    assert items.end_life("b/0", 1, how) == ()
+    assert items.end_life("never/0", 1, how) == ()
+    assert (sorted(items.waiting), items.bytes) == (([3], 10) if how is HolderEnd.DONE else ([1, 2, 3], 30))
+    assert (items.failed, items.lines.keys()) == ({}, {"p"})
+
+
+def test_a_failure_counts_that_is_told_after_the_next_process_has_asked():
+    items = poisoned(deliveries=1)
+    get(items, B, 1, 2)
+    assert items.meet(B2)
+    assert Backlog.loaded(json.loads(json.dumps(items.dumped()))) == items
+    items.begin_get(B2, 1, 0)
+    assert items.take(B2, 1) == (1,)
+    first, second = items.end_life("b/0", 1, HolderEnd.FAILED, "x") or ()
+    assert items.dead == {2: second}
+    assert items.failed == {1: first}, "its next holder has it already"
+    assert items.end_life("b/0", 1, HolderEnd.FAILED, "x") == ()
+    assert items.meet(Who("b/0", 3, "q3"))
+    assert items.end_life("b/0", 2, HolderEnd.LOST) == ()
+    assert sorted(items.waiting) == [1, 3]
+
+
+def test_a_bad_item_of_a_batch_is_found_among_good_ones():
+    items, bad, turn = poisoned(filled=12), 5, 0
+    for life in range(1, 20):
+        caller = Who("b/0", life, f"line-{life}")
+        turn = 0
+        while True:
+            turn += 1
+            items.meet(caller)
+            items.begin_get(caller, turn, turn - 1)
+            batch = items.take(caller, 4, items.choose(caller, 4)) if len(items.waiting) >= 4 else ()
+            if bad in batch or not batch:
+                break
+        if not batch:
+            break
+        items.end_life("b/0", life, HolderEnd.FAILED, "x")
+    assert list(items.dead) == [bad], "none of those that it came with"
+
+
+def test_the_role_pays_once_a_row_of_items_is_set_aside_and_none_is_done():
+    items = poisoned(filled=ROW + 3, deliveries=1)
+    for life in range(1, ROW + 1):
+        get(items, Who("b/0", life, f"line-{life}"), 1)
+        assert len(items.end_life("b/0", life, HolderEnd.FAILED) or ()) == 1
+    get(items, Who("b/0", 9, "line-9"), 1)
+    assert items.end_life("b/0", 9, HolderEnd.FAILED) is None
+    assert len(items.dead) == ROW
+    last = Who("b/0", 10, "line-10")
+    get(items, last, 1)
+    get(items, last, 2)
+    assert items.row == 0, "one is done: the code is not at fault"
+    assert len(items.end_life("b/0", 10, HolderEnd.FAILED) or ()) == 1
+
+
+def test_the_oldest_of_many_dead_items_are_forgotten(monkeypatch):
+    monkeypatch.setattr(backlog, "DEAD", 1)
+    items = poisoned(deliveries=1)
+    get(items, B, 1, 2)
+    items.end_life("b/0", 1, HolderEnd.FAILED)
+    assert (list(items.dead), items.stored) == ([2], {2, 3})
 
 
 class Traffic(RuleBasedStateMachine):

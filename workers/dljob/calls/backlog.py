@@ -3,6 +3,10 @@
 Each thread that puts or gets has a session (`line`). A get names the last answer that its session received: items of
 that answer are acknowledged, items of an answer that was not received return to the front. So a lost answer neither
 loses nor duplicates an item.
+
+Once PrimeMaster says that a process has ended, its items go back to the front. If the process failed by itself, the
+items that it held pay for that instead of its role: each counts the failure, goes to another rank next, and is set
+aside after `max_deliveries` of them.
 """
 
 from __future__ import annotations
@@ -51,6 +55,33 @@ class ThreadSession:
     """Items handed out for that get and not yet acknowledged."""
 
 
+class HolderEnd(StrEnum):
+    """How a process ended that may hold items."""
+
+    DONE = "done"
+    """Well: its last items are acknowledged."""
+    FAILED = "failed"
+    """By a failure of its own, which counts as a failed delivery of the items that it held."""
+    LOST = "lost"
+    """For another reason: its node was lost, its role shrank, or others took it along."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItem:
+    """An item whose holder failed. `rank` and `error`: of the last holder."""
+
+    number: int
+    key: str
+    rank: str
+    error: str
+    deliveries: int
+    """How many of its holders have failed."""
+
+
+ROW = 3
+"""Items set aside in a row, with none acknowledged between, after which failures are the role's fault again."""
+DEAD = 1000
+"""Most items that are kept after they were set aside, the newest ones."""
 KEYS = 65_536
 """Keys of items that a queue remembers, the newest ones."""
 
@@ -61,6 +92,8 @@ class Backlog:
 
     max_items: int
     max_bytes: int
+    max_deliveries: int = 0
+    """Failed deliveries after which an item is set aside; 0: failures are not counted."""
     closed: bool = False
     next: int = 1
     bytes: int = 0
@@ -73,6 +106,16 @@ class Backlog:
     lines: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
     keys: dict[str, None] = field(default_factory=dict[str, None])
     """Keys of the last items, the oldest first: another item with one of them is not accepted."""
+    item_keys: dict[int, str] = field(default_factory=dict[int, str])
+    """Item -> its key, of items that have one and are not acknowledged."""
+    failed: dict[int, FailedItem] = field(default_factory=dict[int, FailedItem])
+    """Items with failed deliveries that are neither acknowledged nor set aside."""
+    dead: dict[int, FailedItem] = field(default_factory=dict[int, FailedItem])
+    """Items that were set aside, the oldest first."""
+    row: int = 0
+    """Items set aside since one was last acknowledged."""
+    returned: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict[str, tuple[int, tuple[int, ...]]])
+    """Rank -> (incarnation, items that it held), where its next process asked before PrimeMaster told of its end."""
     counts: list[int] = field(default_factory=list[int], compare=False)
     """Number of items that each waiting get wants. Not persisted: callers repeat their gets to a restarted queue."""
 
@@ -90,14 +133,74 @@ class Backlog:
         if who.life > known:
             self.lives[who.rank] = who.life
             # Sessions belong to threads, and those of the older process are gone: none will acknowledge their items.
-            for line in [name for name, one in self.lines.items() if one.rank == who.rank]:
-                self._requeue(self.lines.pop(line).ids)
+            items = self._end_sessions(who.rank)
+            self._requeue(items)
+            if items and self.max_deliveries:
+                self.returned[who.rank] = (known, items)
         self.lines.setdefault(who.line, ThreadSession(who.rank))
         return True
 
     def past(self, who: Who) -> bool:
         """Return whether a newer incarnation of the caller's rank has sent a request."""
         return self.lives.get(who.rank, 0) > who.life
+
+    def end_life(self, rank: str, life: int, how: HolderEnd, error: str = "") -> tuple[FailedItem, ...] | None:
+        """Take back the items of a process that has ended, and refuse its late requests.
+
+        Returns the items that pay for its failure, each with the number of its failed deliveries; those with
+        `max_deliveries` of them are set aside. None: it held items, but its role pays, since a row of items was set
+        aside and none was finished.
+        """
+        returned = self.returned.pop(rank, (0, ()))
+        # What its next process has acknowledged, or was set aside meanwhile, is no longer here.
+        items = tuple(number for number in returned[1] if number in self.sizes) if returned[0] == life else ()
+        if self.lives.get(rank, life + 1) <= life:
+            items = self._end_sessions(rank)
+            if how is HolderEnd.DONE:
+                self.forget(items)
+                return ()
+            self.lives[rank] = life + 1  # what it has sent and has not arrived would take items for nobody
+            self._requeue(items)
+        if how is not HolderEnd.FAILED or not self.max_deliveries or not items:
+            return ()
+        if self.row >= ROW:
+            return None
+        return tuple(self._count_failure(number, rank, error) for number in items)
+
+    def _count_failure(self, number: int, rank: str, error: str) -> FailedItem:
+        before = self.failed.pop(number, None)
+        deliveries = 1 if before is None else before.deliveries + 1
+        item = FailedItem(number, self.item_keys.get(number, ""), rank, error, deliveries)
+        # One that its next holder has got already stays with it.
+        if deliveries < self.max_deliveries or number not in self.waiting:
+            self.failed[number] = item
+            return item
+        self.waiting.remove(number)
+        heapq.heapify(self.waiting)
+        self.bytes -= self.sizes[number]
+        self.forget((number,))
+        self.dead[number] = item
+        self.row += 1
+        if len(self.dead) > DEAD:
+            del self.dead[next(iter(self.dead))]
+        return item
+
+    def _end_sessions(self, rank: str) -> tuple[int, ...]:
+        """Forget a rank's sessions, and return the items that they held."""
+        names = [name for name, one in self.lines.items() if one.rank == rank]
+        return tuple(number for name in names for number in self.lines.pop(name).ids)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Forget items that are acknowledged or set aside; they wait no longer."""
+        for number in numbers:
+            del self.sizes[number]
+            self.item_keys.pop(number, None)
+            self.failed.pop(number, None)
+
+    @property
+    def stored(self) -> frozenset[int]:
+        """The items whose bytes are needed: those that wait, are handed out, or were set aside."""
+        return frozenset((*self.sizes, *self.dead))
 
     # -- putting
 
@@ -129,6 +232,7 @@ class Backlog:
         self._requeue((number,))
         if key:
             self.keys[key] = None
+            self.item_keys[number] = key
             if len(self.keys) > KEYS:
                 del self.keys[next(iter(self.keys))]
         return number
@@ -156,8 +260,9 @@ class Backlog:
         done = tuple(held[at] for at in bad if at < len(held)) if bad else held
         self._requeue(set(line.ids).difference(done))
         # Only acknowledged items lose their size: `_requeue` needs it for the others.
-        for number in done:
-            del self.sizes[number]
+        self.forget(done)
+        if done and not bad:
+            self.row = 0
         line.turn, line.ids, line.answered = turn, (), False
         return done
 
@@ -182,6 +287,26 @@ class Backlog:
         # Also when the get times out: a count that stayed behind would let puts exceed the bound of bytes.
         finally:
             self.counts.remove(count)
+
+    def choose(
+        self, caller: Who, count: int, only: Collection[int] | None = None, anybody: Collection[int] = ()
+    ) -> Collection[int] | None:
+        """Return the items that a get may take so that a bad one is found: `only` itself unless deliveries have failed.
+
+        A failed item goes to another rank than the last one, where another asks the queue, unless it is one for
+        `anybody`; and a batch has one of them at most, if it can be filled with others.
+        """
+        if not self.failed:
+            return only
+        others = any(line.turn and line.rank != caller.rank for line in self.lines.values())
+        avoided = [number for number, item in self.failed.items() if item.rank == caller.rank] if others else []
+        barred = frozenset(avoided).difference(anybody)
+        waiting = sorted(number for number in self.waiting if only is None or number in only)
+        allowed = [number for number in waiting if number not in barred]
+        suspects = [number for number in allowed if number in self.failed]
+        fresh = [number for number in allowed if number not in self.failed]
+        batch = (*suspects[:1], *fresh)
+        return frozenset(batch if len(batch) >= count else allowed)
 
     def ready(self, count: int, only: Collection[int] | None = None) -> bool:
         """Return whether a get of `count` items can be answered: enough items wait, or the queue is closed.
@@ -218,7 +343,11 @@ class Backlog:
         """
         self.sizes, self.waiting, self.bytes = dict(sizes), [], 0
         self._requeue(sizes)
-        self.keys, self.closed = dict.fromkeys(keys), closed
+        self.item_keys = {number: key for number, key in self.item_keys.items() if number in sizes}
+        self.failed = {number: item for number, item in self.failed.items() if number in sizes}
+        self.returned.clear()
+        # What was set aside stays so, also where its item is put again.
+        self.keys, self.closed = dict.fromkeys((*keys, *(item.key for item in self.dead.values() if item.key))), closed
         for line in self.lines.values():
             line.ids, line.answered = (), False
 
@@ -232,7 +361,9 @@ class Backlog:
     def dumped(self) -> dict[str, Any]:
         """Return the state as JSON's own types, for `loaded`."""
         # As pairs: keys of a JSON object are texts, and the item numbers would come back as such.
-        data = asdict(self) | {"sizes": list(self.sizes.items()), "keys": list(self.keys)}
+        tables = {name: list(getattr(self, name).items()) for name in ("sizes", "item_keys")}
+        items = {name: [asdict(item) for item in getattr(self, name).values()] for name in ("failed", "dead")}
+        data = asdict(self) | tables | items | {"keys": list(self.keys)}
         # The waiting gets are not part of the state: their callers repeat them to a restarted queue.
         del data["counts"]
         return data
@@ -244,6 +375,9 @@ class Backlog:
         for line in lines.values():
             # JSON knows no tuples, which the items of a get are.
             line.ids = tuple(line.ids)
-        keys = dict.fromkeys(data.get("keys", ()))
-        rebuilt: dict[str, Any] = {**data, "sizes": dict(data["sizes"]), "lines": lines, "keys": keys}
+        tables = {name: dict(data[name]) for name in ("sizes", "item_keys")}
+        items = {name: {item["number"]: FailedItem(**item) for item in data[name]} for name in ("failed", "dead")}
+        returned = {rank: (life, tuple(numbers)) for rank, (life, numbers) in data["returned"].items()}
+        keys = dict.fromkeys(data["keys"])
+        rebuilt: dict[str, Any] = {**data, **tables, **items, "returned": returned, "lines": lines, "keys": keys}
         return cls(**rebuilt)

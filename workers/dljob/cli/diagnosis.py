@@ -24,6 +24,7 @@ MOST_EVIDENCE, MOST_FOLLOWED, MOST_EARLIER = 4, 4, 3
 """Most lines of evidence, of causes that followed, and of earlier failures: the whole has at most 20."""
 MOST_PROBLEMS = 3
 """Most problems that are shown."""
+NOTHING_FAILED = "nothing failed"
 WIDTH = 160
 MOST_STALLS = 3
 """Most stalls that are told."""
@@ -171,7 +172,8 @@ def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:
     ]
     if found.kind is CauseKind.NOTHING:
         remedy = VERDICTS.get(str(problems[0].get("reason")), FAULTS["Unknown"])
-        return Diagnosis(remedy.kind, [*found.lines[:-1], *lines, f"next: {remedy.advice}"], found.fault, remedy.advice)
+        shown = [line for line in found.lines if line != NOTHING_FAILED]
+        return Diagnosis(remedy.kind, [*shown, *lines, f"next: {remedy.advice}"], found.fault, remedy.advice)
     at = next((n for n, line in enumerate(found.lines) if line.startswith("next: ")), len(found.lines))
     return found._replace(lines=[*found.lines[:at], *lines, *found.lines[at:]])
 
@@ -224,7 +226,7 @@ def _list(value: object) -> list[object]:
 def _without_faults(head: Sequence[str], phase: str, name: str, flags: str) -> Diagnosis:
     if phase in ("Failed", "Lost"):
         return Diagnosis(CauseKind.UNKNOWN, [*head, "first cause: not recorded", f"next: dljob events {name}{flags}"])
-    return Diagnosis(CauseKind.NOTHING, [*head, "nothing failed"])
+    return Diagnosis(CauseKind.NOTHING, [*head, NOTHING_FAILED])
 
 
 def _without_later_master_restarts(faults: Sequence[Json]) -> tuple[Sequence[Json], list[str]]:

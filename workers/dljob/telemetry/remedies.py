@@ -219,6 +219,14 @@ VERDICTS: Mapping[str, Remedy] = {
         CauseKind.NODE,
         "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
     ),
+    reasons.ITEM_SET_ASIDE: Remedy(
+        CauseKind.USER_CODE,
+        "mend the code that fails on them; DataQueue(...).dead() has the items that were set aside, with their errors",
+    ),
+    reasons.ITEMS_KEEP_FAILING: Remedy(
+        CauseKind.USER_CODE,
+        "correct the code: it fails on every item; DataQueue(...).dead() has them, with their errors",
+    ),
     reasons.CPU_THROTTLED: Remedy(
         CauseKind.NODE, "raise the quota of that cgroup (cpu.max, a container's limits.cpu), or run fewer threads in it"
     ),

@@ -23,13 +23,15 @@ def say_where() -> Path:
 def trainer() -> None:
     """Put prompts, train on what comes back; the state says which prompts were trained, in which order."""
     me, folder = current_worker(), say_where()
-    prompts, samples = DataQueue("prompts", max_items=16), DataQueue("samples")
+    prompts, samples = DataQueue("prompts", max_items=16, max_deliveries=2), DataQueue("samples")
     fresh: dict[str, Any] = {"sent": 0, "trained": [], "draws": []}
     step, state = checkpoint.load() or (0, fresh)
     if me.incarnation > 1:
         found = {"step": step, "trained": len(state["trained"]), "draws": len(state["draws"])}
         (folder / "new").write_text(json.dumps(found))
         (folder / "new").rename(folder / f"from-{me.incarnation}")
+    if me.incarnation == 2:
+        prompts.put("bad", key="bad")
     while me.incarnation == me.config["hold"]:
         time.sleep(0.1)  # until all of the job is killed
     while len(state["trained"]) < PROMPTS:
@@ -58,13 +60,15 @@ def trainer() -> None:
 def rollout() -> None:
     """Answer prompts until there are none; has no state."""
     say_where()
-    prompts, samples = DataQueue("prompts", max_items=16), DataQueue("samples")
+    prompts, samples = DataQueue("prompts", max_items=16, max_deliveries=2), DataQueue("samples")
     while True:
         try:
             prompt: Any = prompts.get()
         except QueueClosedError:
             return
         time.sleep(0.02)
+        if prompt == "bad":
+            raise ValueError("nobody can answer it")
         samples.put({"prompt": prompt}, key=str(prompt))
 
 

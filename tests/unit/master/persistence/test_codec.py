@@ -82,6 +82,9 @@ EVENTS = st.one_of(
         st.lists(st.tuples(text, committed), max_size=2).map(tuple),
     ),
     st.builds(ev.QueueOpened, text, text),
+    st.builds(
+        ev.DeliveriesFailed, text, text, small, small, st.lists(st.tuples(text, small, st.booleans())).map(tuple), small
+    ),
     st.builds(ev.CutAsked, text),
     st.builds(ev.CutsFound, st.lists(made_cuts, max_size=2).map(tuple), st.just(((3, "torn"),)), st.just(("t",))),
     st.builds(ev.CutBegun, small, st.lists(text, max_size=2).map(tuple)),

@@ -22,7 +22,7 @@ import pytest
 from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
-from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.backlog import ROW, PutRefusal, Who
 from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
@@ -34,7 +34,7 @@ from dljob.runtime.queues.session import line_of
 from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
-BOUNDS = (10, 1 << 20)
+BOUNDS = (10, 1 << 20, 0)
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 
@@ -366,7 +366,7 @@ def test_items_come_in_order_and_the_end_is_told(line):
     with pytest.raises(QueueClosedError, match="put: the queue is closed"):
         queue.put(4)
     assert list(queue) == []
-    assert queue.stats() == {"items": 0, "bytes": 0, "closed": True}
+    assert queue.stats() == {"items": 0, "bytes": 0, "held": 0, "dead": 0, "closed": True}
 
 
 def test_a_get_waits_for_its_item_and_a_put_for_room(line):
@@ -446,7 +446,7 @@ def test_an_item_that_cannot_be_unpickled_is_told_and_left_out_alone(line, dies)
         queue.get(0)
     queue.put(7)
     assert queue.get(0) == 7
-    assert queue.stats() == {"items": 0, "bytes": 0, "closed": False}
+    assert queue.stats() == {"items": 0, "bytes": 0, "held": 1, "dead": 0, "closed": False}
 
 
 def test_an_unreadable_item_of_a_dead_process_goes_to_the_next(line):
@@ -523,6 +523,57 @@ def test_an_item_held_by_a_dead_rank_goes_to_the_next_that_asks(line):
     become(line, rank=1)
     with pytest.raises(TimeoutError):
         DataQueue("q").get(0)
+
+
+def test_an_item_with_which_ranks_failed_is_set_aside_and_can_be_read(line):
+    queue = DataQueue("q", max_deliveries=1)
+    for item in ("bad", "good"):
+        queue.put(item, key=f"the {item} one")
+    become(line, 1)
+    assert queue.get() == "bad"
+    assert queue.stats() | {"bytes": 0} == {"items": 1, "bytes": 0, "held": 1, "dead": 0, "closed": False}
+
+    def end(*ends: tuple[str, int, str, str]) -> Any:
+        by_rank = {rank: (life, how, error) for rank, life, how, error in ends}
+        return asyncio.run_coroutine_threadsafe(line.keepers["q"].end_lives(by_rank), line.loop).result(60)
+
+    died = ("w/1", 1, "failed", "w/1: UserError: ValueError: no")
+    assert end(died, ("w/7", 1, "lost", "")) == {"w/1": [("the bad one", 1, True)]}
+    assert end(died) == {}, "another PrimeMaster tells it again"
+    with pytest.raises(CallError, match="a later process of w/1 has begun"):
+        queue.get()
+    become(line, 0)
+    (item,) = queue.dead()
+    assert (item.key, item.rank, item.error, item.deliveries, item.item) == (
+        "the bad one",
+        *died[:1],
+        died[3],
+        1,
+        "bad",
+    )
+    assert asyncio.run(queue.aio.dead()) == [item]
+    with pytest.raises(
+        UsageError, match="max_bytes=1073741824, max_deliveries=1; this rank gave 1000, 1073741824, None"
+    ):
+        DataQueue("q", max_deliveries=None).stats()
+    with pytest.raises(UsageError, match=r"max_deliveries=0\): wanted a whole number from 1"):
+        DataQueue("q", max_deliveries=0)
+    keeper = QueueKeeper(line.job, "never used")
+    assert asyncio.run(keeper.end_lives({"w/0": (1, "lost", "")})) == {}
+
+
+def test_the_role_pays_for_a_queue_of_bad_items_alone(line):
+    queue = DataQueue("q", max_deliveries=1)
+    for item in range(ROW + 1):
+        queue.put(item)
+    paid = {}
+    for life in range(1, ROW + 2):
+        become(line, 1, life)
+        assert queue.get() == life - 1
+        coroutine = line.keepers["q"].end_lives({"w/1": (life, "failed", "no")})
+        paid = asyncio.run_coroutine_threadsafe(coroutine, line.loop).result(60)
+        assert bool(paid["w/1"]) is (life <= ROW)
+    assert paid == {"w/1": None}
 
 
 def lines_of(line: Loopback, name: str) -> dict[str, Any]:

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
 from dljob.runtime.queues import cut_file
+from dljob.runtime.queues import store as store_module
 from dljob.runtime.queues.files import SEGMENT
 from dljob.runtime.queues.keeper import QueueKeeper
 from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
-BOUNDS = (100, 1 << 25)
+BOUNDS = (100, 1 << 25, 0)
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 
@@ -98,6 +99,72 @@ def test_a_restore_that_is_broken_off_leaves_the_queue_as_it_was(tmp_path, monke
     again.restore(1, tmp_path / "cut", crc)
     assert taken(again, B, 3, 2) == [b"item1", b"item2"]
     again.close()
+
+
+@pytest.mark.parametrize("segment", [SEGMENT, 1])
+def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_back_with_a_cut(tmp_path, segment):
+    queue = QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
+    assert queue.meet(A)
+    for number in (1, 2, 3):
+        assert queue.put(A, number, b"item%d" % number, key=f"k{number}") is None
+    queue.begin_cut(1, {})
+    file = queue.seal_cut(1, "samples")
+    crc = file.write(tmp_path / "cut")[2]
+    queue.end_cut()
+    queue.begin_cut(2, {})
+    for rank, how in (("b/0", HolderEnd.LOST), ("b/1", HolderEnd.FAILED), ("b/2", HolderEnd.FAILED)):
+        caller = Who(rank, 1, rank)
+        assert queue.meet(caller)
+        assert taken(queue, caller, 1, 1) == [b"item1"]
+        queue.end_life(rank, 1, how, "ValueError: no")
+        assert queue.end_life(rank, 1, how, "again") == ()
+        queue.close()
+        queue = QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
+    item = FailedItem(1, "k1", "b/2", "ValueError: no", 2)
+    for _ in range(2):
+        assert queue.dead_items() == [(item, b"item1")]
+        assert sorted(queue.backlog.waiting) == [2, 3]
+        queue.restore(1, tmp_path / "cut", crc)
+        queue.close()
+        queue = QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
+    assert queue.put(A, 9, b"item1", key="k1") is PutRefusal.KNOWN
+    queue.close()
+
+
+def test_a_cut_under_way_does_not_have_the_dead_items(tmp_path):
+    queue = QueueStore(tmp_path / "q", (100, 1 << 20, 1))
+    for number in (1, 2, 3):
+        assert queue.meet(A)
+        assert queue.put(A, number, b"item%d" % number) is None
+    consumer = Who("c/0", 1, "c")
+    for caller in (B, consumer):
+        assert queue.meet(caller)
+    assert taken(queue, consumer, 1, 1) == [b"item1"]
+    assert taken(queue, B, 1, 1) == [b"item2"]
+    queue.begin_cut(1, {})
+    assert queue.end_life(B.rank, B.life, HolderEnd.FAILED, "x")[0].number == 2
+    assert sorted(queue.cut.left) == [1, 3]
+    queue.end_life(consumer.rank, consumer.life, HolderEnd.DONE, "")
+    assert sorted(queue.backlog.waiting) == [3], "the item of a rank that ended well is done"
+    queue.close()
+
+
+def test_a_rank_gets_the_item_that_it_failed_with_once_no_other_has_come_for_it(tmp_path, monkeypatch):
+    queue = QueueStore(tmp_path / "q", (100, 1 << 20, 3))
+    assert queue.meet(A)
+    assert queue.put(A, 1, b"item1") is None
+    assert queue.put(A, 2, b"item2") is None
+    consumer, later = Who("c/0", 1, "c"), Who(B.rank, 2, "q2")
+    for caller in (B, consumer):
+        assert queue.meet(caller)
+    assert taken(queue, B, 1, 1) == [b"item1"]
+    assert taken(queue, consumer, 1, 1) == [b"item2"]
+    queue.end_life(B.rank, B.life, HolderEnd.FAILED, "x")
+    assert queue.meet(later)
+    assert taken(queue, later, 1, 1) is None
+    monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
+    assert queue.take(later, 1) == [b"item1"]
+    queue.close()
 
 
 def test_a_damaged_file_is_refused_and_a_full_disk_leaves_none(tmp_path, monkeypatch):
@@ -279,7 +346,7 @@ async def test_a_queue_that_cannot_go_back_lets_its_folder_go(keeper, monkeypatc
 
 
 async def test_a_put_that_waits_at_a_full_queue_is_after_the_cut_and_goes_on(keeper, tmp_path, monkeypatch):
-    path, bounds, full = tmp_path / "cuts" / "samples", (1, 1 << 20), asyncio.Event()
+    path, bounds, full = tmp_path / "cuts" / "samples", (1, 1 << 20, 0), asyncio.Event()
     real = QueueStore.put
 
     def put(*args: Any) -> PutRefusal | None:

@@ -26,6 +26,11 @@ def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
     return tuple(mark for mark in d.marks.get(key, ()) if mark.at > since)
 
 
+def failures_of(role: str) -> str:
+    """Return the key under which failures of a role are counted for its backoff."""
+    return f"fail:{role}"
+
+
 def add(d: StateTransaction, key: str, node: str = "") -> int:
     """Add a mark now; return the number of marks within the window, this one included."""
     # Marks outside of the window are dropped here, so that the journal's state does not grow with the job's age.
@@ -43,7 +48,7 @@ def add_failure(d: StateTransaction, role: str, node: str, ran_s: float) -> int:
         node: Where it ran.
         ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
     """
-    name = f"fail:{role}"
+    name = failures_of(role)
     if ran_s > d.job.fault_tolerance.backoff.max_seconds:
         # Those of the last seconds stay: ends that belong to them may still be reported.
         own = tuple(mark for mark in d.marks.get(name, ()) if d.now - mark.at <= limits.JOIN_S)
@@ -80,13 +85,14 @@ def key(level: Level, role: str) -> str:
 def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
     """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
     return any(
-        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S for mark in recent(d, f"fail:{role}")
+        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S
+        for mark in recent(d, failures_of(role))
     )
 
 
 def counted_at(d: StateTransaction, role: str, at: float) -> float:
     """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
-    return max((mark.at for mark in recent(d, f"fail:{role}") if mark.at <= at), default=0.0)
+    return max((mark.at for mark in recent(d, failures_of(role)) if mark.at <= at), default=0.0)
 
 
 def backoff(d: StateTransaction, failures: int) -> float:

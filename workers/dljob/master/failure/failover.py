@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dljob.master.failure import attribution, budget, coupling, ending, memory, repeats
+from dljob.master.failure import attribution, budget, coupling, deliveries, ending, memory, repeats
 from dljob.master.failure.policy import (
     Fail,
     Ignore,
@@ -64,6 +64,8 @@ def failed(
     """
     failure = attribution.attribute_failure(d, role, ranks[0], outcome)
     cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
+    if blamed and not who:
+        deliveries.remember_failure(d, failure, ranks, cause)
     joined = _joined(d, failure)
     repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
     decision = decide(d, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
@@ -76,7 +78,7 @@ def failed(
         decision = restart
     if isinstance(decision, Fail):
         attribution.ends(d, failure, cause)
-        ending.fail(d, decision.reason, f"{cause}; {decision.why}")
+        ending.fail(d, decision.reason, f"{cause}; {decision.why}{deliveries.barren_words(d, role)}")
     elif isinstance(decision, Ignore):
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
@@ -298,7 +300,7 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
             used = used if most else f"{whose} may not restart: maxRestarts is 0"
             if last is not Level.JOB and d.facts(role).plan.is_torchrun_script:
                 used += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {used}"
+            message = f"{cause}; {used}{deliveries.barren_words(d, role)}"
             ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger

@@ -407,6 +407,22 @@ class QueueOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveriesFailed:
+    """A process that failed held items of a queue, which pay for that; without any, its role pays.
+
+    Each item: its key or number, how many ranks have failed with it, and whether it is set aside.
+    """
+
+    queue: str
+    role: str
+    rank: int
+    incarnation: int
+    items: tuple[tuple[str, int, bool], ...] = ()
+    row: int = 0
+    """Items that were set aside before, with none acknowledged between, where the role pays."""
+
+
+@dataclass(frozen=True, slots=True)
 class CutsFound:
     """The cuts that an earlier attempt has left on the checkpoint volume, the newest last."""
 
@@ -595,6 +611,7 @@ Event = (
     | CheckpointCommitted
     | CheckpointDecided
     | QueueOpened
+    | DeliveriesFailed
     | CutsFound
     | CutAsked
     | CutBegun

@@ -155,6 +155,15 @@ LISTENS = "-"
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFailure:
+    """A failure of a rank's process that is its own. Items that it held may pay for it. `at` in unix seconds."""
+
+    incarnation: int
+    at: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankState:
     """State of one rank. `since` is when its present process was ordered (unix seconds)."""
 
@@ -192,6 +201,8 @@ class RankState:
     again, one after the other: an odd number while calls wait."""
     weights: RankWeights | None = None
     """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
+    own_failure: OwnFailure | None = None
+    """The last failure of its own in a job with queues; None: there was none."""
 
     @property
     def holds_calls(self) -> bool:
@@ -297,6 +308,8 @@ class RoleState:
     """(when it was published, the earliest time of its new events) of versions that no rank has loaded yet."""
     weights_left_at: float = 0.0
     """When the newest of the versions was published that were left when the job went back to a cut (unix seconds)."""
+    barren: str = ""
+    """Why its budget pays for failures of ranks that hold items, in words: a queue's items fail one after the other."""
     stop_by: float | None = None
     """Deadline of ranks that finish their requests before the role begins anew (unix seconds); None: there are none."""
 

@@ -42,6 +42,7 @@ from dljob.runtime.controller.rebuild import Rebuilding
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
+from dljob.runtime.controller.services.holder_ends import HolderEnds
 from dljob.runtime.controller.slowness_watch import SlownessWatch
 from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
@@ -224,6 +225,7 @@ class MasterLoop:
             self.tasks.repeat("group watch", GroupWatch(*shell).run)
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
             self.tasks.repeat("cuts", self.cuts.run)
+            self.tasks.repeat("ends of holders", HolderEnds(self).run)
             self._feed = self._metric_feed()
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self.tasks.repeat("record on the volume", self.record.run, nobody_waits)

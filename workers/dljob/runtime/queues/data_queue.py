@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.calls.backlog import PutRefusal, Who
@@ -18,8 +19,28 @@ from dljob.runtime.queues.session import QueueSession, line_of
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.telemetry.wording import counted
 
-ITEMS, BYTES = 1000, 1 << 30
+ITEMS, BYTES, DELIVERIES = 1000, 1 << 30, 3
 """The default bounds of a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadItem:
+    """An item that its queue has set aside, as `max_deliveries` of its holders failed."""
+
+    key: str
+    """As its `put` gave it; empty: it gave none."""
+    rank: str
+    """The rank that failed with it last, as "engine/1"."""
+    error: str
+    """How that rank failed."""
+    deliveries: int
+    """How many of its holders have failed."""
+    body: bytes = field(repr=False)
+
+    @property
+    def item(self) -> Any:
+        """The item itself, unpickled now; raises what that raises."""
+        return wire.load(self.body)
 
 
 class DataQueue:
@@ -27,25 +48,37 @@ class DataQueue:
 
     Each item is delivered to one consumer. A consumer is a thread of a rank, whichever objects of the queue it uses;
     threads that share one object are one consumer. Its next get acknowledges the item it got before. If the rank dies
-    before that, the item goes back to the front when the rank's next process first uses the queue.
+    before that, the item goes back to the front. If it died by a failure of its own, another rank gets the item next,
+    and after `max_deliveries` such failures the queue sets it aside (`dead`); no restart budget pays for them.
 
     Args:
         name: The queue's name in the job; all ranks must give it the same bounds.
         max_items: The most items that wait; `put` waits for room.
         max_bytes: The most bytes of them, pickled. An empty queue accepts one larger item, and a queue with fewer items
             than a `get_batch` waits for accepts the missing ones.
+        max_deliveries: How many ranks may fail with an item before it is set aside; None: it is delivered again for
+            ever, and the budget of the failed rank's role pays. Lost nodes, scaling and outside kills do not count.
 
     Raises:
         UsageError: A bound is no positive whole number, or (at the first use) others gave other bounds.
     """
 
-    def __init__(self, name: str, *, max_items: int = ITEMS, max_bytes: int = BYTES) -> None:
-        for key, value in (("max_items", max_items), ("max_bytes", max_bytes)):
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_items: int = ITEMS,
+        max_bytes: int = BYTES,
+        max_deliveries: int | None = DELIVERIES,
+    ) -> None:
+        deliveries = (("max_deliveries", max_deliveries),) if max_deliveries is not None else ()
+        for key, value in (("max_items", max_items), ("max_bytes", max_bytes), *deliveries):
             # True is an int in Python, and no bound.
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
                 raise UsageError(f"DataQueue({name!r}, {key}={value!r}): wanted a whole number from 1")
         self.name = name
-        self._bounds = (operator.index(max_items), operator.index(max_bytes))  # numbers of NumPy are no JSON
+        most = 0 if max_deliveries is None else max_deliveries
+        self._bounds = (operator.index(max_items), operator.index(max_bytes), operator.index(most))  # not of NumPy
         self._keeper = StorageClient("queue", name, "DataQueue")
 
     @property
@@ -196,12 +229,20 @@ class DataQueue:
         self._ask(line_of(self, self.name), "close", deadline=Deadline(None))
 
     def stats(self) -> dict[str, Any]:
-        """Return `items` and `bytes` that wait, and whether the queue is `closed`."""
+        """Return `items` and `bytes` that wait, `held` and `dead` items, and whether the queue is `closed`.
+
+        Held items were got and not acknowledged yet.
+        """
         return self._ask(line_of(self, self.name), "stats", deadline=Deadline(None))
 
     def qsize(self) -> int:
         """Return the number of items that wait."""
         return self.stats()["items"]
+
+    def dead(self) -> list[DeadItem]:
+        """Return the last 1,000 items that were set aside, the oldest first."""
+        rows = self._ask(line_of(self, self.name), "dead", deadline=Deadline(None))
+        return [DeadItem(item.key, item.rank, item.error, item.deliveries, body) for item, body in rows]
 
     def _unreadable(self, faults: Mapping[int, Exception], count: int) -> CallError:
         me, (at, error) = current_worker(), next(iter(faults.items()))
@@ -313,6 +354,10 @@ class AsyncQueue:
     async def qsize(self) -> int:
         """Await `DataQueue.qsize`."""
         return await in_thread(self._queue.qsize)
+
+    async def dead(self) -> list[DeadItem]:
+        """Await `DataQueue.dead`."""
+        return await in_thread(self._queue.dead)
 
 
 def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:

@@ -7,11 +7,11 @@ import hashlib
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 
-from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
 from dljob.runtime.backend.masters import find_master
@@ -24,6 +24,8 @@ log = logging.getLogger(__package__)
 AGAIN_S, ANSWER_S = 0.2, 10.0
 """Seconds between two calls to a PrimeMaster that is away, and for its answer."""
 
+Bounds: TypeAlias = tuple[int, int, int]
+"""`max_items`, `max_bytes` and `max_deliveries` (0: deliveries are not counted), which all ranks must give alike."""
 NO_MASTER = {"epoch": 0, "path": "", "crc": 0}
 
 
@@ -44,7 +46,7 @@ class QueueKeeper(StorageActor):
     async def on_put(
         self,
         who: Who,
-        bounds: tuple[int, int],
+        bounds: Bounds,
         which: tuple[str, int],
         body: bytes,
         wait_s: float,
@@ -75,7 +77,7 @@ class QueueKeeper(StorageActor):
     async def on_get(
         self,
         who: Who,
-        bounds: tuple[int, int],
+        bounds: Bounds,
         turns: tuple[int, int, tuple[int, ...]],
         count: int,
         wait_s: float,
@@ -137,6 +139,26 @@ class QueueKeeper(StorageActor):
             return {"why": f"queue {self.name} cannot be written to {path}: {error.strerror or error}"}
         return {"why": "", "items": items, "bytes": size, "crc": crc}
 
+    async def end_lives(self, ends: dict[str, tuple[int, str, str]]) -> dict[str, list[tuple[str, int, bool]] | None]:
+        """Take back what ended processes held: rank -> (incarnation, a `HolderEnd`, its error).
+
+        Returns for each rank whose failure items of this queue pay: (key or number, failed deliveries, whether it is
+        set aside) of each; None for a rank whose role pays (`Backlog.end_life`).
+        """
+        paid = dict[str, list[tuple[str, int, bool]] | None]()
+        store = await self._opened()
+        if store is None:
+            return paid
+        dead = store.backlog.dead
+        for rank, (life, how, error) in ends.items():
+            items = store.end_life(rank, life, HolderEnd(how), error)
+            if items is None:
+                paid[rank] = None
+            elif items:
+                paid[rank] = [(item.key or f"#{item.number}", item.deliveries, item.number in dead) for item in items]
+        self.changes.happened()
+        return paid
+
     async def end_cut(self) -> None:
         """Forget the cut under way: it is committed, or given up."""
         if (store := await self._opened()) is not None:
@@ -161,18 +183,25 @@ class QueueKeeper(StorageActor):
     async def _opened(self) -> QueueStore | None:
         return None if self._opening is None else await asyncio.shield(self._opening)
 
-    async def on_close(self, who: Who, bounds: tuple[int, int]) -> tuple[str, None]:
+    async def on_close(self, who: Who, bounds: Bounds) -> tuple[str, None]:
         """Close the queue to puts."""
         store = await self._open_store(who, bounds)
         store.close_queue()
         self.changes.happened()
         return store.token, None
 
-    async def on_stats(self, who: Who, bounds: tuple[int, int]) -> tuple[str, dict[str, Any]]:
-        """Return the items and bytes that wait, and whether the queue is closed."""
+    async def on_stats(self, who: Who, bounds: Bounds) -> tuple[str, dict[str, Any]]:
+        """Return the items and bytes that wait, how many are handed out or set aside, and whether it is closed."""
         store = await self._open_store(who, bounds)
         log = store.backlog
-        return store.token, {"items": len(log.waiting), "bytes": log.bytes, "closed": log.closed}
+        waiting = len(log.waiting)
+        counts = {"items": waiting, "bytes": log.bytes, "held": len(log.sizes) - waiting, "dead": len(log.dead)}
+        return store.token, {**counts, "closed": log.closed}
+
+    async def on_dead(self, caller: Who, bounds: Bounds) -> tuple[str, list[tuple[FailedItem, bytes]]]:
+        """Return the items that were set aside, the oldest first, each with its bytes."""
+        store = await self._open_store(caller, bounds)
+        return store.token, store.dead_items()
 
     async def gauge(self) -> tuple[int, int] | None:
         """Return the items that wait and the most that may, for the job's samples; None before the first request."""
@@ -181,7 +210,7 @@ class QueueKeeper(StorageActor):
         log = self._opening.result().backlog
         return len(log.waiting), log.max_items
 
-    async def _open_store(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
+    async def _open_store(self, who: Who, bounds: Bounds) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             # In a thread, since opening waits for the lock that a dying predecessor may still hold.
@@ -196,7 +225,7 @@ class QueueKeeper(StorageActor):
         _be_present(store, who)
         return store
 
-    async def _open(self, bounds: tuple[int, int]) -> QueueStore:
+    async def _open(self, bounds: Bounds) -> QueueStore:
         store = await asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
         try:
             said = await asyncio.to_thread(self._introduce, store.token)

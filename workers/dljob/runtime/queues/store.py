@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.calls.backlog import Backlog, FailedItem, HolderEnd, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.errors import UsageError
 from dljob.runtime.queues import cut_file
 from dljob.runtime.queues.cut_file import CutFile
 from dljob.runtime.queues.files import SEGMENT, Place, QueueFiles
 
+PATIENCE_S = 60.0
+"""Seconds for which an item waits for another rank than the one that failed with it; then that one may get it, too."""
 ANY = CutStamp()
 """The stamp of a caller that knows of no cut."""
 
@@ -22,7 +25,7 @@ ANY = CutStamp()
 class QueueStore:
     """One queue. `token` identifies the life of its folder: a new token tells clients that earlier items are lost."""
 
-    def __init__(self, folder: Path, bounds: tuple[int, int], segment: int = SEGMENT) -> None:
+    def __init__(self, folder: Path, bounds: tuple[int, int, int], segment: int = SEGMENT) -> None:
         """Open or create the queue; an existing one keeps its own bounds."""
         self._files = QueueFiles(folder, segment)
         self.backlog = Backlog(*bounds)
@@ -37,6 +40,8 @@ class QueueStore:
         self._places: dict[int, Place] = {}
         self._live = Counter[int]()
         """Segment -> number of its items that are not acknowledged."""
+        self._failed_at: dict[int, float] = {}
+        """Item -> when its last delivery failed (monotonic clock of this process), of failures that it heard of."""
         self._stated = False
         """Whether a state has been read; records after it number items as they were numbered then."""
         try:
@@ -45,13 +50,14 @@ class QueueStore:
             self._files.close()  # otherwise its lock would keep the next one out as long as this process lives
             raise
 
-    def check(self, bounds: tuple[int, int]) -> None:
+    def check(self, bounds: tuple[int, int, int]) -> None:
         """Check that others gave the same bounds. Raises UsageError."""
-        has = (self.backlog.max_items, self.backlog.max_bytes)
+        has = (self.backlog.max_items, self.backlog.max_bytes, self.backlog.max_deliveries)
         if has != bounds:
-            raise UsageError(
-                f"the queue has max_items={has[0]}, max_bytes={has[1]}; this rank gave {bounds[0]}, {bounds[1]}"
-            )
+            names = ("max_items", "max_bytes", "max_deliveries")
+            words = ", ".join(f"{name}={value or None}" for name, value in zip(names, has, strict=True))
+            others = ", ".join(str(value or None) for value in bounds)
+            raise UsageError(f"the queue has {words}; this rank gave {others}")
 
     def meet(self, who: Who) -> bool:
         """Register a session; see `Backlog.meet`."""
@@ -94,16 +100,49 @@ class QueueStore:
     def take(self, who: Who, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
         ids = self.backlog.answer(who)
-        only = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
+        only: Collection[int] | None = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
+        if ids is None:
+            only = self.backlog.choose(who, count, only, self._for_anybody())
         if ids is None and self.backlog.ready(count, only):
             turn = self.backlog.lines[who.line].turn
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
                 head = {"op": "take", **_caller_record(who), "turn": turn, "count": count}
                 # Before the items leave: a repeated get must return the same ones after a restart.
-                self._write(head | ({} if only is None else {"only": sorted(set(self.backlog.waiting) & only.keys())}))
+                self._write(
+                    head | ({} if only is None else {"only": sorted(set(self.backlog.waiting).intersection(only))})
+                )
             ids = self.backlog.take(who, count, only)
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
+
+    def _for_anybody(self) -> list[int]:
+        """Return the failed items that have waited long enough for another rank."""
+        if not self.backlog.failed:
+            return []
+        # Of failures that an earlier process of this queue heard of the time begins now.
+        now = time.monotonic()
+        self._failed_at = {number: self._failed_at.get(number, now) for number in self.backlog.failed}
+        return [number for number, at in self._failed_at.items() if now - at >= PATIENCE_S]
+
+    def end_life(self, rank: str, life: int, how: HolderEnd, error: str) -> tuple[FailedItem, ...] | None:
+        """Take back the items of a process that has ended; see `Backlog.end_life`."""
+        backlog = self.backlog
+        # Nothing is written of ranks without a part in the queue, nor again: PrimeMaster tells of all ends.
+        if backlog.lives.get(rank, life + 1) > life and backlog.returned.get(rank, (0,))[0] != life:
+            return ()
+        self._write({"op": "end", "rank": rank, "life": life, "how": how, "error": error})
+        before = backlog.stored
+        items = backlog.end_life(rank, life, how, error)
+        if self.cut is not None:
+            self.cut.acknowledged(item.number for item in items or () if item.number in backlog.dead)
+        for item in items or ():
+            self._failed_at.pop(item.number, None)
+        self._done(tuple(before - backlog.stored))
+        return items
+
+    def dead_items(self) -> list[tuple[FailedItem, bytes]]:
+        """Return the items that were set aside, the oldest first."""
+        return [(item, self._files.read(self._places[item.number])) for item in self.backlog.dead.values()]
 
     def answer_stamp(self, who: Who, *, put: bool = False) -> CutStamp:
         """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
@@ -155,13 +194,16 @@ class QueueStore:
             return
         self.end_cut()
         found = cut_file.read(path, crc) if path is not None else cut_file.EMPTY
+        dead = self.backlog.dead
         for item, body in found.bodies():
-            self._cut_places[item] = self._write({"op": "again", "item": item}, body)
-        sizes = dict(found.sizes)
+            if item not in dead:
+                self._cut_places[item] = self._write({"op": "again", "item": item}, body)
+        sizes = {item: size for item, size in found.sizes.items() if item not in dead}
         # All at once, by the state below: a process that dies before it leaves the queue as it was.
         self.backlog.restore(sizes, found.keys, closed=found.closed)
         self.backlog.next = max([self.backlog.next, *(item + 1 for item in sizes)])
-        self.epoch, self._places, self._cut_places = epoch, self._cut_places, {}
+        dead_places = {item: self._places[item] for item in dead}
+        self.epoch, self._places, self._cut_places = epoch, {**dead_places, **self._cut_places}, {}
         self._live = Counter(place[0] for place in self._places.values())
         self._begin()
 
@@ -232,14 +274,15 @@ class QueueStore:
             case "state":
                 # The items of a cut count from the state on that says so: a restore that was broken off never was.
                 if record.get("epoch", 0) > self.epoch:
-                    self._places, self._again = self._again, {}
+                    self._places, self._again = {**self._places, **self._again}, {}
                 self.token, self.epoch = record["token"], record.get("epoch", 0)
                 before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
                 # Salvaged items were numbered from 1 again, and are shifted to the numbers of the first state. Later on
                 # a difference comes from items of a deleted segment, and nothing is shifted.
                 more = 0 if self._stated else self.backlog.next - before
                 self._stated = True
-                self._places = {n + more: at for n, at in self._places.items() if n + more in self.backlog.sizes}
+                stored = self.backlog.stored
+                self._places = {n + more: at for n, at in self._places.items() if n + more in stored}
             case "meet":
                 backlog.meet(who)
             case "put":
@@ -255,7 +298,13 @@ class QueueStore:
                 only = record.get("only")
                 backlog.take(who, record["count"], None if only is None else frozenset(only))
             case _:
-                backlog.close()
+                self._replay_end(record) if record["op"] == "end" else backlog.close()
+
+    def _replay_end(self, record: dict[str, Any]) -> None:
+        before = self.backlog.stored
+        self.backlog.end_life(record["rank"], record["life"], HolderEnd(record["how"]), record["error"])
+        for number in before - self.backlog.stored:
+            self._places.pop(number, None)
 
 
 def _caller_record(who: Who) -> dict[str, Any]:

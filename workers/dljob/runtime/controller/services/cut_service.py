@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dljob.errors import DLJobError
 from dljob.logs import archive
 from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import CutQueue, OpenCut, choices
 from dljob.master.state.evolve import evolve
+from dljob.runtime.controller.services.holder_ends import call_queue
 from dljob.runtime.data.cut_folder import CutFolder, damage_of
 from dljob.runtime.process.messages import CUT, SizesOrder
 from dljob.runtime.queues import cut_file
@@ -33,8 +33,6 @@ log = logging.getLogger(__package__)
 
 LOOK_S = 0.2
 """Seconds between looks for a step of `everySteps` and a deadline."""
-ANSWER_S = 60.0
-"""Seconds for a queue to answer; it may write a file of its whole size."""
 VERIFIED_S = 30.0
 """Seconds for which queue files that were whole are not read again; a queue that goes back verifies its own anyway."""
 POSITIONS = 4096
@@ -289,14 +287,7 @@ class CutService:
             await asyncio.gather(*(_within(AGAIN_S, inform(actor, "resize", order)) for actor in slice_))
 
     async def _call(self, name: str, method: str, *args: Any, without: Any = None) -> Any:
-        """Call the process of a queue; None where it does not answer, and `without` where there is none."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                actor = await self._shell.backend.lookup(f"{self._shell.setup.info.uid[:8]}/queue/{name}")
-                return without if actor is None else await self._shell.backend.call(actor, method, *args)
-        except (DLJobError, TimeoutError) as error:
-            log.info("queue %s does not answer %s: %r", name, method, error)
-            return None
+        return await call_queue(self._shell, name, method, *args, without=without)
 
 
 async def _within(seconds: float, waited: Awaitable[object]) -> None:
