@@ -194,7 +194,9 @@ def _signature(thing: Callable[..., object], *, is_class: bool = False, is_prope
     ]
     returned = signature.return_annotation
     answer = returned if is_class or returned is signature.empty else _Text(returned)
-    return str(signature.replace(parameters=parameters, return_annotation=signature.empty if is_class else answer))
+    text = str(signature.replace(parameters=parameters, return_annotation=signature.empty if is_class else answer))
+    # Defaults that are objects would show where they lie in memory.
+    return re.sub(r"<[^=]*? at 0x[0-9a-f]+>+", "...", text)
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> list[str]:
