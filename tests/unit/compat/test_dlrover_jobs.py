@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,16 +76,50 @@ def test_collocated_roles_share_devices_in_any_case_of_their_names() -> None:
     builder.actor("p.Actor").resource(accelerator=1, cpu=3).nnodes(1).nproc_per_node(2)
     builder.critic("p.Critic").nnodes(1).nproc_per_node(2)
     builder.role(RLRoleType.REWARD.name).train("p.Reward").nproc_per_node(2).not_driver()
-    made = spec(builder.with_collocation("actor", "Critic", "REWARD").build())
+    job = builder.with_collocation("actor", "Critic", "REWARD").build()
+    made = spec(job)
     assert made["collocations"] == [{"name": "device-0", "roles": ["actor", "critic", "reward"], "level": "Device"}]
-    assert [made["roles"][r]["accelerator"]["count"] for r in ("actor", "critic", "reward")] == [
-        "0.3334",
-        "0.3333",
-        "0.3333",
+    assert [made["roles"][r]["accelerator"]["count"] for r in ("actor", "critic", "reward")] == ["0.33"] * 3
+    assert [(one.group, one.resource.accelerator) for one in job.workloads.values()] == [
+        (None, 0),
+        *[("collocation_0", 0.33)] * 3,
     ]
     assert made["roles"]["actor"]["resources"]["cpu"] == "3"
     assert made["roles"]["trainer"]["resources"] == {"cpu": "2", "memory": "8192Mi"}
     assert [made["roles"][r].get("driver", True) for r in ("trainer", "actor")] == [True, False]
+
+
+def test_a_workload_without_a_resource_is_placed_without_one() -> None:
+    job = DLConfig(workloads={"a": SimpleWorkloadDesc(entry_point="a.b"), "b": ElasticWorkloadDesc(entry_point="a.c")})
+    assert job.workloads["a"].resource.is_empty()
+    made = spec(job)["roles"]
+    assert [("resources" in one, "accelerator" in one) for one in made.values()] == [(False, False)] * 2
+
+
+def test_a_collocated_role_keeps_what_is_edited_after_build_and_travels_as_json() -> None:
+    builder = DLJobBuilder().role("a").train("a.b").role("b").run("a.c").resource(cpu=2, memory=5)
+    job = builder.with_collocation("a", "b").build()
+    assert job.workloads["b"].resource.model_dump(include={"cpu", "memory", "accelerator"}) == {
+        "cpu": 2,
+        "memory": 5,
+        "accelerator": 0.5,
+    }
+    job.workloads["a"].resource.accelerator = 0.25
+    job.node_number = 2
+    again = JobConfig.model_validate_json(JobConfig(job_name="x", dl_config=job).model_dump_json()).dl_config
+    for one in (spec(job), spec(again)):
+        assert one["collocations"] == [{"name": "device-0", "roles": ["a", "b"], "level": "Device"}]
+        assert [one["roles"][name]["accelerator"]["count"] for name in ("a", "b")] == ["0.25", "0.5"]
+
+
+def test_six_roles_on_one_device_get_parts_that_fit_on_it() -> None:
+    builder = DLJobBuilder()
+    for name in "abcdef":
+        builder.role(name).run("a.b")
+    job = builder.with_collocation_all().build()
+    assert {one.resource.accelerator for one in job.workloads.values()} == {0.17}
+    shares = [Decimal(one["accelerator"]["count"]) for one in spec(job)["roles"].values()]
+    assert sum(shares) == 1
 
 
 def test_verl_s_roles_are_collocated_but_for_the_trainer() -> None:
@@ -129,9 +166,26 @@ def test_settings_without_effect_are_noted_when_they_are_given() -> None:
         (lambda: DLJobBuilder().role("a").run("a.b").resource(gpus=1), "no keyword 'gpus'"),
         (lambda: DLJobBuilder().role("a").run("a.b").resource(gpu=1, accelerator=2), "says one thing twice"),
         (lambda: DLJobBuilder().role("a").run("a b").build(), "neither a dotted path"),
-        (lambda: DLJobBuilder().role("a").run("a.b").total(3).per_group(2).build(), "no multiple of per_group 2"),
+        (lambda: DLJobBuilder().role("a").run("a.b").total(3).per_group(2).build(), "must be divisible by per_group 2"),
         (lambda: DLJobBuilder().build(), "workloads"),
-        (lambda: DLJobBuilder().role("a").run("a.b").with_collocation("a", "z").build(), "names 'z'"),
+        (lambda: DLJobBuilder().role("a").run("a.b").with_collocation("a", "z").build(), "role 'z' is not defined"),
+        (
+            lambda: (
+                DLJobBuilder()
+                .role("a")
+                .run("a.b")
+                .role("b")
+                .run("a.b")
+                .role("c")
+                .run("a.b")
+                .with_collocation("a", "b")
+                .with_collocation("b", "c")
+                .build()
+            ),
+            "'b' has already been assigned to collocation_0",
+        ),
+        (lambda: SimpleWorkloadDesc(entry_point="a.b", resource=ResourceDesc()), "Resource must not be empty"),
+        (lambda: SimpleWorkloadDesc(entry_point="a.b", rank_based_gpu_selection=True), "needs a per_group above 1"),
         (lambda: DLJobBuilder().role("a_b").run("a.b").role("a-b").run("a.b").build(), "both 'a-b'"),
         (lambda: DLJobBuilder().role("a").run("a.b").total(0).build(), "no role of the job has a worker"),
         (lambda: DLJobBuilder().device_type("XPU").role("a").run("a.b").build(), "accelerator_type"),
@@ -150,10 +204,8 @@ def test_a_wrong_job_says_what_is_wrong(make: Any, words: str, tmp_path: Any, mo
 
 
 def test_a_wrong_job_is_an_error_of_dljobs_too() -> None:
-    builder = RLJobBuilder().trainer("a.b").end().actor("a.c").end().rollout("a.d").end()
-    twice = builder.with_collocation("ACTOR", "ROLLOUT").with_collocation("ROLLOUT", "TRAINER")
     with pytest.raises(SpecError) as raised:
-        twice.build()
+        RLJobBuilder().actor("a.c").role("a" * 80).run("a.b").build()
     assert isinstance(raised.value, ValueError)
     assert raised.value.problems
     copied = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
@@ -193,6 +245,17 @@ def test_the_sum_of_resources_and_the_groups_are_as_in_dlrover() -> None:
     assert isinstance(job.workloads["b"], ElasticWorkloadDesc)
     assert [(one.num, one.workloads, one.resource.cpu) for one in job.workload_group] == [(2, ["a", "b"], 3)]
     assert spec(job)["collocations"][0]["level"] == "Host"
+
+
+@pytest.mark.parametrize("named", [dict, argparse.Namespace])
+def test_a_job_s_config_is_printed_as_json_whatever_it_was_made_of(named: Any) -> None:
+    value = named(lr=1, nested={"path": Path("/x"), "args": argparse.Namespace(a=(1, 2))})
+    job = DLJobBuilder().config(value).role("a").run("a.b").resource(cpu=1).build()
+    job.workloads["a"].config = {"kind": RLRoleType.ACTOR, "args": argparse.Namespace(b=None)}
+    printed = json.loads(job.model_dump_json(indent=2))
+    assert printed["user_config"] == {"lr": 1, "nested": {"path": "/x", "args": {"a": [1, 2]}}}
+    assert printed["workloads"]["a"]["config"] == {"kind": "ACTOR", "args": {"b": None}}
+    assert spec(DLJob.model_validate(printed))["config"] == spec(job)["config"]
 
 
 def test_entrypoints_have_one_of_two_forms() -> None:

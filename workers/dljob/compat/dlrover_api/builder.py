@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
+from pydantic import model_validator
+
 from dljob.compat.dlrover_api.draft import check
 from dljob.compat.dlrover_api.models import (
     DLJob,
@@ -314,6 +316,12 @@ class _AllBut:
 class RLJob(DLJob):
     """A job of reinforcement learning."""
 
+    @model_validator(mode="after")
+    def _has_a_policy(self) -> RLJob:
+        if RLRoleType.ACTOR.name not in self.workloads:
+            raise ValueError("an RL job needs its ACTOR role: .actor(entrypoint)")
+        return self
+
 
 class RLJobBuilder(DLJobBuilder):
     """Builder of a job whose roles, but for the trainer, only serve."""
@@ -358,9 +366,7 @@ class RLJobBuilder(DLJobBuilder):
         """Return the job.
 
         Raises:
-            ValueError: there is no actor.
+            ValueError: pydantic's, also where there is no actor.
         """
-        if self.ACTOR_ROLE not in self._role_builders:
-            raise ValueError("an RL job needs its ACTOR role: .actor(entrypoint)")
         made = super().build()
         return RLJob.model_validate({name: getattr(made, name) for name in DLJob.model_fields})

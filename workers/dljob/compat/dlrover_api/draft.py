@@ -16,7 +16,6 @@ from dljob.api.workload import Workload
 from dljob.compat.dlrover_api.models import (
     ACCELERATOR_TYPE,
     DLConfig,
-    DLJob,
     ElasticWorkloadDesc,
     JobConfig,
     WorkloadDesc,
@@ -174,23 +173,19 @@ def _comm(one: ElasticWorkloadDesc) -> dict[str, Any]:
 
 
 def _collocations(job: DLConfig, roles: Mapping[str, Workload]) -> Iterator[CollocationRequest]:
-    """Yield the collocations, and free the shares of roles that ask for more than one device together."""
-    for said in job.collocations if isinstance(job, DLJob) else ():
-        names = tuple(name for name in map(role_name, sorted(said)) if name in roles)
-        if len(names) < 2:
-            continue
-        using = [roles[name] for name in names if roles[name].accelerator]
-        # DLRover gives each an equal part of one device, whatever it asked for; shares that fit are kept here.
-        if len(using) == len(names) and sum(Decimal(str(role.accelerator)) for role in using) > 1:
-            for role in using:
-                role.accelerator = None
-            yield CollocationRequest(names, (), "Device", None)
-            continue
-        yield CollocationRequest(names, (), "Device" if len(using) == len(names) else "Host", None)
+    """Yield a collocation for each group of roles: of devices where each of them asks for a part of one."""
     groups: dict[str, list[str]] = {}
     for said, one in job.workloads.items():
         if one.group and role_name(said) in roles:
             groups.setdefault(one.group, []).append(role_name(said))
     for names in groups.values():
-        if len(names) > 1:
+        counts = [Decimal(str(roles[name].accelerator or 0)) for name in names]
+        if len(names) < 2:
+            continue
+        if not all(0 < count < 1 for count in counts):
             yield CollocationRequest(tuple(names), (), "Host", None)
+            continue
+        if sum(counts) > 1:  # as of six roles with a rounded sixth, 0.17, each: they get exact parts
+            for name in names:
+                roles[name].accelerator = None
+        yield CollocationRequest(tuple(names), (), "Device", None)

@@ -11,8 +11,18 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
+from dljob.api.values import plain
 from dljob.compat.dlrover_api.config import config_object
 from dljob.compat.dlrover_api.notes import refuse
 
@@ -200,9 +210,7 @@ class BaseWorkloadDesc(_DescModel):
     """One role."""
 
     total: int = Field(default=1, ge=0, validation_alias=AliasChoices("total", "num", "number"))
-    resource: ResourceDesc = Field(
-        default_factory=ResourceDesc, validation_alias=AliasChoices("resource", "res"), validate_default=True
-    )
+    resource: ResourceDesc = Field(default_factory=ResourceDesc, validation_alias=AliasChoices("resource", "res"))
     envs: dict[str, str] = Field(
         default_factory=dict[str, str], validation_alias=AliasChoices("env", "environment", "envs")
     )
@@ -215,6 +223,10 @@ class BaseWorkloadDesc(_DescModel):
     rank_based_gpu_selection: bool = False
     is_driver: bool = True
     node_group_failover: NodeGroupFailoverDesc = Field(default_factory=NodeGroupFailoverDesc)
+
+    @field_serializer("config")
+    def _config_as_json(self, value: dict[str, Any]) -> object:
+        return plain(value)
 
     @field_validator("entry_point", mode="before")
     @classmethod
@@ -232,13 +244,18 @@ class BaseWorkloadDesc(_DescModel):
     @classmethod
     def _asks_for_something(cls, value: ResourceDesc) -> ResourceDesc:
         if value.is_empty():
-            raise ValueError("a workload asks for nothing: give cpu, accelerator or user_defined")
+            raise ValueError("Resource must not be empty: give cpu, accelerator or user_defined, or no resource")
         return value
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> BaseWorkloadDesc:
         if self.total % self.per_group:
-            raise ValueError(f"total {self.total} is no multiple of per_group {self.per_group}")
+            raise ValueError(f"total {self.total} must be divisible by per_group {self.per_group}")
+        if self.rank_based_gpu_selection and (self.per_group == 1 or self.resource.accelerator > 1):
+            raise ValueError(
+                f"rank_based_gpu_selection needs a per_group above 1 and at most one accelerator for each worker; "
+                f"here per_group is {self.per_group} and accelerator {self.resource.accelerator:g}"
+            )
         return self
 
     @property
@@ -312,7 +329,11 @@ class DLConfig(_DescModel):
     @classmethod
     def _as_ranks_find_it(cls, value: Any, info: ValidationInfo) -> Any:
         del info
-        return config_object({} if value is None else _plain(value))
+        return config_object({} if value is None else _named(value))
+
+    @field_serializer("user_config")
+    def _as_json(self, value: Any) -> object:
+        return plain(value)
 
     @property
     def workload_group(self) -> list[WorkloadGroup]:
@@ -328,7 +349,7 @@ class DLConfig(_DescModel):
         return list(groups.values())
 
 
-def _plain(value: Any) -> Any:
+def _named(value: Any) -> Any:
     return vars(value) if isinstance(value, Namespace | SimpleNamespace) else value
 
 
@@ -339,10 +360,27 @@ class DLJob(DLConfig):
     collocations: list[set[str]] = Field(default_factory=list[set[str]])
 
     @model_validator(mode="after")
-    def _collocates_what_there_is(self) -> DLJob:
-        for role in (role for roles in self.collocations for role in sorted(roles)):
-            if role not in self.workloads:
-                raise ValueError(f"a collocation names {role!r}; the workloads are {', '.join(self.workloads)}")
+    def _share_devices(self) -> DLJob:
+        """Put the roles of each collocation into a group, and give each an equal part of a device, as DLRover does.
+
+        CPUs and memory, which DLRover drops, are kept. A role that is in the group already keeps its part: it may have
+        been edited since.
+        """
+        for index, roles in enumerate(self.collocations):
+            group = f"collocation_{index}"
+            for role in sorted(roles):
+                workload = self.workloads.get(role)
+                if workload is None:
+                    there = ", ".join(self.workloads)
+                    raise ValueError(f"role {role!r} is not defined, but a collocation names it; there are {there}")
+                if workload.group == group:
+                    continue
+                if workload.group is not None:
+                    raise ValueError(
+                        f"role {role!r} has already been assigned to {workload.group}: it cannot be in {group}, too"
+                    )
+                workload.group = group
+                workload.resource = workload.resource.model_copy(update={"accelerator": round(1 / len(roles), 2)})
         return self
 
     @property
