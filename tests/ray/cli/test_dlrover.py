@@ -43,8 +43,9 @@ def test_a_script_of_dlrover_runs_unchanged_and_goes_on_from_its_checkpoint(tmp_
         "error": "'no such thing'",
         "queue": [["from 0", "from 1"], []],
         "stage": "RUNNING",
-        "roles": {"actor_rollout": 2, "TRAINER": 1, "ELASTIC": 2},
+        "roles": {"actor_rollout": 2, "helper": 1, "TRAINER": 1, "ELASTIC": 2},
         "nobody": [],
+        "ended": ["pong"],
     }
     ranks = [json.loads((tmp_path / "out.d" / f"rank-{rank}").read_text()) for rank in (0, 1)]
     for rank, (begun, seen, steps) in enumerate(ranks):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master.state import events as ev
-from dljob.master.state.state import HostPhase, Phase, UnitPhase
+from dljob.master.state.state import HostPhase, Phase, RankPhase, UnitPhase
 from dljob.master.state.views import Outcome
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.plan.labels import NODE_NAME
@@ -186,6 +186,20 @@ def test_a_rank_that_returned_is_gone_though_its_host_lives():
     world.settle()
     assert world.state.hosts[world.state.job.roles["w"].host_of(0)].phase is HostPhase.READY
     assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
+
+
+def test_a_rank_that_serves_after_its_end_is_called_until_its_process_is_gone():
+    world = World(job({"name": "w", "replicas": 2}, {"name": "t"}), views=nodes(1)).boot()
+    world.send(ev.RankEnded("w", 0, 1, Outcome(ok=True, serves=True)))
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "w/0/1", ready=True)
+    assert world.state.ranks["w", 0].phase is RankPhase.SUCCEEDED
+    world.kill("w", 0)
+    world.settle()
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
+    world.end("w", 1)
+    world.end("t", 0)
+    world.settle()
+    assert world.state.phase is Phase.SUCCEEDED
 
 
 def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():

@@ -26,7 +26,7 @@ from dljob.master.state.node_names import node_targets
 from dljob.master.state.problems import PASSED, SLOWNESS, StandingProblem
 from dljob.master.state.staleness import why_out
 from dljob.master.state.stalls import Stall, describe, describe_since
-from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
+from dljob.master.state.state import HostPhase, JobState, Phase, RankKey, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
 from dljob.spec.quantity import show_memory
@@ -102,10 +102,20 @@ def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
 def peer(state: JobState, role: str, rank: int) -> PeerView:
     """Return one rank of a role that exists."""
     own = state.ranks[role, rank]
-    # A rank that returned was shut down, so it cannot be called even if its host lives. A serving class never returns.
-    actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
-    gone = _why_ended(state, own.phase) or _why_gone(state, role, rank)
-    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, gone)
+    serves = serves_after_end(state, role, rank)
+    # Any other rank that returned was shut down, so it cannot be called even if its host lives.
+    actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live or serves else ""
+    phase = RankPhase.READY if serves else own.phase
+    gone = _why_ended(state, phase) or _why_gone(state, role, rank)
+    return PeerView(role, rank, own.incarnation, actor, phase is RankPhase.READY, gone)
+
+
+def serves_after_end(state: JobState, role: str, rank: int) -> bool:
+    """Return whether a rank whose user code has ended well still serves calls: its process is there."""
+    own = state.ranks[role, rank]
+    if own.phase is not RankPhase.SUCCEEDED or not own.serves_after_end:
+        return False
+    return state.hosts[state.job.roles[role].host_of(rank)].phase is HostPhase.READY
 
 
 def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:

@@ -443,7 +443,8 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
     elif event.outcome.ok:
         failover.settle(d, key)
         step = event.outcome.step
-        d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step))
+        ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
+        d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))
         lost_peers.note_early_end(d, event.role)
         if event.outcome.message:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)

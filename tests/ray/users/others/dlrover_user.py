@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from dlrover.python.unified.api.builder import DLJobBuilder
@@ -21,6 +22,8 @@ from dlrover.python.unified.api.runtime import (
     export_rpc_method,
     rpc,
 )
+
+import dljob
 
 
 class Service:
@@ -71,6 +74,17 @@ class Actor:
         self.end.wait()
 
 
+class Helper:
+    """Answers calls after its `run` has returned."""
+
+    @rpc()
+    def ping(self) -> str:
+        return "pong"
+
+    def run(self) -> None:
+        """Set up what calls need: nothing."""
+
+
 class Trainer:
     """Calls the others in each way that DLRover has."""
 
@@ -99,9 +113,18 @@ class Trainer:
             "stage": PrimeMasterApi.get_status().stage.value,
             "roles": {role: len(ranks) for role, ranks in PrimeMasterApi.get_all_roles().items()},
             "nobody": RoleGroup("nobody", optional=True).call("top").result(),
+            "ended": self.call_after_end("helper"),
         }
         Path(me.job_info.user_config.out).write_text(json.dumps(said))
         group.call("job_end").result()
+
+    @staticmethod
+    def call_after_end(role: str) -> list[str]:
+        """Call a role once its rank has succeeded."""
+        job = dljob.current_worker().job
+        while not any(row["role"] == role and row["phase"] == "Succeeded" for row in job.status()["ranks"]):
+            time.sleep(0.05)
+        return RoleGroup(role).call("ping").result()
 
     @staticmethod
     async def later(service: Service) -> int:
@@ -151,6 +174,7 @@ def main(out: str) -> int:
     """Submit the job of all roles."""
     builder = DLJobBuilder().config({"lr": {"value": 3}, "out": out, "folder": f"{out}.d"}).device_type("CPU")
     builder.role("actor_rollout").run("dlrover_user.Actor").total(2).resource(cpu=0.1).not_driver()
+    builder.role("helper").run("dlrover_user.Helper").resource(cpu=0.1)
     builder.role("TRAINER").run("dlrover_user.Trainer").resource(cpu=0.1).end()
     builder.role("ELASTIC").train("dlrover_user.train").nnodes(1).nproc_per_node(2).resource(cpu=0.1)
     return builder.build().submit(job_name="Their_Job", master_cpu=1)

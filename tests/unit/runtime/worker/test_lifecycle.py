@@ -268,6 +268,13 @@ def test_shutdown_is_called_once_and_its_errors_change_nothing(capsys):
     assert "in shutdown" in capsys.readouterr().err
 
 
+def test_a_class_may_serve_calls_after_its_run():
+    class Serves(Recorder):
+        serves_after_run = True
+
+    assert [Life(kind, driver=True).live().serves for kind in (Recorder, Serves)] == [False, True]
+
+
 @pytest.mark.parametrize(("driver", "rank", "ok"), [(True, 0, False), (True, 1, True), (False, 0, True)])
 def test_only_the_jobs_own_result_must_be_json(driver, rank, ok):
     outcome = Life(lambda: {1, 2}, driver=driver, rank=rank).live()

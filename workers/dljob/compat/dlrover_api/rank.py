@@ -18,6 +18,9 @@ from dljob.runtime.worker.worker import Worker
 class DLRoverRank(Worker):
     """Imports the user's entrypoint, offers its `@rpc` methods and functions, and runs it."""
 
+    serves_after_run = True
+    """As DLRover's actor, which lives until the job ends."""
+
     def __init__(self) -> None:
         self._body: Callable[[], Any] | None = None
 

@@ -220,6 +220,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
                 serving=False,
                 cluster="",
                 weights=None,
+                serves_after_end=False,
             )
             d.set_rank((host.role, rank), new)
             started.append(rank)

@@ -203,6 +203,8 @@ class RankState:
     """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
     own_failure: OwnFailure | None = None
     """The last failure of its own in a job with queues; None: there was none."""
+    serves_after_end: bool = False
+    """Whether its process, whose user code has ended well, goes on serving calls of other ranks."""
 
     @property
     def holds_calls(self) -> bool:

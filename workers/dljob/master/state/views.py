@@ -114,6 +114,8 @@ class Outcome:
     """Evidence of the end from the kernel, the container, the pod or a monitor."""
     origin: ErrorOrigin | None = None
     """Where its error began, if that was in the code of a rank that it called."""
+    serves: bool = False
+    """Of a good end: whether its object goes on serving calls of other ranks (`Worker.serves_after_run`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dljob.master.state.stalls import Stall
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.views import Reason
 from dljob.master.state.waits import CONFIRMED_S, RankFacts, RankWaits, WaitFinding, WaitGraph, WaitId, parse
+from dljob.master.status import serves_after_end
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.stack_collector import RankSampler
@@ -161,10 +162,11 @@ class StallWatch:
             role, number = key
             heard_at = self._heartbeats.heard(state.hosts[state.job.roles[role].host_of(number)].actor)
             silent_s = 0.0 if heard_at is None else max(0.0, now - heard_at)
-            is_ready = rank.phase is RankPhase.READY
+            phase = RankPhase.READY if serves_after_end(state, role, number) else rank.phase
             silent_rank = self._silent_ranks.get(key)
             sample = None if silent_rank is None else silent_rank.sample
-            facts[key] = RankFacts(rank.incarnation, rank.phase.value, is_ready, rank.since, silent_s, sample)
+            is_ready = phase is RankPhase.READY
+            facts[key] = RankFacts(rank.incarnation, phase.value, is_ready, rank.since, silent_s, sample)
         return facts
 
     # -- ranks that are silent

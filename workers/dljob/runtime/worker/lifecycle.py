@@ -92,7 +92,8 @@ class Lifecycle:
             if self._recall.ordered:
                 raise ThreadInterrupted from None
             return self._raised(error)
-        return Outcome(ok=True, code=0, step=None, result=result)
+        serves = isinstance(self._object, Worker) and self._object.serves_after_run
+        return Outcome(ok=True, code=0, step=None, result=result, serves=serves)
 
     @property
     def left_over(self) -> tuple[bool, Any]:

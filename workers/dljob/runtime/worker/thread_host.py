@@ -490,11 +490,12 @@ class ThreadHost(Host):
                     clues = self.evidence.clues(os.getpid(), killed=is_killed, children=children)
                     said = causes.add_clues(with_earlier(said, self._earlier), clues)
                 # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
-                self._callee.close(outcome)
-                if calls := self._callee.unread_calls():
-                    count, names = counted(len(calls), "call"), ", ".join(calls[:8])
-                    words = f"ends with {count} under way whose answers nobody reads: {names}"
-                    print(f"[dljob] {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+                if not outcome.serves:
+                    self._callee.close(outcome)
+                    if calls := self._callee.unread_calls():
+                        count, names = counted(len(calls), "call"), ", ".join(calls[:8])
+                        words = f"ends with {count} under way whose answers nobody reads: {names}"
+                        print(f"[dljob] {words}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
                 self._done.set()
             return self._report

@@ -30,6 +30,9 @@ class Worker:
     """The mesh of the role: axis -> size, as in {"dp": -1, "tp": 2}. The last axis varies fastest; one size may be -1
     and is then inferred from the world size. A torch DeviceMesh with named axes works too. `@rpc(mesh=)` names axes;
     `setup` may set the mesh."""
+    serves_after_run: bool = False
+    """Whether calls of other ranks are served after `run` has returned, until the job ends or the process does. The
+    rank has succeeded then: the job does not wait for it, and a lost process is not replaced."""
 
     def self_check(self) -> bool:
         """Return whether this process is fit for work. False or an exception ends it, and the rank restarts."""
