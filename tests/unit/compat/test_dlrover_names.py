@@ -137,6 +137,57 @@ print(dlrover.brain.NAME, own.NAME, RLRoleType.ACTOR.name)
     ]
 
 
+def test_the_modules_of_an_installed_dlrover_import_beside_the_served_ones(scripts: Scripts) -> None:
+    scripts.installed(
+        python__unified__common__constant="JOB_OPTIONS_ENV_PREFIX = 'THEIRS_'\nHANG_S = 5",
+        python__unified__common__config="from dataclasses import dataclass\n\nLIMIT = 7\nDLConfig = 'theirs'\n"
+        "@dataclass\nclass More:\n    a: 'int'",
+        python__unified__common__actor_base="class ActorBase:\n    pass",
+        python__unified__util__helper="""
+from dlrover.python.unified.common.constant import HANG_S, JOB_OPTIONS_ENV_PREFIX
+from dlrover.python.unified.common.config import LIMIT, DLConfig, More
+from dlrover.python.unified.common.actor_base import ActorBase
+""",
+    )
+    said = scripts.says(
+        """
+import pickle
+from dlrover.python.unified.util import helper as it
+print(it.HANG_S, it.JOB_OPTIONS_ENV_PREFIX, it.LIMIT, it.ActorBase.__module__, it.DLConfig.__module__)
+assert pickle.loads(pickle.dumps(it.More(1))) == it.More(1)
+try:
+    from dlrover.python.unified.common.actor_base import ActorBase
+except ImportError as error:
+    print(error)
+try:
+    from dlrover.python.unified.common.config import nobody
+except ImportError as error:
+    print(error)
+"""
+    )
+    assert said[0] == "5 THEIRS_ 7 dlrover.python.unified.common.actor_base dljob.compat.dlrover_api.models"
+    assert said[1].startswith("dlrover.python.unified.common.actor_base.ActorBase of DLRover is not carried over")
+    assert said[2].startswith("cannot import name 'nobody' from 'dlrover.python.unified.common.config'")
+
+
+def test_a_name_that_a_test_replaces_is_replaced_where_dljob_uses_it(scripts: Scripts) -> None:
+    said = scripts.says(
+        """
+from unittest.mock import patch
+from dlrover.python.unified.driver import main as it
+from dljob.compat.dlrover_api import submit
+real = submit.submit
+with patch("dlrover.python.unified.driver.main.submit") as mock:
+    print(submit.submit is mock, it.submit is mock)
+print(submit.submit is real, it.submit is real)
+it.other = 1
+del it.other
+print(hasattr(it, "other"))
+"""
+    )
+    assert said == ["True True", "True True", "False"]
+
+
 def test_without_a_dlrover_an_import_error_names_the_page(scripts: Scripts) -> None:
     said = scripts.says("try:\n    import dlrover.brain.client\nexcept ImportError as error:\n    print(error)")
     (line,) = said

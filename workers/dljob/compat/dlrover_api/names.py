@@ -202,3 +202,5 @@ MODULES: dict[str, dict[str, Name]] = {
     },
 }
 """Module of DLRover -> its names that are served here."""
+CONSTANTS = frozenset({"dlrover.python.unified.common.constant"})
+"""Modules of constants alone: where a dlrover is installed, they are its own."""
