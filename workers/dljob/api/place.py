@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dljob.api import handle as handles
+from dljob.api.console import wait_and_show
 from dljob.api.local import session
 from dljob.errors import ExitCode, UsageError
 
@@ -76,8 +77,8 @@ def check_here(manifest: DLJobManifest, code_dir: Path) -> None:
 
 
 def _end(handle: JobHandle) -> int:
-    """Wait for the end; its exit code. A job that failed says why on the logger `dljob.api`."""
-    code = handle.wait_code()
+    """Show the job until its end; its exit code. A job that failed says why on the logger `dljob.api`."""
+    code = wait_and_show(handle)
     if code != ExitCode.OK:
         status = handle.status()
         log.error(

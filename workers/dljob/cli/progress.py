@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dljob.api.console import describe
 from dljob.cli.description import stall_lines
 from dljob.cli.output import standing
 from dljob.cli.terminal import unbroken
@@ -93,7 +94,7 @@ class View:
 
         `unix`: the time of day, to measure how long a step has stood still.
         """
-        lines = [self._stamp(text, now) for note in notes if (text := describe(note))]
+        lines = [self._stamp(describe(note), now) for note in notes if note["reason"] not in _QUIET]
         self.recent = [*self.recent, *lines][-6:]
         self.roles = status.get("roles") or ()
         self.restarts = status.get("restarts") or {}
@@ -187,18 +188,6 @@ class View:
     def _stamp(self, text: str, now: float) -> str:
         # Messages and names of metrics are users' text.
         return unbroken(f"[{now - self.begun:6.1f}s] {text}")
-
-
-def describe(note: Mapping[str, Any]) -> str:
-    """Format a note as a line; empty if it repeats the phase."""
-    reason = note["reason"]
-    if reason in _QUIET:
-        return ""
-    target = "" if note["target"] == "job" else f" {note['target']}"
-    level = f" [{note['level']}]" if note.get("level") else ""
-    took = f" in {seconds(note['seconds'])}" if reason == "Recovered" and note.get("seconds") is not None else ""
-    message = f": {note['message']}" if note.get("message") and not took else ""
-    return f"{reason}{target}{level}{took}{message}"
 
 
 def outcome_line(status: Mapping[str, Any]) -> str:
