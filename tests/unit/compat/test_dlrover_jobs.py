@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dljob.compat.dlrover_api import config
+from dljob.compat.dlrover_api import config, submit
 from dljob.compat.dlrover_api.builder import DLJobBuilder, RLJobBuilder
 from dljob.compat.dlrover_api.draft import draft_of, notes
 from dljob.compat.dlrover_api.models import (
@@ -25,7 +25,7 @@ from dljob.compat.dlrover_api.models import (
     SimpleWorkloadDesc,
     get_entrypoint_type,
 )
-from dljob.compat.dlrover_api.payload import VARIABLE, Payload, role_name
+from dljob.compat.dlrover_api.payload import VARIABLE, Payload, payload_of, role_name
 from dljob.compat.dlrover_api.submit import PrimeMaster
 from dljob.errors import SpecError, UsageError
 
@@ -94,6 +94,7 @@ def test_a_workload_without_a_resource_is_placed_without_one() -> None:
     assert job.workloads["a"].resource.is_empty()
     made = spec(job)["roles"]
     assert [("resources" in one, "accelerator" in one) for one in made.values()] == [(False, False)] * 2
+    assert payload_of(job, "x").workload("b") == job.workloads["b"], "as its ranks read it"
 
 
 def test_a_collocated_role_keeps_what_is_edited_after_build_and_travels_as_json() -> None:
@@ -212,9 +213,9 @@ def test_a_wrong_job_is_an_error_of_dljobs_too() -> None:
     assert (type(copied), str(copied)) == (type(raised.value), str(raised.value))
     job = DLJobBuilder().device_type("CPU").role("a").run("a.b").build()
     job.workloads["a"].total = 0
-    for submit in (job.submit, lambda: PrimeMaster.create(JobConfig(job_name="x", dl_config=job))):
+    for run in (job.submit, lambda: PrimeMaster.create(JobConfig(job_name="x", dl_config=job))):
         with pytest.raises(UsageError, match="no role of the job has a worker") as refused:
-            submit()
+            run()
         assert isinstance(refused.value, ValueError)
 
 
@@ -256,6 +257,16 @@ def test_a_job_s_config_is_printed_as_json_whatever_it_was_made_of(named: Any) -
     assert printed["user_config"] == {"lr": 1, "nested": {"path": "/x", "args": {"a": [1, 2]}}}
     assert printed["workloads"]["a"]["config"] == {"kind": "ACTOR", "args": {"b": None}}
     assert spec(DLJob.model_validate(printed))["config"] == spec(job)["config"]
+
+
+def test_the_driver_runs_the_job_that_travels_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = JobConfig(job_name="x", dl_config=DLConfig(workloads={"a": SimpleWorkloadDesc(entry_point="a.b")}))
+    runs: list[JobConfig] = []
+    monkeypatch.setattr(submit, "submit", lambda config, blocking: runs.append(config) or 3)
+    assert submit.main([config.model_dump_json()]) == 3
+    assert runs == [config]
+    with pytest.raises(ValueError, match="an argument is required"):
+        submit.main([])
 
 
 def test_entrypoints_have_one_of_two_forms() -> None:

@@ -41,6 +41,7 @@ class RoleBuilder(Generic[T_co]):
         self._per_group = 1
         self._env: dict[str, str] = {}
         self._resource: dict[str, Any] = {}
+        self._sub_stage: list[str] = []
 
     def total(self, num: int = 1) -> Self:
         """Set the number of workers."""
@@ -103,8 +104,9 @@ class RoleBuilder(Generic[T_co]):
         tell_once("enable_node_group_failover", "machines are left one by one, each for its own fault")
         return self
 
-    def sub_stage(self, sub_stage: list[str] | None = None) -> Self:  # noqa: ARG002 - DLRover's signature
-        """Do nothing: DLRover keeps it and reads it nowhere."""
+    def sub_stage(self, sub_stage: list[str] | None = None) -> Self:
+        """Keep the value, which DLRover reads nowhere either."""
+        self._sub_stage = sub_stage or []
         tell_once("sub_stage", "DLRover reads it nowhere either")
         return self
 

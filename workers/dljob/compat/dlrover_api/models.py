@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import (
     AliasChoices,
@@ -240,10 +240,11 @@ class BaseWorkloadDesc(_DescModel):
             raise ValueError(f"{value!r} is neither a dotted path (pkg.module.function) nor a script (train.py --lr 1)")
         return value
 
-    @field_validator("resource", mode="after")
+    @field_validator("resource", mode="before")
     @classmethod
-    def _asks_for_something(cls, value: ResourceDesc) -> ResourceDesc:
-        if value.is_empty():
+    def _asks_for_something(cls, value: object) -> object:
+        # A dict without amounts is a workload without a resource that was dumped, and is loaded again.
+        if isinstance(value, ResourceDesc) and value.is_empty():
             raise ValueError("Resource must not be empty: give cpu, accelerator or user_defined, or no resource")
         return value
 
@@ -442,8 +443,10 @@ class JobConfig(_DescModel):
     @field_validator("dl_config", mode="before")
     @classmethod
     def _kept_whole(cls, value: object) -> object:
-        """Make a DLJob of a dict, so that its collocations count."""
-        return DLJob.model_validate(value) if isinstance(value, dict) else value
+        """Make a DLJob of a dict that has collocations, so that they count."""
+        if isinstance(value, dict) and "collocations" in value:
+            return DLJob.model_validate(value)
+        return cast("object", value)
 
 
 @dataclass(frozen=True)

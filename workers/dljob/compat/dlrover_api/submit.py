@@ -20,6 +20,7 @@ from dljob.compat.dlrover_api.models import (
     MasterStatus,
 )
 from dljob.compat.dlrover_api.notes import tell_once
+from dljob.compat.dlrover_api.wrong_job import WrongJobError
 from dljob.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def main(args: Sequence[str] | None = None, blocking: bool = True) -> int:  # no
     """Run the job of one argument: a JobConfig as JSON.
 
     Raises:
-        UsageError: there is no argument.
+        WrongJobError: there is no argument.
     """
     words = sys.argv[1:] if args is None else args
     if not words:
-        raise UsageError("driver.main takes one argument: a JobConfig as JSON")
-    return submit(JobConfig.model_validate_json(words[0]), blocking=blocking)
+        raise WrongJobError("driver.main: an argument is required, a JobConfig as JSON")
+    return submit(config=JobConfig.model_validate_json(words[0]), blocking=blocking)
 
 
 class PrimeMaster:
