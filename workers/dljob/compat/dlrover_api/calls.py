@@ -10,7 +10,6 @@ import asyncio
 import difflib
 import inspect
 import pickle
-import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,10 +18,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Generic, TypeVar, cast, overload
 
+from dljob.compat.dlrover_api.master import PrimeMasterApi
 from dljob.compat.dlrover_api.models import ActorInfo
 from dljob.compat.dlrover_api.payload import role_name
-from dljob.compat.dlrover_api.worker import actors_of
-from dljob.errors import NotFoundError, UsageError
+from dljob.compat.dlrover_api.worker import info_of
+from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.rpc import rpc as calls
 from dljob.runtime.rpc.futures import CallFuture
@@ -32,7 +32,6 @@ RPC_REGISTRY: dict[str, Callable[..., Any]] = {}
 """Name -> function of this process that other ranks may call."""
 METHOD = "user_rpc"
 _MARK = "__dljob_dlrover_rpc__"
-_ACTOR = re.compile(r"(?P<role>.+)_\d+-(?P<rank>\d+)_\d+-\d+")
 T = TypeVar("T")
 
 
@@ -194,21 +193,6 @@ def create_rpc_proxy(owner: str, name: str, cls: type[T]) -> T:
     return UserRpcProxy(owner, name, cls)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
-def info_of(actor: str) -> ActorInfo:
-    """Return the rank of an actor's name, as `actor_info.name` has it, or of `role/rank`.
-
-    Raises:
-        NotFoundError: the job has no such rank.
-    """
-    found = _ACTOR.fullmatch(actor)
-    role, rank = (found["role"], found["rank"]) if found else (actor.partition("/")[0], actor.partition("/")[2] or "0")
-    infos = actors_of(role, optional=True)
-    if not rank.isdecimal() or int(rank) >= len(infos):
-        there = ", ".join(f"{name} ({size})" for name, size in current_worker().peers.items())
-        raise NotFoundError(f"the job has no actor {actor!r}", hint=f"its roles: {there}")
-    return infos[int(rank)]
-
-
 class RoleActor:
     """One rank."""
 
@@ -229,7 +213,15 @@ class RoleGroup(Sequence[RoleActor]):
     """The ranks of a role."""
 
     def __init__(self, role: str, optional: bool = False) -> None:  # noqa: FBT001, FBT002 - DLRover's signature
-        self.actors = [RoleActor(info) for info in actors_of(role, optional=optional)]
+        try:
+            infos = PrimeMasterApi.get_workers_by_role(role)
+        except ValueError:
+            if not optional:
+                raise
+            infos = []
+        if not infos and not optional:
+            raise ValueError(f"No actors found for role {role!r}")
+        self.actors = [RoleActor(info) for info in infos]
 
     @overload
     def __getitem__(self, index: int) -> RoleActor: ...
@@ -296,7 +288,7 @@ class RoleGroup(Sequence[RoleActor]):
 
     def _first(self) -> RoleActor:
         if not self.actors:
-            raise ValueError("the role has no rank")
+            raise ValueError("No actors in the role group.")
         return self.actors[0]
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from dljob.compat.dlrover_api.calls import info_of
 from dljob.compat.dlrover_api.models import ActorInfo, MasterStatus
 from dljob.compat.dlrover_api.notes import refuse, tell_once
 from dljob.compat.dlrover_api.payload import role_name
 from dljob.compat.dlrover_api.submit import master_status
-from dljob.compat.dlrover_api.worker import actors_of, own_job
+from dljob.compat.dlrover_api.worker import actors_of, info_of, own_job
 
 POLL_S = 1.0
 """Seconds between two looks of `wait`."""

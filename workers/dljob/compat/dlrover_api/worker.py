@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, Protocol
 
 from dljob.compat.dlrover_api import payload
 from dljob.compat.dlrover_api.config import config_object
 from dljob.compat.dlrover_api.models import ACCELERATOR_TYPE, ActorInfo, JobInfo
-from dljob.errors import UsageError
+from dljob.errors import NotFoundError, UsageError
 from dljob.runtime.process import context
 from dljob.runtime.process.worker_context import WorkerContext
+
+_ACTOR = re.compile(r"(?P<role>.+)_\d+-(?P<rank>\d+)_\d+-\d+")
 
 
 class Worker(Protocol):
@@ -84,6 +87,21 @@ def actors_of(role: str, *, optional: bool = False) -> list[ActorInfo]:
         raise ValueError(f"no role {role!r} in this job; it has {', '.join(me.peers)}")
     size = me.calls.sizes.get(name, me.peers[name])
     return [_info(name, rank, size) for rank in range(size)]
+
+
+def info_of(actor: str) -> ActorInfo:
+    """Return the rank of an actor's name, as `actor_info.name` has it, or of `role/rank`.
+
+    Raises:
+        NotFoundError: the job has no such rank.
+    """
+    found = _ACTOR.fullmatch(actor)
+    role, rank = (found["role"], found["rank"]) if found else (actor.partition("/")[0], actor.partition("/")[2] or "0")
+    infos = actors_of(role, optional=True)
+    if not rank.isdecimal() or int(rank) >= len(infos):
+        there = ", ".join(f"{name} ({size})" for name, size in context.current_worker().peers.items())
+        raise NotFoundError(f"the job has no actor {actor!r}", hint=f"its roles: {there}")
+    return infos[int(rank)]
 
 
 def own_job() -> WorkerContext:
