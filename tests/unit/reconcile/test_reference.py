@@ -382,3 +382,54 @@ def test_a_head_whose_raycluster_went_before_is_waited_for_when_the_job_is_delet
     assert deleted(it).job is not None
     it.pods["shared"] = []
     assert it.settle().job is None
+
+
+def without_room(workers: tuple[int, int], reason: str = "NeverFits") -> World:
+    """A job whose PrimeMaster finds no room, on a RayCluster with (wanted, ready) workers."""
+    it = world().settle().head_ready().workers_ready(workers[1], workers[0]).settle()
+    it.master("Pending", reason=reason, message="one process of role w needs a machine; there is none")
+    return it.settle()
+
+
+def test_a_job_without_room_waits_while_workers_are_missing() -> None:
+    """The first worker pod may be Pending for long: the job goes on when it comes, whatever PrimeMaster sees now."""
+    it = without_room((1, 0)).later(600).settle()
+    assert (it.phase, it.status["reason"]) == ("Scheduling", "WorkersPending")
+    assert it.cond("ClusterReady") == ("False", "WorkersPending")
+    assert it.look().requeue == 5.0
+    it.workers_ready(1, 1).settle()
+    assert it.cond("ClusterReady") == ("True", "PodsReady")
+    it.later(9).settle()
+    assert it.phase == "Scheduling"
+    it.master("Running").settle()
+    assert it.phase == "Running"
+
+
+def test_a_job_without_room_fails_once_all_workers_are_there() -> None:
+    it = without_room((2, 1)).workers_ready(2, 2).settle().later(10).settle()
+    assert (it.phase, it.status["reason"]) == ("Stopping", "NeverFits")
+    assert "RayCluster shared wants no more than its 2 workers" in it.message("Failed")
+    it.master("Stopped").settle()
+    assert (it.phase, it.cond("Failed")) == ("Failed", ("True", "NeverFits"))
+
+
+def test_a_job_that_may_still_find_room_is_not_ended() -> None:
+    assert without_room((1, 1), "NoRoom").later(600).settle().phase == "Scheduling"
+
+
+def test_a_job_without_room_on_machines_of_its_own_is_primemasters_to_end() -> None:
+    it = World().running().master("Pending", reason="NeverFits", message="no machine").settle().later(600).settle()
+    assert it.phase == "Scheduling"
+
+
+def test_waiting_for_workers_ends_with_the_deadline() -> None:
+    it = world(preRunningDeadlineSeconds=900).settle().head_ready().workers_ready(0, 1).settle()
+    it.master("Pending", reason="NeverFits", message="there is none").settle().later(899).settle()
+    assert it.phase == "Scheduling"
+    it.later(1).settle()
+    assert (it.phase, it.status["reason"]) == ("Stopping", "PreRunningDeadlineExceeded")
+
+
+def test_a_job_that_runs_does_not_ask_for_the_machines_of_others() -> None:
+    it = world().settle().head_ready().workers_ready(1, 5).settle().master("Running").settle()
+    assert it.cond("ClusterReady") == ("True", "PodsReady")

@@ -246,7 +246,7 @@ def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
     """Return the counts of held and pending units, and the first pending ones with the reason."""
-    no_room = seen["message"] if seen["reason"] == reasons.NO_ROOM else ""
+    no_room = seen["message"] if seen["reason"] in (reasons.NO_ROOM, reasons.NEVER_FITS) else ""
     rows = [
         {"name": name, "node": node, "why": (phase is UnitPhase.UNPLACED and no_room) or _WAITS[phase]}
         for name, node, phase in waiting
@@ -355,7 +355,7 @@ def _reason(state: JobState) -> str:
     if state.stalls:
         return reasons.STALL_FOUND
     if state.search.why:
-        return reasons.NO_ROOM
+        return reasons.NEVER_FITS if state.search.never else reasons.NO_ROOM
     if state.groups:
         return reasons.PLACEMENT_PENDING
     problems = _standing(state) if state.phase is Phase.RUNNING else ()

@@ -38,7 +38,7 @@ Policy = Callable[[ReconcileContext], PolicyDecision | None]
 LOOK_SECONDS, WAIT_SECONDS = 30.0, 5.0
 """Seconds between reads of a RayCluster named by spec.rayClusterRef, which the operator does not watch.
 
-The first holds while PrimeMaster answers, the second while the job waits for the RayCluster or for PrimeMaster.
+The first holds while the job runs, the second while it waits for the RayCluster, its workers or PrimeMaster.
 """
 
 # The order matters. What ends or interrupts the job comes before what makes anything for it, so that no pass creates
@@ -162,4 +162,4 @@ def _reread_after(case: ReconcileContext) -> float | None:
     """Return the seconds until spec.rayClusterRef is read again: only RayClusters of its own are watched."""
     if not case.ref:
         return None
-    return LOOK_SECONDS if case.reachable else WAIT_SECONDS
+    return LOOK_SECONDS if case.reachable and not case.lacks_room else WAIT_SECONDS

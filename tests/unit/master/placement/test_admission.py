@@ -7,12 +7,17 @@ from dataclasses import replace
 from immutables import Map
 from master_kit import World, job, nodes
 
+from dljob.master import status
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.state import Phase, UnitPhase
 from dljob.master.transition import initial, transition
 from dljob.telemetry import reasons
+
+
+def said(world):
+    return status.brief(world.state, world.now, {})
 
 
 def small(count, cpus=2):
@@ -80,14 +85,29 @@ def test_nodes_that_are_all_there_and_too_small_fail_the_job_at_once():
     assert world.state.verdict.reason == reasons.NEVER_FITS
 
 
-def test_how_many_nodes_a_cluster_has_that_is_not_the_jobs_is_not_known():
+def test_on_a_raycluster_of_others_the_operator_knows_whether_nodes_come():
+    """The job says that it fits nowhere, and waits: a worker pod that is still Pending may join at any time."""
     made = job({"name": "w", "resources": {"cpu": "8"}}, rayClusterRef={"name": "shared"})
     world = World(made, views=small(2))
     world.send(ev.NodesSeen(world.views))
-    assert world.state.verdict is None
+    assert said(world)["reason"] == reasons.NO_ROOM
     world.tick()
     assert world.now == world.start + limits.NODES_S
-    assert world.state.verdict.reason == reasons.NEVER_FITS
+    assert said(world)["reason"] == reasons.NEVER_FITS
+    (waiting,) = said(world)["placement"]["notReady"]
+    assert "needs 8 CPU on one machine" in waiting["why"]
+    world.send(ev.Tick(), after=100 * limits.NODES_S)
+    world.send(ev.NodesSeen((*world.views, replace(nodes(1, cpus=8)[0], id="n2"))))
+    assert world.state.phase is Phase.SCHEDULING
+    assert not world.state.search.never
+
+
+def test_an_elastic_role_starts_smaller_on_the_raycluster_of_others():
+    made = job({"name": "w", "replicas": 4, "minReplicas": 2, "type": "Elastic"}, rayClusterRef={"name": "shared"})
+    world = World(made, views=small(1))
+    world.send(ev.NodesSeen(world.views))
+    world.tick()
+    assert len(world.of(act.Reserve)) == 2
 
 
 def test_one_refused_unit_gives_the_whole_gang_back_and_tries_again_later():

@@ -175,14 +175,19 @@ def _no_room(d: StateTransaction, refusal: Refusal) -> None:
     never = first and refusal.never
     # At the job's start nodes may still be joining, so the verdict that they can never hold the job waits a little.
     final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
-    if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
-        if not d.sizes or not resizing.start_with_fewer(d, refusal.why):
+    waited = never and final_at is not None and d.now >= final_at
+    if waited or (never and _complete(d)):
+        if d.sizes and resizing.start_with_fewer(d, refusal.why):
+            return
+        # On a RayCluster of somebody else's the operator sees whether KubeRay still starts workers, and ends the job.
+        if d.job.spec.ray_cluster_ref is None:
             ending.fail(d, reasons.NEVER_FITS, refusal.why)
-        return
+            return
+        final_at = None
     why = refusal.why + checks.describe_excluded(d)
     if why != d.search.why:
         d.note(reasons.NO_ROOM, "job", why)
-    search = evolve(d.search, why=why, since=since, final_at=final_at, deadline=_deadline(d))
+    search = evolve(d.search, why=why, since=since, final_at=final_at, never=waited, deadline=_deadline(d))
     if search != d.search:
         d.search = search
         for at in (final_at, search.deadline):

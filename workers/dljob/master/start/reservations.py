@@ -45,7 +45,7 @@ def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
     if d.phase is Phase.PENDING:
         d.phase = Phase.SCHEDULING
     if d.search.since is not None:  # room was found: nothing is lacking any more
-        d.search = evolve(d.search, why="", since=None, final_at=None)
+        d.search = evolve(d.search, why="", since=None, final_at=None, never=False)
     for name, node in nodes.items():
         token = d.units[name].token + 1
         if token > 1:  # not its first reservation

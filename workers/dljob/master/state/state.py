@@ -432,6 +432,8 @@ class Search:
     """When room was first found lacking."""
     final_at: float | None = None
     """When a job that the present nodes could never hold fails, unless more nodes join before."""
+    never: bool = False
+    """Whether that time is over, and the operator decides: it knows whether the RayCluster still gets nodes."""
     until: tuple[tuple[str, float], ...] = ()
     """(unit, when its own search ends) of each unit that was lost and is not held again."""
 

@@ -14,11 +14,18 @@ from dljob.reconcile.policies.attempts import ENDED, broken, lingering
 from dljob.reconcile.policies.submit import watch
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import PATIENCE_SECONDS, ConditionState, ReconcileContext, seconds
-from dljob.reconcile.state.fields import bounded, text
+from dljob.reconcile.state.fields import bounded, number, text
 from dljob.reconcile.state.model import Command
 from dljob.reconcile.state.steps import Ending, Intent, JobEnd, PolicyDecision
+from dljob.telemetry.reasons import NEVER_FITS
+from dljob.telemetry.wording import counted
 
 AGAIN_SECONDS = 5.0
+NODES_SECONDS = 10.0
+"""Seconds from a RayCluster's last ready worker to the end of a job that it could never hold.
+
+PrimeMaster sees the worker's node within one or two.
+"""
 # Phases before the job ran, to which preRunningDeadlineSeconds applies.
 BEFORE_RUNNING = ("", "Invalid", "Pending", "Provisioning", "Scheduling")
 
@@ -66,6 +73,8 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
     # No deadline runs while the job cannot run (suspended, or invalid before its first attempt) or only saves.
     if start is None or _waits_for_a_better_spec(case) or case.halt or not case.should_run or _ended_well(case):
         return
+    if case.ref and text(case.snapshot, "reason") == NEVER_FITS and not case.growing:
+        yield _fits_never(case)
     active, before = case.live.active_deadline, case.live.pre_running_deadline
     if active is not None:
         message = f"activeDeadlineSeconds of {active} passed since {text(case.old, 'startTime')}"
@@ -74,6 +83,20 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
         why = text(case.old, "message") or text(case.old, "reason")
         message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
         yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _fits_never(case: ReconcileContext) -> tuple[float, Intent]:
+    """Return when a job ends that PrimeMaster has no room for, on a RayCluster whose workers are all ready.
+
+    The last worker may be ready a moment before PrimeMaster sees its node.
+    """
+    held = case.conditions.get("ClusterReady")
+    complete_since = case.since("ClusterReady") if held and held.status == "True" else case.now
+    ready = number(case.cluster, "status", "readyWorkerReplicas")
+    message = (
+        f"{text(case.snapshot, 'message')}; RayCluster {case.ref} wants no more than its {counted(ready, 'worker')}"
+    )
+    return complete_since + NODES_SECONDS, Intent(NEVER_FITS, message)
 
 
 def _ended_well(case: ReconcileContext) -> bool:

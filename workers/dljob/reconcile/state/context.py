@@ -14,6 +14,7 @@ from dljob.reconcile.state.fields import field, items, number, part, text
 from dljob.reconcile.state.model import Object, Observed, Pod, RayJobView, Settings, Trouble
 from dljob.reconcile.state.steps import ENDINGS, Ending, ending
 from dljob.spec.chosen_resources import ChosenResource
+from dljob.telemetry.reasons import NEVER_FITS, NO_ROOM
 
 PATIENCE_SECONDS = 10.0
 """Seconds that PrimeMaster and its gateway may be silent before a condition reports it: their restarts are shorter."""
@@ -295,7 +296,12 @@ class ReconcileContext:
         """Whether worker pods of the job's own RayCluster still start, so that missing room may yet appear."""
         desired, ready = (number(self.cluster, "status", f"{each}WorkerReplicas") for each in ("desired", "ready"))
         stuck = any(pod.trouble and not pod.ready and not pod.leaving for pod in self.observed.pods)
-        return not self.ref and ready < desired and not stuck
+        return ready < desired and not stuck
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether PrimeMaster waits for nodes with room."""
+        return text(self.snapshot, "reason") in (NO_ROOM, NEVER_FITS)
 
     @property
     def keeps_state(self) -> bool:

@@ -140,8 +140,9 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     status = part(case.cluster, "status")
     desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
     ready = f"{there} of {desired} worker pods are ready"
-    if case.head_ready and (case.ref or 0 < desired <= there):
-        return None  # how many machines others have is their matter
+    # How many machines others have is their matter, unless the job has no room on those that are ready.
+    if case.head_ready and ((case.ref and not (case.lacks_room and there < desired)) or 0 < desired <= there):
+        return None
     # KubeRay could not create a pod, so there is no pod that could tell why.
     if case.condition_is_true("ReplicaFailure"):
         return _refused(case.cluster_conditions["ReplicaFailure"], ready)

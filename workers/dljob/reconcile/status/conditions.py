@@ -21,7 +21,7 @@ from dljob.reconcile.state.hints import advised
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.steps import ENDINGS, Change, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
 from dljob.reconcile.status import cluster
-from dljob.telemetry.reasons import HANG_FOUND, NO_ROOM, PLACEMENT_PENDING, STALL_FOUND
+from dljob.telemetry.reasons import HANG_FOUND, PLACEMENT_PENDING, STALL_FOUND
 
 TRIES = 3
 """Number of refused submissions that is normal: the head's dashboard comes up a moment after its pod is ready."""
@@ -262,8 +262,8 @@ def _placement(case: ReconcileContext, snapshot: Object) -> Said:
         if pod.trouble_reason == "Unschedulable"
     ]
     # While worker pods still start, missing room is no trouble yet.
-    no_room = text(snapshot, "reason") == NO_ROOM and not case.growing
-    reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
+    no_room = case.lacks_room and not case.growing
+    reason = "Unschedulable" if nowhere else text(snapshot, "reason") if no_room else reasons.UNITS_PENDING
     words = [*whys, *nowhere[:1]]
     said = text(snapshot, "message")
     words += [said] if no_room and not any(said in word for word in words) else []

@@ -10,7 +10,6 @@ from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import text
 from dljob.reconcile.state.steps import Change, Ending, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
 from dljob.reconcile.status import cluster
-from dljob.telemetry.reasons import NO_ROOM
 
 OF_MASTER = {
     "Pending": "Scheduling",
@@ -78,7 +77,7 @@ def _standing(case: ReconcileContext) -> PhaseReason:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
         # PrimeMaster sees only that nodes are missing; the pods tell why.
         stuck = _stuck(case) if phase == "Scheduling" else None
-        if text(case.snapshot, "reason") == NO_ROOM and case.growing:
+        if case.lacks_room and case.growing:
             stuck = stuck or PhaseReason(phase, reasons.WORKERS_PENDING, text(case.snapshot, "message"))
         return stuck or PhaseReason(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
     # This operator has no report yet, an earlier one had: the old phase holds until PrimeMaster answers.

@@ -211,6 +211,8 @@ def launch(
     carried: str = "",
 ) -> JobConnection:
     """Start a job on the Ray that this process has joined, from the manifest as it is now. Arguments as in `begin`."""
+    # No operator ends a job here that this Ray could never hold: PrimeMaster does.
+    manifest = manifest.model_copy(update={"spec": manifest.spec.model_copy(update={"ray_cluster_ref": None})})
     # As JSON, with the names of the file: PrimeMaster validates the same text that a launcher sends.
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
     register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})

@@ -170,7 +170,7 @@ def _search(s: JobState, now: float) -> tuple[Any, ...]:
     since = None if search.since is None else _since(search.since, now, limits.NODES_S + 1)
     times = (search.retry_at, search.deadline, search.final_at)
     until = tuple((name, _from(at, now)) for name, at in search.until)
-    return (search.attempt, since, until, *(_from(at, now) for at in times))
+    return (search.attempt, search.never, since, until, *(_from(at, now) for at in times))
 
 
 def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
