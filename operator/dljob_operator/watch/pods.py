@@ -35,6 +35,7 @@ def digest(body: Object) -> Pod:
         node=text(body, "spec", "nodeName"),
         container=text(ray, "containerID"),
         restarts=number(ray, "restartCount"),
+        ended_start=seconds(text(ray, "lastState", "terminated", "startedAt")) or 0.0,
         leaving="deletionTimestamp" in meta,
         # The deletionTimestamp of a pod lies ahead: it is the end of its grace period.
         ends=seconds(text(meta, "deletionTimestamp")),
@@ -99,10 +100,10 @@ def _troubles(status: Object) -> Iterator[tuple[str, str]]:
         waiting, last = part(container, "state", "waiting"), part(container, "lastState", "terminated")
         name = f"container {container['name']}"
         if text(waiting, "reason") not in _WAITS:
-            before = f"; it ended with {_exit(last)}" if last else ""
+            before = f"; it ended {_exit_with_count(container)}" if last else ""
             yield waiting["reason"], f"{name}: {text(waiting, 'message')}{before}".rstrip(": ")
         elif last and not container.get("ready"):
-            yield text(last, "reason") or "Error", f"{name} ended with {_exit(last)}"
+            yield text(last, "reason") or "Error", f"{name} ended {_exit_with_count(container)}"
     for condition in items(status, "conditions"):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             yield text(condition, "reason") or "Unschedulable", text(condition, "message")
@@ -112,6 +113,13 @@ def _ended(status: Object) -> str:
     """Describe how the containers of a failed pod ended."""
     ends = ((c["name"], part(c, "state", "terminated")) for c in items(status, "containerStatuses"))
     return ", ".join(f"container {name} ended with {_exit(end)}" for name, end in ends if end)
+
+
+def _exit_with_count(container: Object) -> str:
+    """Describe a container's last end, and how many ends it had."""
+    count = number(container, "restartCount")
+    times = f"{count} times, the last time " if count > 1 else ""
+    return f"{times}with {_exit(part(container, 'lastState', 'terminated'))}"
 
 
 def _exit(end: Object) -> str:

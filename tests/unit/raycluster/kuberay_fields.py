@@ -83,6 +83,7 @@ SHORT = (
     ("POD.spec.containers[]", "C"),
     ("POD.spec.initContainers[]", "C"),
     ("C.livenessProbe", "C.readinessProbe"),
+    ("C.startupProbe", "C.readinessProbe"),
 )
 
 

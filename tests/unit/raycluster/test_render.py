@@ -138,6 +138,9 @@ def test_probes_are_shorter_than_those_of_kuberay():
     assert head["readinessProbe"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
     assert (head["readinessProbe"]["periodSeconds"], worker["readinessProbe"]["periodSeconds"]) == (1, 5)
     assert head["livenessProbe"]["failureThreshold"] * head["livenessProbe"]["periodSeconds"] == 120
+    # KubeRay alone leaves Ray 30 s + 120 x 5 s to start.
+    for started in (head["startupProbe"], worker["startupProbe"]):
+        assert started["failureThreshold"] * started["periodSeconds"] >= 630
 
 
 def test_each_node_group_has_a_worker_group():

@@ -14,6 +14,11 @@ HEALTH = {"httpGet": {"path": "/api/healthz", "port": 52365}}
 """
 ALIVE = {**HEALTH, "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
 """Restart after two minutes of silence (KubeRay: ten). Less would kill a host that is merely busy."""
+STARTS = {**HEALTH, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 660}
+"""Time that Ray has to start: as much as KubeRay's own liveness probe leaves it (30 s + 120 x 5 s), and a little more.
+
+Slow disks and large images take minutes. The other probes begin after it, so it looks each second.
+"""
 
 
 TERMINATION_S = 30
@@ -184,6 +189,7 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
     container["readinessProbe"] = {
         **HEALTH, "initialDelaySeconds": 1, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": 10
     }  # fmt: skip
+    container["startupProbe"] = dict(STARTS)
     container["livenessProbe"] = dict(ALIVE)
     return container
 

@@ -9,6 +9,7 @@ from fake_cluster import FakeCluster
 from shell_kit import JOB, cluster_of, dljob, run_head, shell
 from stub_head import StubHead
 
+from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.model import Pod
 from dljob_operator.controller import hangs
 from dljob_operator.controller.hangs import Hang, add_pod_problems
@@ -105,6 +106,47 @@ async def test_one_pod_of_a_group_is_asked_and_none_that_gets_on() -> None:
     await look(fake, crowd, many, 0.0)
     assert list(many) == ["u0", "u1", "u2", "u3"]
     assert await look(fake, others, many, 0.0) == (tuple(others), None)
+
+
+def ended(uid: str = "u", reason: str = "Error", **more: Any) -> Pod:
+    words = f"{reason}: container ray-head ended 2 times, the last time with exit code 1"
+    given = {"phase": "Running", "restarts": 2, "ended_start": seconds("2026-01-01T00:00:00Z"), **more}
+    return pod(uid, trouble=words, trouble_reason=reason, **given)
+
+
+def killing(probe: str, at: str, container: str = "ray-head") -> dict[str, Any]:
+    words = f"Container {container} failed {probe} probe, will be restarted"
+    made = event("u", "Normal", "Killing", words, lastTimestamp=at)
+    return {**made, "metadata": {**made["metadata"], "creationTimestamp": at}}
+
+
+@pytest.mark.parametrize("probe", ["liveness", "startup"])
+async def test_a_container_that_a_probe_ended_says_so_at_once(probe: str) -> None:
+    """Its exit code is Ray's answer to SIGTERM, and tells nothing."""
+    fake, known = with_events(SCHEDULED, killing(probe, "2026-01-01T00:02:10Z")), dict[str, Hang]()
+    (found,), wait = await look(fake, [ended()], known, 1.0)
+    assert found.trouble_reason == f"{probe.capitalize()}ProbeFailed"
+    assert found.trouble == (
+        f"{found.trouble_reason}: its {probe} probe failed, so the kubelet ended it;"
+        " Error: container ray-head ended 2 times, the last time with exit code 1"
+    )
+    assert wait == hangs.EVERY
+
+
+@pytest.mark.parametrize(
+    ("events", "there"),
+    [
+        ([killing("liveness", "2025-12-31T23:00:00Z")], ended()),
+        ([event("u", "Normal", "Killing", "Stopping container ray-head")], ended()),
+        ([killing("liveness", "2026-01-01T00:02:10Z")], ended(reason="OOMKilled")),
+        ([killing("liveness", "2026-01-01T00:02:10Z")], ended(leaving=True)),
+        ([], ended()),
+    ],
+    ids=["of an earlier end", "by hand", "out of memory", "being deleted", "no Events"],
+)
+async def test_an_end_that_no_probe_brought_is_blamed_on_none(events: list[Any], there: Pod) -> None:
+    (found,), _ = await look(with_events(*events), [there], {}, 1.0)
+    assert found == there
 
 
 async def test_a_containers_own_status_comes_before_its_events() -> None:

@@ -32,6 +32,8 @@ BY_REASON = {
     **dict.fromkeys(("FailedMount", "ConfigMapNotFound", "SecretNotFound"), f"create what is missing; {AGAIN}"),
     "CrashLoopBackOff": LOGS,
     "Error": LOGS,
+    "LivenessProbeFailed": f"give it more CPU and memory if its node is busy; {LOGS}",
+    "StartupProbeFailed": f"give Ray longer by a startupProbe in the template, or see what it waits for: {LOGS}",
     "Unschedulable": ROOM,
     "CreationRefused": "allow it; it is tried again by itself",
     "NameTaken": "delete it, and the job goes on",

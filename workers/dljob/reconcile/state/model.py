@@ -56,6 +56,8 @@ class Pod:
     container: str = ""
     """The containerID of the Ray container: a different id means a different process tree."""
     restarts: int = 0
+    ended_start: float = 0.0
+    """When the Ray container that ended last had started, in unix seconds; 0: none has ended."""
     leaving: bool = False
     """Whether the pod has a deletionTimestamp."""
     ends: float | None = None

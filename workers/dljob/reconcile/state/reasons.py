@@ -85,6 +85,10 @@ COMMAND_SENT = "CommandSent"  # PrimeMaster accepted the command
 COMMAND_REFUSED = "CommandRefused"  # PrimeMaster does not know the target or the kind, or an ended job cannot go on
 COMMAND_IGNORED = "CommandIgnored"  # nothing ran yet that could be restarted, or had ended that could go on
 
+# Of a pod whose Ray container the kubelet ended.
+LIVENESS_FAILED = "LivenessProbeFailed"  # Ray had started, and did not answer the liveness probe
+STARTUP_FAILED = "StartupProbeFailed"  # Ray did not start within the time of the startup probe
+
 # The end.
 COMPLETED = "Completed"  # all drivers ended well
 JOB_FAILED = "JobFailed"  # the launcher's exit code says so, and nothing says more
@@ -102,6 +106,9 @@ LOGS_LOST = "LogsLost"  # the tails of the logs could not be fetched in time; th
 # Phases before PrimeMaster speaks.
 PROVISIONING = "Provisioning"  # the pods are being made
 STARTING = "Starting"  # PrimeMaster is being started
+
+FAILED_PROBES = {"liveness": LIVENESS_FAILED, "startup": STARTUP_FAILED}
+"""The kubelet's name of a probe whose failure ends a container -> the reason."""
 
 WARNINGS = frozenset(
     {
@@ -121,7 +128,7 @@ WARNINGS = frozenset(
             MASTER_LOST,
         ),
         *(CLUSTER_RESTARTS_EXHAUSTED, SUBMISSION_REFUSED, MASTER_UNREACHABLE, COMMAND_REFUSED, COMMAND_IGNORED),
-        HEAD_MISBEHAVES,
+        *(HEAD_MISBEHAVES, LIVENESS_FAILED, STARTUP_FAILED),
         *(DEADLINE_EXCEEDED, PRE_RUNNING_DEADLINE, IMAGE_WITHOUT_DLJOB, LOGS_LOST, JOB_FAILED),
         *(PYTHON_MISMATCH, RAY_MISMATCH, DLJOB_MISMATCH),
     }

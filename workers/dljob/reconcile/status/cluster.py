@@ -61,7 +61,7 @@ def _way_in(case: ReconcileContext) -> str:
     return f"; Ray's dashboard: {line}" if case.service else ""
 
 
-ENDED = ("Error", "CrashLoopBackOff")
+ENDED = ("Error", "CrashLoopBackOff", *reasons.FAILED_PROBES.values())
 """Troubles of a pod whose container ended, and starts again."""
 
 
