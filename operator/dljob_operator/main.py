@@ -17,6 +17,7 @@ from dljob.kube.connection import own_account
 from dljob.kube.token_key import TokenKey
 from dljob.raycluster.pod_security import LEVELS, PodPolicy
 from dljob.raycluster.render import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
+from dljob.raycluster.taints import TOLERATION_SECONDS
 from dljob.reconcile.leadership.lease import DURATION, RETRY, LeaseTiming
 from dljob.reconcile.state.excess import NESTING
 from dljob.reconcile.state.model import Settings
@@ -100,6 +101,8 @@ def _pod_flags(parser: argparse.ArgumentParser) -> None:
     add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=what)
     what = "Secret in each job's namespace to pull its images with, beside the job's own (repeatable)"
     add("--image-pull-secret", action="append", default=[], metavar="NAME", help=what)
+    what = "seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent (%(default)s)"
+    add("--unreachable-toleration", type=_count, default=TOLERATION_SECONDS, metavar="SECONDS", help=what)
     what = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
     add("--pod-service-account", action="append", default=[], metavar="NAME", help=what)
 
@@ -158,6 +161,7 @@ def options(arguments: argparse.Namespace) -> Options:
             init_image=arguments.init_image,
             pull_secrets=tuple(dict.fromkeys(arguments.image_pull_secret)),
             pods=_pods(arguments),
+            toleration_seconds=arguments.unreachable_toleration,
         ),
         key=_key(arguments.token_key_file),
         # Each once: every list is made for each namespace.

@@ -1,4 +1,4 @@
-"""Kubernetes nodes, read live, but only those of pods that should have ended and have not."""
+"""Kubernetes nodes, read live, but only those of pods that overran their grace, and of heads that are not ready."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ log = logging.getLogger(__package__)
 
 KEEP_SECONDS = 10.0
 """Time, in seconds, for which a node's state is kept."""
+START_SECONDS = 60.0
+"""Time that a head may take to start before its node is looked at."""
 FORBIDDEN_SECONDS = 300.0
 """The same where nodes may not be read, as with rights in namespaces alone."""
 
@@ -30,12 +32,12 @@ class Machines:
         """Name -> (monotonic time until which it is valid, state)."""
 
     async def with_node_states(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
-        """Return the pods, with the state of the node for those that overran their grace period."""
+        """Return the pods, with the state of the node for those that overran their grace, and silent heads."""
         now = self._clock.wall()
         return tuple(
             [
                 replace(pod, machine=await self._state(pod.node))
-                if pod.node and pod.ends is not None and pod.ends + FORCE_SECONDS <= now
+                if pod.node and (_is_overdue(pod, now) or _is_silent_head(pod, now))
                 else pod
                 for pod in pods
             ]
@@ -62,6 +64,15 @@ class Machines:
             # Empty: unknown for the moment, and asked again soon.
             return at + KEEP_SECONDS, ""
         return at + KEEP_SECONDS, "Ready" if _ready(node) else "NotReady"
+
+
+def _is_overdue(pod: Pod, now: float) -> bool:
+    return pod.ends is not None and pod.ends + FORCE_SECONDS <= now
+
+
+def _is_silent_head(pod: Pod, now: float) -> bool:
+    """Whether a head is not ready that had time to start: its node may be the reason."""
+    return pod.head and pod.phase == "Running" and not pod.ready and not pod.leaving and pod.made + START_SECONDS <= now
 
 
 def _ready(node: Object) -> bool:

@@ -286,7 +286,7 @@ class SpecSetters(UnsupportedCalls):
         Args:
             action: Replace or Ignore.
             freeze_seconds: silence after which a node counts as frozen.
-            unreachable_seconds: the same where most nodes are silent at once; also how long pods stay on such a node.
+            unreachable_seconds: the same where most nodes are silent at once; also how long a head may be.
             exclude_seconds: time for which a replaced node gets no ranks.
             pending_timeout_seconds: time for which ranks of a replaced node wait for another one.
             max_failures: failure of a node within the window that excludes it.

@@ -13,7 +13,7 @@ from dljob.raycluster.images import with_image_checks
 from dljob.raycluster.overlay import Object, overlay
 from dljob.raycluster.podspec import counted_cpus, declared_resources, head_pod, with_library, with_parting, worker_pod
 from dljob.raycluster.survival import ANNOTATION, keep
-from dljob.raycluster.taints import with_patience
+from dljob.raycluster.taints import TOLERATION_SECONDS, with_patience
 from dljob.spec.cluster import ObjectRef
 from dljob.spec.model import DLJobManifest, DLJobSpec
 
@@ -46,6 +46,8 @@ class RenderOptions:
     """ConfigMap with the spec, mounted on the head."""
     init_image: str = ""
     """Image that brings dljob into user images; empty if they have it."""
+    toleration_seconds: int = TOLERATION_SECONDS
+    """Seconds that pods stay on a Kubernetes node whose kubelet is silent."""
     version: str = ""
     """Version of the operator's dljob, which the images of node groups must have; empty: any."""
 
@@ -132,7 +134,7 @@ def _rendered(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], optio
     # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
         pod = with_parting(with_library(group["template"]["spec"]), spec, _longest_drain(spec, group))
-        pod = with_patience(pod, spec.fault_tolerance.node)
+        pod = with_patience(pod, spec.fault_tolerance.node, options.toleration_seconds)
         own = groups.get(group.get("groupName", ""))
         group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod
     with_image_checks(made["spec"], spec.ray_version or "", options.version)

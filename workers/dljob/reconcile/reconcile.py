@@ -58,6 +58,8 @@ POLICIES: tuple[Policy, ...] = (
     services.follow,
     # Pods on dead nodes go by force before their end is awaited: no kubelet will ever report it.
     machines.force,
+    # A head on a dead machine: until it is replaced, nothing else can be done for the job.
+    machines.replace_head,
     # The RayCluster of the last attempt, and its ranks' lease, end before the next attempt can write a checkpoint.
     attempts.leftover,
     # Before anything is made of the spec.

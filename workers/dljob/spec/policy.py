@@ -109,8 +109,8 @@ class NodePolicy(Model):
     """Seconds without a heartbeat after which a node counts as frozen."""
     unreachable_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """The same bound while most nodes are silent at once, since then PrimeMaster is more likely the unreachable one.
-    Also the seconds that pods stay on a Kubernetes node that is not ready or unreachable, unless their template
-    tolerates that."""
+    Also the seconds for which PrimeMaster must be silent before the operator replaces the head on a Kubernetes node
+    whose kubelet is silent, too."""
     exclude_seconds: Annotated[int, Field(ge=0, le=31536000)] = 86400
     """Seconds that a replaced node gets no ranks, at least leaseSeconds; on Kubernetes the operator replaces its pod,
     and new pods avoid the Kubernetes node for as long."""

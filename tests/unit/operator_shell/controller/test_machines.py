@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from shell_kit import shell
 from dljob.reconcile.policies.machines import FORCE_SECONDS
 from dljob.reconcile.state.model import Pod
 from dljob_operator.controller import machines
-from dljob_operator.controller.machines import Machines
+from dljob_operator.controller.machines import START_SECONDS, Machines
 from dljob_operator.watch.clock import OperatorClock
 
 NOW = 1_800_000_000.0
@@ -48,6 +49,15 @@ async def test_nodes_of_pods_that_have_time_are_not_looked_at() -> None:
         pods = [pod(ends=None), pod(ends=NOW), pod(node="")]
         assert await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states(pods) == tuple(pods)
         assert it.fake.calls == []
+
+
+async def test_the_node_of_a_head_is_looked_at_that_should_be_ready_by_now() -> None:
+    head = replace(pod(ends=None), head=True, made=NOW - START_SECONDS)
+    new, back = replace(head, made=NOW - 1.0), replace(head, ready=True)
+    async with shell() as it:
+        it.fake.put("nodes", node(Ready="Unknown"), "")
+        seen = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states([head, new, back])
+        assert [each.machine for each in seen] == ["NotReady", "", ""]
 
 
 async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while(

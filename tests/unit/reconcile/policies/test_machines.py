@@ -442,3 +442,50 @@ def test_many_pods_are_deleted_in_portions(monkeypatch: pytest.MonkeyPatch):
     made.step()
     outcome = made.look()
     assert ([type(action) for action in outcome.actions], outcome.left) == ([Command, Delete] * 2, 1)
+
+
+def silent_kubelet(it: World, machine: str = "NotReady", **more: Any) -> World:
+    """The head's node does not answer the API server, which then calls its pods not ready."""
+    head, *others = it.pods[it.name]
+    it.pods[it.name] = [replace(head, ready=False, node="n0", machine=machine, **more), *others]
+    return it.condition("HeadPodReady", "False")
+
+
+def test_a_silent_kubelet_under_a_head_that_answers_costs_nothing():
+    it = silent_kubelet(World().running()).settle().later(250).settle()
+    assert (it.phase, it.status["attempt"], deleted(it)) == ("Running", 1, [])
+    assert it.message("ClusterReady") == (
+        f"Kubernetes node n0 of head pod {it.name}-head does not answer the API server;"
+        " PrimeMaster answers, and the job goes on"
+    )
+
+
+def test_a_head_is_replaced_when_neither_kubelet_nor_primemaster_answers():
+    it = silent_kubelet(World().running()).silent(29).settle()
+    assert deleted(it) == []
+    assert it.look().requeue == 1.0
+    it.silent(30).step()
+    assert deleted(it) == [f"{it.name}-head"]
+    assert "n0 is not ready, and PrimeMaster does not answer either" in it.events[-1].message
+
+
+def test_a_head_on_a_dead_machine_on_which_nothing_ran_is_replaced_at_once():
+    it = silent_kubelet(World().settle().head_ready()).settle()
+    assert deleted(it) == [f"{it.name}-head"]
+
+
+@pytest.mark.parametrize("machine", ["Ready", "Unknown", ""])
+def test_primemasters_silence_alone_replaces_no_head(machine: str):
+    it = silent_kubelet(World().running(), machine).silent(600).settle()
+    assert deleted(it) == []
+    assert it.message("ClusterReady") == f"head pod {it.name}-head is Running, not ready"
+
+
+def test_where_nobody_looks_after_nodes_the_head_is_kubernetes_business():
+    it = silent_kubelet(World(dljob(faultTolerance={"node": {"action": "Ignore"}})).running()).silent(600).settle()
+    assert deleted(it) == []
+
+
+def test_a_head_that_is_being_deleted_is_there():
+    it = silent_kubelet(World().running(), leaving=True).settle()
+    assert it.message("ClusterReady") == f"head pod {it.name}-head is being deleted; the next one follows"

@@ -165,6 +165,7 @@ def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Obje
         token_secret=names.token_secret(case.cluster_name),
         spec_map=names.spec_map(case.cluster_name),
         init_image=case.settings.init_image,
+        toleration_seconds=case.settings.toleration_seconds,
         version=case.settings.version,
     )
     body = render_raycluster(larger(made, handover.memory(case)), made.manifest, options)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dljob.reconcile.children import patches
 from dljob.reconcile.policies import evidence
 from dljob.reconcile.state import exclusions, names, reasons
+from dljob.reconcile.state.accept import Refused
 from dljob.reconcile.state.context import ReconcileContext, seconds, stamp
 from dljob.reconcile.state.fields import items, part, text
 from dljob.reconcile.state.model import Action, Delete, Event, PatchCluster, Pod
@@ -49,6 +50,36 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
     )
 
 
+def replace_head(case: ReconcileContext) -> PolicyDecision | None:
+    """Delete a head by force on a node that the API server cannot reach either, once PrimeMaster is silent for long.
+
+    A silent kubelet alone proves nothing: its containers run on, and PrimeMaster answers.
+    """
+    head, left = case.head, _until_head_is_dead(case)
+    if head is None or left is None or left > 0:
+        return None
+    witness = "PrimeMaster does not answer either" if case.submitted else "nothing of the job ran there"
+    words = (
+        f"head pod {head.name}: Kubernetes node {head.node} {_node_words(head)}, and {witness}: it is deleted by force"
+    )
+    event = Event("Warning", reasons.POD_FORCED, words, "DeletePod")
+    return PolicyDecision(
+        "the head's machine is dead: another one is made",
+        (Delete("Pod", head.name, head.uid, grace=0),),
+        events=(event,),
+    )
+
+
+def _until_head_is_dead(case: ReconcileContext) -> float | None:
+    """Return the seconds until a head counts as dead; None while its node or PrimeMaster answers, or nobody asks."""
+    head, terms, master = case.head, case.terms, case.observed.master
+    if case.ref or head is None or head.ready or head.machine not in GONE or isinstance(terms, Refused):
+        return None
+    if terms.unreachable_seconds is None or not case.submitted:
+        return None if terms.unreachable_seconds is None else 0.0
+    return None if master is None or not master.error else terms.unreachable_seconds - master.age
+
+
 def exclude(case: ReconcileContext) -> PolicyDecision | None:
     """Keep new pods away from bad nodes, and delete old pods there."""
     if case.ref or case.cluster is None or case.leaving:
@@ -84,6 +115,7 @@ def _dues(case: ReconcileContext) -> Iterator[float]:
     for pod in (*case.observed.pods, *case.observed.earlier):
         if pod.ends is not None:
             yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
+    yield _until_head_is_dead(case) or 0.0
     entries = exclusions.every(case)
     for one in entries:
         until = seconds(text(one, "until"))
@@ -113,9 +145,12 @@ def _dead(case: ReconcileContext, pod: Pod) -> bool:
 
 
 def _describe(pod: Pod) -> str:
-    node = {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
-    since = stamp(pod.ends or 0.0)
-    return f"pod {pod.name} should be gone since {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
+    since, node = stamp(pod.ends or 0.0), f"Kubernetes node {pod.node} {_node_words(pod)}"
+    return f"pod {pod.name} should be gone since {since}, and {node}: it is deleted by force"
+
+
+def _node_words(pod: Pod) -> str:
+    return {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
 
 
 def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[tuple[Action, ...]]:

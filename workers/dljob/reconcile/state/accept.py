@@ -81,6 +81,8 @@ class Terms:
     drain_seconds: float
     """The longest drain of a role's servers."""
     pending_timeout: int
+    unreachable_seconds: int | None
+    """Seconds of PrimeMaster's silence after which a head on a silent Kubernetes node is replaced; None: never."""
     queued: bool
     """Whether a queue decides when the RayCluster may run."""
 
@@ -140,7 +142,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     found = too_large(len(spec_text(made.manifest)))
     if found:
         return Refused(reasons.INVALID_SPEC, _describe_findings(found))
-    spec = made.manifest.spec
+    spec, node = made.manifest.spec, made.manifest.spec.fault_tolerance.node
     return Terms(
         hash=made.hash,
         image=spec.image or "",
@@ -154,7 +156,8 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         ),
         grace_seconds=spec.checkpoint.grace_period_seconds if spec.checkpoint else GRACE_SECONDS,
         drain_seconds=max(role.drain_s for role in made.plan.roles.values()),
-        pending_timeout=spec.fault_tolerance.node.pending_timeout_seconds,
+        pending_timeout=node.pending_timeout_seconds,
+        unreachable_seconds=None if node.action == "Ignore" else node.unreachable_seconds,
         queued=QUEUE in part(cluster, "metadata", "labels"),
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dljob.raycluster.pod_security import PodPolicy
+from dljob.raycluster.taints import TOLERATION_SECONDS
 
 Object: TypeAlias = Mapping[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -35,6 +36,8 @@ class Settings:
     """Secrets of each job's namespace that its images may be pulled with, beside its own."""
     pods: PodPolicy = field(default_factory=PodPolicy)
     """Limits on the pods of jobs."""
+    toleration_seconds: int = TOLERATION_SECONDS
+    """Seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent."""
     progress_seconds: float = 15.0
     """The shortest time in seconds between two writes of progress to the status; changes of state are written at once.
     """
@@ -68,7 +71,8 @@ class Pod:
     away: tuple[str, ...] = ()
     """The Kubernetes nodes that the pod's node affinity excludes."""
     machine: str = ""
-    """The API server's word on the Kubernetes node of a pod that should be gone and is not: Ready, NotReady or Gone;
+    """The API server's word on the Kubernetes node of a pod that should be gone and is not, or of a head that is not
+    ready for long: Ready, NotReady or Gone;
     Unknown: the operator may not read nodes; empty: not read.
     """
     trouble: str = ""

@@ -162,10 +162,22 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     if late:
         return reasons.POD_STUCK, _stuck(case, late[0])
     if not case.head_ready:
-        head = case.head
-        state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
-        return reasons.HEAD_PENDING, state
+        return reasons.HEAD_PENDING, _head_words(case)
     return reasons.WORKERS_PENDING, ready
+
+
+def _head_words(case: ReconcileContext) -> str:
+    """Return the state of a head that is not ready."""
+    head = case.head
+    if head is None:
+        ending = next((pod for pod in case.observed.pods if pod.head), None)
+        return (
+            f"head pod {ending.name} is being deleted; the next one follows" if ending else "there is no head pod yet"
+        )
+    if head.machine not in ("NotReady", "Gone"):
+        return f"head pod {head.name} is {head.phase}, not ready"
+    state = f"Kubernetes node {head.node} of head pod {head.name} does not answer the API server"
+    return f"{state}; PrimeMaster answers, and the job goes on" if case.reachable else state
 
 
 def silence(case: ReconcileContext) -> float | None:
