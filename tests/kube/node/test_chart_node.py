@@ -37,6 +37,11 @@ import importlib.util, os, shutil, sys
 import dljob_operator.main, kopf
 print(os.getuid(), [name for name in ("ray", "torch", "pip") if importlib.util.find_spec(name)], shutil.which("uv"))
 """
+USER = """
+import getpass, os, tempfile
+with open(os.path.expanduser("~/cache"), "w"), tempfile.NamedTemporaryFile():
+    print("user", getpass.getuser(), os.path.expanduser("~"))
+"""
 RUNTIME = """
 import os, ray, dljob.runtime.launcher
 print(os.getuid(), ray.__version__, os.path.expanduser("~"))
@@ -87,6 +92,17 @@ def printed(node: Cluster, image: str, program: str, uid: int, namespace: str) -
     node.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     node.kubectl("wait", f"pod/{name}", "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
     return node.kubectl("logs", name, "-n", namespace)
+
+
+def least_pod(container: str) -> dict[str, Any]:
+    """A template of pods with no right that they could do without, under a uid that no image knows."""
+    own = ("allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities")
+    pod = {name: value for name, value in RESTRICTED.items() if name not in own} | {
+        "runAsUser": 1000660000,
+        "runAsGroup": 0,
+    }
+    ray = {"name": container, "securityContext": {name: RESTRICTED[name] for name in own}}
+    return {"spec": {"securityContext": pod, "containers": [ray]}}
 
 
 def logs(node: Cluster) -> list[str]:
@@ -155,16 +171,25 @@ def test_faults_in_pods_come_to_the_decisions_of_the_simulator(
     node.kubectl("delete", "dljob", "hurt", "-n", namespace, "--wait=false")
 
 
-def test_the_smallest_job_completes_where_the_release_serves_that_namespace_alone(
-    release: Release, node: Cluster, namespace: str
-) -> None:
-    """The last one of this file: the release has no ClusterRole any more."""
+def test_the_smallest_job_completes_where_the_least_is_allowed(release: Release, node: Cluster, namespace: str) -> None:
+    """By a release that serves that namespace alone, under a uid that no image knows, with a read-only root.
+
+    The last one of this file: the release has no ClusterRole any more.
+    """
     values = ("--values", str(Path(build.__file__).with_name("values.yaml")))
     scope = {"rbac": {"scope": "Namespaced"}, "watchNamespaces": [namespace]}
     release.helm("upgrade", release.name, str(release.chart), *values, **scope)
     node.kubectl("rollout", "status", f"deployment/{release.name}", "-n", SPACE, "--timeout=60s")
     assert not release.may("list", "dljobs.dljob.io", SPACE)
-    node.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / "hello-cpu" / "dljob.yaml"))
+    node.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
+    job, code = yaml.safe_load_all((EXAMPLES / "hello-cpu" / "dljob.yaml").read_text())
+    user = {"name": "user", "entrypoint": {"command": ["python", "-c", USER]}, "resources": {"cpu": "50m"}}
+    job["spec"]["roles"].append(user)
+    job["spec"]["head"]["template"] = least_pod("ray-head")
+    job["spec"]["nodeGroups"] = [{"name": "g", "cpu": "1100m", "memory": "2Gi", "template": least_pod("ray-worker")}]
+    for each in (code, job):
+        each["metadata"]["namespace"] = namespace
+        node.apply(each)
     node.kubectl("wait", "dljob/hello", "-n", namespace, "--for=condition=Complete", "--timeout=150s", seconds=170)
     # The tails of the logs are saved, then the RayCluster goes.
     node.kubectl("wait", "raycluster", "--all", "-n", namespace, "--for=delete", "--timeout=60s")
@@ -173,5 +198,6 @@ def test_the_smallest_job_completes_where_the_release_serves_that_namespace_alon
     assert lines == [], "the chart's rights suffice"
     said = node.get("configmap", "hello-logs", "-n", namespace)["data"]
     assert "hello from rank 1 of 2" in said["worker-1.log"]
+    assert "user uid-1000660000 /dljob/user" in said["user-0.log"]
     events: list[dict[str, Any]] = node.get("events.events.k8s.io", "-n", namespace)["items"]
     assert [event["reason"] for event in events if event["regarding"]["kind"] == "DLJob"], "it may tell Events"

@@ -302,3 +302,25 @@ def test_the_operators_pull_secrets_follow_those_of_the_job(job_secrets, operato
     body = ray_cluster(effective(manifest, "example/runtime:1", "2.60.0", operators))
     for pod in (head_of(body), *(group["template"]["spec"] for group in body["spec"]["workerGroupSpecs"])):
         assert [secret["name"] for secret in pod.get("imagePullSecrets", ())] == (expected or [])
+
+
+def test_a_read_only_image_has_a_tmp_that_ray_can_write():
+    frozen = {"securityContext": {"readOnlyRootFilesystem": True}}
+    own = {"volumeMounts": [{"name": "mine", "mountPath": "/tmp"}]}
+    template = {
+        "spec": {"containers": [{"name": "ray-head", **frozen}], "initContainers": [{"name": "dljob-init", **frozen}]}
+    }
+    side = {"name": "side", "image": "side:1", **frozen, **own}
+    made = full(role("a"), head={"template": template}, rayClusterTemplate={"spec": {"headGroupSpec": {"template": {
+        "spec": {"containers": [side], "volumes": [{"name": "mine", "emptyDir": {}}]}}}}})  # fmt: skip
+    head, worker = head_of(made), made["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    ours = {"name": "dljob-tmp", "mountPath": "/tmp"}
+    mounts = {one["name"]: one["volumeMounts"] for one in (*head["containers"], *head["initContainers"])}
+    assert ours in mounts["ray-head"]
+    assert ours in mounts["dljob-init"]
+    assert mounts["side"] == own["volumeMounts"]
+    assert [volume for volume in head["volumes"] if volume["name"] == "dljob-tmp"] == [
+        {"name": "dljob-tmp", "emptyDir": {}}
+    ]
+    assert "dljob-tmp" not in {volume["name"] for volume in worker["volumes"]}
+    assert list(unknown(made)) == []

@@ -215,6 +215,29 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
     container.setdefault("volumeMounts", []).append(mount)
 
 
+def with_temporary_folder(pod: Object) -> Object:
+    """Return a pod whose containers can write /tmp, also with a read-only root file system: Ray's session is there."""
+    made, changed = dict(pod), False
+    for kind in ("initContainers", "containers"):
+        if kind in pod:
+            made[kind] = [_with_mount(container) if _lacks_tmp(container) else container for container in pod[kind]]
+            changed = changed or made[kind] != pod[kind]
+    return {**made, "volumes": [*pod.get("volumes", ()), {"name": _TMP["name"], "emptyDir": {}}]} if changed else pod
+
+
+_TMP = {"name": "dljob-tmp", "mountPath": "/tmp"}  # noqa: S108 - the mount is the point
+
+
+def _lacks_tmp(container: Object) -> bool:
+    read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem") is True
+    mounts = [mount["mountPath"].rstrip("/") for mount in container.get("volumeMounts", ())]
+    return read_only and _TMP["mountPath"] not in mounts
+
+
+def _with_mount(container: Object) -> Object:
+    return {**container, "volumeMounts": [*container.get("volumeMounts", ()), dict(_TMP)]}
+
+
 def with_parting(pod: Object, spec: DLJobSpec, drain: int = 0) -> Object:
     """Return a pod whose Ray container saves what is in memory before SIGTERM, and then ends at once.
 

@@ -11,7 +11,15 @@ from dljob.plan.model import JobPlan, MachineGroup
 from dljob.raycluster.domain_pods import with_domains
 from dljob.raycluster.images import with_image_checks
 from dljob.raycluster.overlay import Object, overlay
-from dljob.raycluster.podspec import counted_cpus, declared_resources, head_pod, with_library, with_parting, worker_pod
+from dljob.raycluster.podspec import (
+    counted_cpus,
+    declared_resources,
+    head_pod,
+    with_library,
+    with_parting,
+    with_temporary_folder,
+    worker_pod,
+)
 from dljob.raycluster.survival import ANNOTATION, keep
 from dljob.raycluster.taints import TOLERATION_SECONDS, with_patience
 from dljob.spec.cluster import ObjectRef
@@ -133,7 +141,8 @@ def _rendered(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], optio
     made = overlay(whole, spec.ray_cluster_template)
     # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
-        pod = with_parting(with_library(group["template"]["spec"]), spec, _longest_drain(spec, group))
+        pod = with_temporary_folder(with_library(group["template"]["spec"]))
+        pod = with_parting(pod, spec, _longest_drain(spec, group))
         pod = with_patience(pod, spec.fault_tolerance.node, options.toleration_seconds)
         own = groups.get(group.get("groupName", ""))
         group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod

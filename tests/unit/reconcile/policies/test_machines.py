@@ -465,13 +465,13 @@ def test_a_head_is_replaced_when_neither_kubelet_nor_primemaster_answers():
     assert deleted(it) == []
     assert it.look().requeue == 1.0
     it.silent(30).step()
-    assert deleted(it) == [f"{it.name}-head"]
+    assert deleted(it) == [f"{it.name}-head 0"]
     assert "n0 is not ready, and PrimeMaster does not answer either" in it.events[-1].message
 
 
 def test_a_head_on_a_dead_machine_on_which_nothing_ran_is_replaced_at_once():
     it = silent_kubelet(World().settle().head_ready()).settle()
-    assert deleted(it) == [f"{it.name}-head"]
+    assert deleted(it) == [f"{it.name}-head 0"]
 
 
 @pytest.mark.parametrize("machine", ["Ready", "Unknown", ""])

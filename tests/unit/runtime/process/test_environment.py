@@ -15,6 +15,7 @@ from dljob.master.state.actions import RankStart
 from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
 from dljob.plan.plan import plan
 from dljob.plan.role import RolePlan
+from dljob.raycluster import pods
 from dljob.runtime.process import environment
 from dljob.spec.model import DLJobManifest
 
@@ -233,3 +234,30 @@ def test_the_code_takes_no_place_of_the_standard_librarys_in_a_script_of_torchru
         monkeypatch.setenv("PYTHONPATH", pythonpath)
     assert environment.script_import_path(replace(role_of(), elastic=elastic), "/code") == found
     assert environment.script_import_path(role_of(), "") == ["/code", *more, "/lib", "/site"]
+
+
+def in_pod(monkeypatch: pytest.MonkeyPatch, root: Path, uid: int = 1000660000) -> str:
+    """Let this be a pod whose uid has no entry in passwd; return the home of such users."""
+    monkeypatch.setattr(pods, "ROOT", str(root))
+    monkeypatch.setattr(pods, "USER_HOME", str(root / "user"))
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    return str(root / "user")
+
+
+def test_a_user_that_the_image_does_not_know_has_a_home_and_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    home = in_pod(monkeypatch, tmp_path)
+    found = environment.of_user({"HOME": "/no/such"})
+    user = {"USER": "uid-1000660000", "LOGNAME": "uid-1000660000"}
+    assert found == {"HOME": home, "PYTHONUSERBASE": "/no/such/.local", **user}
+    assert os.access(home, os.W_OK)
+    assert environment.of_user({}) == {"HOME": home, **user}
+    kept = {"HOME": str(tmp_path), "LOGNAME": "ann"}
+    assert environment.of_user(kept) == {"USER": "ann", "LOGNAME": "ann"}
+
+
+def test_a_user_with_a_home_and_an_entry_keeps_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    in_pod(monkeypatch, tmp_path, uid=0)
+    assert environment.of_user({"HOME": str(tmp_path)}) == {}
+    # Outside of a pod it is the machine's business.
+    in_pod(monkeypatch, tmp_path / "none")
+    assert environment.of_user({"HOME": "/no/such"}) == {}

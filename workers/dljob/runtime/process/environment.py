@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from dljob.plan.devices import BY_RAY, DEVICES, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.model import GRAIN
 from dljob.plan.role import RolePlan
+from dljob.raycluster import pods
 from dljob.runtime.process.messages import HostSpec, StartOrder
 
 _MACRO = re.compile(r"\$+\{local_rank\}")
@@ -44,11 +46,36 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart, *, err
         error_file=error_file,
         inherited=os.environ,
     )
+    env = {**of_user({**os.environ, **env}), **env}
     # The role's variables count as well as the machine's: both may tell Ray to leave devices alone.
     keeping = switches(spec.role, {**os.environ, **env})
     for resource, ids in start.devices:
         env |= shown(resource, ids, keeping)
     return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+def of_user(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return HOME, USER and LOGNAME for a rank in a pod whose user lacks them; empty where they work.
+
+    Clusters run images under uids that no image knows, and with a read-only root file system.
+    """
+    if not os.access(pods.ROOT, os.W_OK):
+        return {}
+    found: dict[str, str] = {}
+    home = environ.get("HOME", "")
+    if not os.access(home, os.W_OK):
+        Path(pods.USER_HOME).mkdir(exist_ok=True)
+        found["HOME"] = pods.USER_HOME
+        # What an image has in its user's own site-packages stays importable.
+        if home and "PYTHONUSERBASE" not in environ:
+            found["PYTHONUSERBASE"] = f"{home}/.local"
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        # What getpass, and libraries that name their caches after the user, ask first.
+        name = environ.get("USER") or environ.get("LOGNAME") or f"uid-{os.getuid()}"
+        found |= {"USER": name, "LOGNAME": name}
+    return found
 
 
 _OF_HOSTS = (
