@@ -15,7 +15,7 @@ from dljob.cli.terminal import safe
 from dljob.master.state.stalls import STOOD_STILL, RootState
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
-from dljob.telemetry.remedies import FAULTS, POD, VERDICTS, CauseKind, Remedy, of_fault
+from dljob.telemetry.remedies import FAULTS, HEAD_MEMORY, POD, VERDICTS, CauseKind, Remedy, of_fault
 from dljob.telemetry.wording import counted, level_words, seconds
 
 Json = Mapping[str, Any]
@@ -266,12 +266,12 @@ def _remedy(fault: Json) -> Remedy:
     if fault.get("target") == MASTER and fault.get("level") != WAIT:
         return VERDICTS[reasons.MASTER_BUDGET]
     reason, words = _cause(fault)
-    # What ended the whole job, such as the end of its Ray, may be no failure of a rank.
-    return (
-        VERDICTS[reason]
-        if fault.get("level") == "Fail" and reason in VERDICTS
-        else of_fault(reason, words, str(fault.get("rule") or ""))
-    )
+    if reason == "HeadLost" and "OOMKilled" in words:
+        return HEAD_MEMORY
+    # What ended the whole job or attempt, such as the end of its Ray, may be no failure of a rank.
+    if reason in VERDICTS and (fault.get("level") == "Fail" or reason not in FAULTS):
+        return VERDICTS[reason]
+    return of_fault(reason, words, str(fault.get("rule") or ""))
 
 
 def _whose(fault: Json) -> str:

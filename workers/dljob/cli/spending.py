@@ -12,6 +12,7 @@ from dljob.cli.description import one_line
 from dljob.cli.output import aligned, lost_steps
 from dljob.cli.terminal import safe, unbroken
 from dljob.master.state.ledger import Account
+from dljob.spec.status import total_restarts
 from dljob.telemetry.wording import counted, seconds
 
 Json = Mapping[str, Any]
@@ -192,7 +193,7 @@ def _incidents(status: Json, job_column: Column) -> list[str]:
     faults = _rows(status.get("recentFaults"))
     if not faults:
         return []
-    total = int(sum(_number(count) or 0 for count in _object(status.get("restarts")).values()))
+    total = total_restarts(_object(status.get("restarts")))
     lost = {account: job_column.accounts[account] for account in _LOST if job_column.accounts.get(account)}
     cost = sum(lost.values())
     spent = f"; {' + '.join(lost)}: {cost / job_column.total:.1%}, {seconds(cost)} of the ranks" if lost else ""

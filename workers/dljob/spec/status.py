@@ -5,6 +5,7 @@ The API server keeps unknown fields of the status too, so that an older CRD drop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Schema: TypeAlias = dict[str, Any]
@@ -24,6 +25,12 @@ _PHASE = (
 TERMINAL = ("Succeeded", "Failed", "Stopped")
 """The phases in which a job has ended. It leaves the last two only when somebody resumes it."""
 LEVELS = ("inProcess", "process", "roleGroup", "role", "job", "node", "master", "cluster")
+
+
+def total_restarts(counts: Mapping[str, object]) -> int:
+    """Return the number of restarts: `node` counts nodes that were left, whose ranks are counted where they restart."""
+    return sum(int(count) for level, count in counts.items() if level != "node" and isinstance(count, int | float))
+
 
 COLUMNS: tuple[Schema, ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
@@ -120,7 +127,7 @@ def status_schema() -> Schema:
         attemptSpecHash=_text("Digest of the spec that the attempt runs; absent while the job is suspended."),
         rolesReady=_text('Ranks that are ready or have succeeded, of all ranks: "24/24".'),
         accelerators=_text('All devices of the machines: "16 NPU".'),
-        restartsTotal=_count("Number of restarts of all levels."),
+        restartsTotal=_count("Number of restarts of all levels but node, whose ranks count at theirs."),
         effective=_object(
             "Defaults that the operator used for fields left out of the spec.",
             image=_text("The runtime image."),
@@ -283,6 +290,7 @@ def _history() -> dict[str, Schema]:
         servedLagSeconds={"description": lag, "type": "number"},
     )
     restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
+    restarts["node"] = _count("Nodes that were left; the restarts of their ranks count at their own levels.")
     metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
     command = _object(
         "One command.",

@@ -290,10 +290,17 @@ VERDICTS: Mapping[str, Remedy] = {
     "Unschedulable": Remedy(
         CauseKind.SPEC, "free machines, add some, or ask for less; the message has what the scheduler says"
     ),
-    "HeadLost": Remedy(CauseKind.NODE, "see why the head pod was lost: kubectl describe pod"),
+    "HeadLost": Remedy(
+        CauseKind.NODE, "see why the head pod ended: kubectl logs --previous and kubectl describe pod of it"
+    ),
+    "ClusterGone": Remedy(CauseKind.STOPPED, "see who deleted the RayCluster: the API server's audit log"),
+    "SubmissionFailed": Remedy(CauseKind.UNKNOWN, "see the head: kubectl logs of its pod"),
+    "MasterLost": Remedy(CauseKind.UNKNOWN, "see how PrimeMaster and its launcher ended: dljob logs --master"),
     "ClusterRestartsExhausted": Remedy(CauseKind.NODE, "see why RayClusters were lost: kubectl get events"),
 }
 """Reason of a job's phase -> its remedy; others are told by the fault that led to them."""
+HEAD_MEMORY = Remedy(CauseKind.MEMORY, "raise head.memory or master.memory")
+"""Of a head that the kernel ended for lack of memory."""
 POD = Remedy(CauseKind.UNKNOWN, "see the pod that the message names: kubectl describe pod, kubectl logs --previous")
 """Of a reason of the kubelet's that has no remedy of its own, such as CrashLoopBackOff."""
 

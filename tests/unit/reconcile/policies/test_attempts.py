@@ -10,7 +10,7 @@ from reconcile_kit import UID, World, dljob
 
 from dljob.reconcile.policies import attempts
 from dljob.reconcile.state import names
-from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.context import ReconcileContext, stamp
 from dljob.reconcile.state.model import Delete, RayJobView, Trouble
 
 
@@ -434,3 +434,17 @@ def test_a_raycluster_that_comes_after_its_attempt_is_deleted(phase):
     assert (action.kind, action.name, action.uid) == ("RayCluster", late["metadata"]["name"], late["metadata"]["uid"])
     world.settle()
     assert late["metadata"]["name"] not in world.clusters
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_lost_attempt_is_recovered_once_a_later_one_runs_or_has_succeeded(phase: str):
+    """A short job may succeed between two reports."""
+    it = World().running().new_session().head_ready("pod-2").settle().later(60).settle()
+    assert "recoveredAt" not in it.status["lastFault"]
+    it.head_ready("pod-3").settle().master(phase).settle()
+    assert it.status["lastFault"]["recoveredAt"] == stamp(it.now)
+
+
+def test_a_node_that_was_left_and_the_restart_of_its_rank_are_one_restart():
+    it = World().running().master(restarts={"node": 1, "process": 1}).settle()
+    assert (it.status["restarts"]["node"], it.status["restartsTotal"]) == (1, 1)

@@ -142,7 +142,7 @@ def test_a_silent_master_is_waited_for_as_long_as_saving_may_take(spec: dict[str
     world.later(2 * grace + 59).settle()
     assert world.phase == "Suspending"
     world.later(1).settle()
-    assert ("SaveLogs" in world.log, world.phase) == (True, "Suspended")
+    assert ("SaveLogs" in world.log, world.phase) == (True, "Invalid" if "roles" in spec else "Suspended")
 
 
 def test_a_master_that_has_not_spoken_has_nothing_to_save():
@@ -507,3 +507,24 @@ def test_servers_have_the_time_of_their_drain_before_the_pods_are_deleted() -> N
         return outcome.requeue
 
     assert longest(drain={"timeoutSeconds": 90}) == longest() + 90
+
+
+def test_a_suspended_job_with_an_invalid_spec_says_so():
+    """Also one that was admitted while no operator ran, which the webhook let through."""
+    it = World(dljob(suspend=True, roles=[])).settle()
+    assert (it.phase, it.cond("Accepted")[0], it.cond("Suspended")[0]) == ("Invalid", "False", "True")
+    assert it.status["message"].endswith("; the job is suspended")
+    it.job["spec"]["roles"] = dljob()["spec"]["roles"]
+    assert it.settle().phase == "Suspended"
+
+
+def test_a_suspended_job_whose_spec_becomes_invalid_says_so_and_is_resumed_once_it_is_mended():
+    it = World().running()
+    roles, it.job["spec"]["suspend"] = it.job["spec"]["roles"], True
+    it.settle().master("Suspended", reason="JobSuspended").settle().later(120).settle()
+    it.job["spec"]["roles"] = []
+    assert it.settle().phase == "Invalid"
+    it.job["spec"]["suspend"] = False
+    assert it.settle().phase == "Invalid"
+    it.job["spec"]["roles"] = roles
+    assert it.settle().phase in ("Provisioning", "Pending")

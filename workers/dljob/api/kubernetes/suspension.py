@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes.jobs import changes, ended, nested, phase_of, place_of, status_of
+from dljob.api.kubernetes.jobs import changes, ended, items, nested, phase_of, place_of, status_of
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
     return made
 
 
+def _is_at_rest(job: Json) -> bool:
+    """Whether only the DLJob is left of a suspended job, whose phase is Invalid where its spec is."""
+    held = (one for one in items(status_of(job), "conditions") if one.get("type") == "Suspended")
+    return phase_of(job) == "Suspended" or any(one.get("status") == "True" for one in held)
+
+
 async def halted(kube: Kube, job: Json) -> Json:
     """Wait until only the DLJob is left, and return it.
 
@@ -60,7 +66,7 @@ async def halted(kube: Kube, job: Json) -> Json:
             if not is_suspended(last):
                 raise UsageError(f"job {place_of(job)} has been resumed meanwhile")
             # Suspended is True only when all pods are gone, however long a lost node holds one (ADR 35).
-            if phase_of(last) == "Suspended":
+            if _is_at_rest(last):
                 return last
     raise NotFoundError(f"job {place_of(job)} ended before: {phase_of(last)}")
 

@@ -14,6 +14,7 @@ from dljob.api.shown_job import JobListing, JobSummary, Overview, Row
 from dljob.raycluster.domain_pods import CLUSTER
 from dljob.raycluster.pods import TOKEN_KEY
 from dljob.reconcile.state import names
+from dljob.spec.status import total_restarts
 from dljob.telemetry.wording import unix
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def summary(job: Mapping[str, Any]) -> JobSummary:
         uid=str(meta["uid"]),
         phase="Deleting" if meta.get("deletionTimestamp") else phase_of(job),
         ready=str(status.get("rolesReady") or f"0/{sum(role_sizes(job).values())}"),
-        restarts=int(total) if total is not None else sum(int(v) for v in nested(status, "restarts").values()),
+        restarts=int(total) if total is not None else total_restarts(nested(status, "restarts")),
         # Without its time: a row appears at a change of the DLJob, not while a step stands still.
         progress={"step": nested(status, "progress").get("step")},
         started=str(meta.get("creationTimestamp") or "-"),

@@ -15,7 +15,7 @@ from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
 from dljob.errors import NotFoundError, UnreachableError
 from dljob.linux.plain_files import read_json
-from dljob.spec.status import TERMINAL
+from dljob.spec.status import TERMINAL, total_restarts
 from dljob.telemetry.wording import moment, seconds
 
 ENDED = (*TERMINAL, "Lost")
@@ -39,7 +39,7 @@ def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
         uid=record.uid,
         phase=status.get("phase", "Pending"),
         ready=f"{sum(r['ready'] + r['succeeded'] for r in roles)}/{sum(r['desired'] for r in roles)}",
-        restarts=sum(status.get("restarts", {}).values()),
+        restarts=total_restarts(status.get("restarts", {})),
         progress=progress,
         started=moment(record.started),
         data={**status, **known},

@@ -25,7 +25,7 @@ def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Param
     _refuse_here("suspend", job, where)
     with where.job("suspend", job) as found:
         before, status = found.suspend(wait=wait)
-        gone = status["phase"] == "Suspended"
+        gone = status["phase"] in ("Suspended", "Invalid")
         said = "is suspended" if gone else "is being suspended already" if before else "is being suspended"
         output.say(f"job {found.place} {said}; it goes on with dljob resume {found.name}{found.flags}")
 

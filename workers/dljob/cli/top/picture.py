@@ -14,6 +14,7 @@ from dljob.api.views import items, nested
 from dljob.cli.description import STILL, one_line, rank_phase, stall_lines
 from dljob.cli.output import age, saved, span, standing
 from dljob.cli.terminal import safe
+from dljob.spec.status import total_restarts
 
 Json = Mapping[str, Any]
 
@@ -148,7 +149,7 @@ def of_job(job: Overview, now: float) -> TopTable:
     parts = [] if progress.get("step") is None else [f"step {progress['step']}{stands}{saved(progress)}"]
     goodput = progress.get("goodputPermille")
     parts += [] if goodput is None else [f"goodput {goodput / 10:.1f}%"]
-    parts.append(f"restarts {sum(int(count) for count in nested(status, 'restarts').values())}")
+    parts.append(f"restarts {total_restarts(nested(status, 'restarts'))}")
     head = [plain(f"{job.title}: {job.shown_phase}"), "  ".join(parts)]
     if stalls := stall_lines(status):
         head[1:1] = [plain(line) for line in stalls]

@@ -14,6 +14,7 @@ from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import field, number, part
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.snapshot import LEVELS, MAX_CARRY
+from dljob.spec.status import total_restarts
 
 
 def state_to_keep(case: ReconcileContext) -> Object:
@@ -58,4 +59,4 @@ def restarts(case: ReconcileContext, told: Object) -> dict[str, int]:
 
 def written(counts: dict[str, int]) -> dict[str, Any]:
     """Return the status fields with these counts."""
-    return {"restarts": counts, "restartsTotal": sum(counts.values())}
+    return {"restarts": counts, "restartsTotal": total_restarts(counts)}

@@ -16,6 +16,7 @@ from dljob.reconcile.state.fields import bounded, is_whole, items, number, part,
 from dljob.reconcile.state.model import Object
 from dljob.spec.chosen_resources import ResourceUse
 from dljob.spec.status import LEVELS as ALL_LEVELS
+from dljob.spec.status import total_restarts
 
 Pieces: TypeAlias = dict[str, Any]
 
@@ -230,7 +231,7 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         "roles": roles,
         "rolesReady": ready_text(roles),
         "restarts": restarts,
-        "restartsTotal": sum(restarts.values()),
+        "restartsTotal": total_restarts(restarts),
         "recentFaults": faults,
         "progress": _progress(part(snapshot, "progress"), at),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from dljob.reconcile.policies import suspending
 from dljob.reconcile.state import reasons
+from dljob.reconcile.state.accept import Refused
 from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import text
 from dljob.reconcile.state.steps import Change, Ending, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
@@ -50,6 +51,8 @@ def place(case: ReconcileContext, change: Change | None) -> PhaseReason:
             return PhaseReason(OF_ENDING[change.condition], change.reason, change.message)
         case NewAttempt(reason=reasons.SUSPENDING):
             return PhaseReason("Suspending", change.reason, change.message)
+        case Halt(reason=reasons.JOB_SUSPENDED) if case.invalid is not None:
+            return _invalid(case, case.invalid)
         case Halt():
             return PhaseReason(OF_HALT[change.reason], change.reason, change.message)
         case NewAttempt():
@@ -69,10 +72,11 @@ def _standing(case: ReconcileContext) -> PhaseReason:
     if case.stopping is not None:
         _, ordered = case.stopping
         return PhaseReason("Stopping", ordered.reason, ordered.message)
+    # What keeps a suspended job from being resumed is said before somebody tries.
+    if case.invalid is not None and case.halt != reasons.SUSPENDING:
+        return _invalid(case, case.invalid)
     if case.halt:
         return PhaseReason(OF_HALT[case.halt], case.halt, suspending.describe_suspension(case))
-    if case.invalid is not None:
-        return PhaseReason("Invalid", case.invalid.reason, f"{case.invalid.message}{_waiting_attempt(case)}")
     if case.snapshot:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
         # PrimeMaster sees only that nodes are missing; the pods tell why.
@@ -88,6 +92,11 @@ def _standing(case: ReconcileContext) -> PhaseReason:
     if case.attempt > 1 and (_ran(case) or case.cluster is None):
         return _as_it_was(case)
     return _before(case)
+
+
+def _invalid(case: ReconcileContext, refusal: Refused) -> PhaseReason:
+    suspended = "" if case.should_run else "; the job is suspended"
+    return PhaseReason("Invalid", refusal.reason, f"{refusal.message}{suspended}{_waiting_attempt(case)}")
 
 
 def _waiting_attempt(case: ReconcileContext) -> str:

@@ -19,6 +19,7 @@ from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.snapshot import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
 from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt, Noted, ResourceChoice, SubmitOrder
 from dljob.reconcile.status import conditions, phases
+from dljob.spec.status import total_restarts
 
 KEPT_FIELDS = (
     *("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried"),
@@ -128,7 +129,7 @@ def _beginning(case: ReconcileContext) -> dict[str, Any]:
         found["effective"] = part(case.old, "effective") or usual
     if not case.has_reported:
         found |= _roles_without_ranks(case.terms)
-        found["restartsTotal"] = sum(handover.restarts(case, {}).values())
+        found["restartsTotal"] = total_restarts(handover.restarts(case, {}))
     return found
 
 
@@ -203,7 +204,8 @@ def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]
 
 def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
     """Return PrimeMaster's faults and the earlier attempts' faults, which are recovered once the job runs again."""
-    back = case.snapshot.get("phase") == "Running"
+    # A job may end well between two reports.
+    back = case.snapshot.get("phase") in ("Running", "Succeeded")
     before = [
         fault if "recoveredAt" in fault or not back else {**fault, "recoveredAt": stamp(case.now)}
         for fault in items(case.old, "recentFaults")
