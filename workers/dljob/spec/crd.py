@@ -104,7 +104,8 @@ def _root() -> Schema:
         **words,
         "metadata": {"type": "object"},
         "spec": root["properties"]["spec"],
-        "status": status_schema(),
+        # kstatus takes an object without a status for one that is as it should be; no generation is 0.
+        "status": {**status_schema(), "default": {"observedGeneration": 0}},
     }
     root["required"] = ["spec"]
     return root

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from reconcile_kit import NOW, World, dljob
 
 from dljob.reconcile.state import names
-from dljob.reconcile.state.model import Command
+from dljob.reconcile.state.model import Command, Pod, Trouble
 
 STOP = {names.STOP: "2027-01-15T08:02:00.123456Z"}
 
@@ -331,3 +334,56 @@ def test_a_stopped_job_is_deleted_in_time():
     world = intended(annotated(World(dljob(ttlSecondsAfterFinished=60)).running()), "StoppedByUser")
     world.master("Stopped", reason="StoppedByUser").settle().later(61).settle()
     assert world.job is None
+
+
+def held_up(reason: str, words: str, **spec: Any) -> World:
+    """A job whose head pod cannot start, in somebody else's words."""
+    world = World(dljob(**spec)).settle()
+    head = Pod(f"{world.name}-head", "head", True, "headgroup", "Pending", False)
+    world.pods[world.name] = [replace(head, trouble=f"{reason}: {words}", trouble_reason=reason)]
+    return world.settle()
+
+
+TROUBLES = [
+    ("ImagePullBackOff", "no such tag"),
+    ("Unschedulable", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector"),
+    ("CrashLoopBackOff", "container ray-head ended 7 times, the last time with exit code 1"),
+    ("StartupProbeFailed", "its startup probe failed, so the kubelet ended it"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), TROUBLES)
+def test_a_job_without_a_deadline_that_cannot_start_without_help_fails_after_the_operators(reason: str, words: str):
+    world = held_up(reason, words).later(3599).settle()
+    assert world.phase == "Provisioning"
+    assert world.look().requeue == 1.0
+    world.later(1).settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
+    assert words in world.message("Failed")
+
+
+def test_a_refused_raycluster_fails_after_the_operators_deadline():
+    world = World(troubles=(Trouble("CreateRayCluster", 403, "exceeded quota: gpus", 1),))
+    for seconds, phase in ((0, "Pending"), (3599, "Pending"), (1, "Failed")):
+        world.later(seconds).step()
+        assert world.phase == phase
+        world.clusters.clear()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "limit", "spec"),
+    [
+        ("Unschedulable", "0/4 nodes are available: 4 Insufficient nvidia.com/gpu", 3600, {}),
+        (*TROUBLES[0], 0, {}),
+        (*TROUBLES[0], 3600, {"preRunningDeadlineSeconds": 100_000}),
+    ],
+    ids=["machines in use", "no default", "a deadline of its own"],
+)
+def test_other_jobs_wait(reason: str, words: str, limit: int, spec: dict[str, Any]):
+    world = held_up(reason, words, **spec)
+    world.settings = replace(world.settings, pre_running_deadline=limit)
+    assert world.later(99_000).settle().phase == "Provisioning"
+
+
+def test_pods_that_are_merely_late_are_waited_for():
+    assert World().settle().later(99_000).settle().phase == "Provisioning"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reconcile_kit import World, snapshot
+from reconcile_kit import World, dljob, snapshot
 
 from dljob.reconcile.state import reasons
 from dljob.reconcile.state.model import Pod, Trouble
@@ -22,6 +22,7 @@ def test_the_first_status_has_all_conditions():
     world = World()
     world.step()
     assert [one["type"] for one in world.status["conditions"]] == [
+        *("Ready", "Reconciling", "Stalled"),
         *("Accepted", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
     ]
     for one in world.status["conditions"]:
@@ -75,23 +76,23 @@ def test_a_job_that_stands_still_says_so_until_it_goes_on():
     world = World().running()
     stall = {"name": "r/0@4", "words": "t/0 has waited since T for r/0", "since": "T", "hung": False}
     world.master("Running", stalls=[stall]).settle()
-    assert world.cond("Stalled") == ("True", "StallFound")
-    assert world.message("Stalled") == "t/0 has waited since T for r/0"
+    assert world.cond("RanksStalled") == ("True", "StallFound")
+    assert world.message("RanksStalled") == "t/0 has waited since T for r/0"
     assert "Hung" not in [one["type"] for one in world.status["conditions"]]
     world.master("Running", stalls=[{**stall, "hung": True}]).settle()
     assert world.cond("Hung") == ("True", "HangFound")
     world.master("Running").settle()
-    assert world.cond("Stalled") == world.cond("Hung") == ("False", "Steady")
+    assert world.cond("RanksStalled") == world.cond("Hung") == ("False", "Steady")
 
 
 def test_a_suspended_job_and_a_new_attempt_do_not_stand_still():
     world = World().running().master("Running", stalls=[{"name": "x", "words": "t/0 waits"}]).settle()
     world.new_session().head_ready("pod-2")
     world.step()
-    assert world.cond("Stalled")[0] == "False"
+    assert world.cond("RanksStalled")[0] == "False"
     world = World().running().master("Running", stalls=[{"name": "x", "words": "t/0 waits"}]).settle()
     world.edit(suspend=True).settle().master("Suspended").settle()
-    assert world.cond("Stalled")[0] == "False"
+    assert world.cond("RanksStalled")[0] == "False"
 
 
 def test_recovering_without_a_known_fault_has_a_reason_of_its_own():
@@ -215,3 +216,21 @@ def test_the_dashboard_is_reached_by_the_service_of_the_head():
     service = f"{world.name}-head-svc"
     assert world.status["rayCluster"]["dashboardURL"] == f"http://{service}.team.svc:8265"
     assert world.message("ClusterReady").endswith(f"Ray's dashboard: kubectl port-forward svc/{service} 8265 -n team")
+
+
+@pytest.mark.parametrize(
+    ("world", "true"),
+    [
+        (World().settle(), "Reconciling"),
+        (World().running(), "Ready"),
+        (World().running().master("Recovering").settle(), "Reconciling"),
+        (World().running().master("Succeeded").settle(), "Ready"),
+        (World().running().master("Failed", reason="UserErrorRepeats").settle(), "Stalled"),
+        (World(dljob(suspend=True)).settle(), "Ready"),
+        (World(dljob(roles=[])).settle(), "Stalled"),
+    ],
+)
+def test_one_condition_of_kstatus_is_true_and_has_the_reason_of_the_phase(world: World, true: str):
+    kinds = {kind: world.cond(kind) for kind in ("Ready", "Reconciling", "Stalled")}
+    assert kinds == {kind: ("True" if kind == true else "False", world.status["reason"]) for kind in kinds}
+    assert not [event for event in world.events if event.action in kinds], "the others tell it already"

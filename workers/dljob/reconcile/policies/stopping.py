@@ -79,10 +79,30 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
     if active is not None:
         message = f"activeDeadlineSeconds of {active} passed since {text(case.old, 'startTime')}"
         yield start + active, Intent(reasons.DEADLINE_EXCEEDED, message)
+    if before is None and (default := _default_deadline(case)):
+        yield default
     if before is not None and _never_ran(case):
         why = text(case.old, "message") or text(case.old, "reason")
         message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
         yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _default_deadline(case: ReconcileContext) -> tuple[float, Intent] | None:
+    """Return when a job without preRunningDeadlineSeconds fails, whose pods cannot start without help; else None.
+
+    What may end by itself is waited for: room on machines that others use, a queue, KubeRay's return.
+    """
+    limit, held = case.settings.pre_running_deadline, case.conditions.get("ClusterReady")
+    if not limit or case.has_reported or held is None or held.status == "True" or not _needs_help(held):
+        return None
+    message = f"not running {limit} s after its RayCluster was due, the operator's default: {held.message}"
+    return case.since("ClusterReady") + limit, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _needs_help(held: ConditionState) -> bool:
+    """Whether ClusterReady names a trouble of the kubelet's, scheduler's, KubeRay's or API server's that lasts."""
+    foreign = held.reason not in reasons.ALL or held.reason in reasons.OF_CREATION
+    return foreign and "Insufficient" not in held.message
 
 
 def _fits_never(case: ReconcileContext) -> tuple[float, Intent]:

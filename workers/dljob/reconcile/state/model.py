@@ -38,6 +38,8 @@ class Settings:
     """Limits on the pods of jobs."""
     toleration_seconds: int = TOLERATION_SECONDS
     """Seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent."""
+    pre_running_deadline: int = 3600
+    """Seconds after which a job fails whose pods cannot start without help, and that has no deadline; 0: never."""
     progress_seconds: float = 15.0
     """The shortest time in seconds between two writes of progress to the status; changes of state are written at once.
     """

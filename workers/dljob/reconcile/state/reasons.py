@@ -107,6 +107,8 @@ LOGS_LOST = "LogsLost"  # the tails of the logs could not be fetched in time; th
 PROVISIONING = "Provisioning"  # the pods are being made
 STARTING = "Starting"  # PrimeMaster is being started
 
+OF_CREATION = (CREATION_REFUSED, NAME_TAKEN, LIVENESS_FAILED, STARTUP_FAILED)
+"""Reasons of ours for which a RayCluster or its pods do not come, until somebody helps."""
 FAILED_PROBES = {"liveness": LIVENESS_FAILED, "startup": STARTUP_FAILED}
 """The kubelet's name of a probe whose failure ends a container -> the reason."""
 

@@ -1,9 +1,10 @@
 """The conditions, which are what programs wait for: each has a reason, a message, and the time of its last change.
 
-In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Stalled,
-Hung, Suspended, Complete, Failed, Stopped. The last three are terminal: at the end exactly one of them is True. Until
-then Stopped=False says that somebody ordered the job to stop, Failed=False that a deadline passed; the reason and the
-message say which.
+In this order: Ready, Reconciling, Stalled, Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady,
+RolesReady, Recovering, RanksStalled, Hung, Suspended, Complete, Failed, Stopped. The first three are those of kstatus,
+by which Flux, kpt and others know whether an object is as its spec wants it; they follow from the phase. The last three
+are terminal: at the end exactly one of them is True. Until then Stopped=False says that somebody ordered the job to
+stop, Failed=False that a deadline passed; the reason and the message say which.
 """
 
 from __future__ import annotations
@@ -21,25 +22,45 @@ from dljob.reconcile.state.hints import advised
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.steps import ENDINGS, Change, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
 from dljob.reconcile.status import cluster
+from dljob.reconcile.status.phases import PhaseReason
 from dljob.telemetry.reasons import HANG_FOUND, PLACEMENT_PENDING, STALL_FOUND
 
 TRIES = 3
 """Number of refused submissions that is normal: the head's dashboard comes up a moment after its pod is ready."""
+AT_REST = ("Running", "Succeeded", "Suspended", "Stopped")
+"""Phases in which a job is as its spec, or somebody's order, wants it."""
+FOR_A_USER = ("Failed", "Invalid")
+"""Phases that a job does not leave by itself."""
 ORDER = (
+    *("Ready", "Reconciling", "Stalled"),
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
-    *("Recovering", "Stalled", "Hung", "Suspended", *ENDINGS),
+    *("Recovering", "RanksStalled", "Hung", "Suspended", *ENDINGS),
 )
 
 
-def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, Any]]:
-    """Return the conditions after a change: a condition that this pass says nothing about keeps its state."""
+def conditions(case: ReconcileContext, change: Change | None, place: PhaseReason | None) -> list[dict[str, Any]]:
+    """Return the conditions after a change: a condition that this pass says nothing about keeps its state.
+
+    `place` is the phase after the change; None: the job has ended before, and keeps it.
+    """
     # The others stay as they are: an operator that has just started has no report of PrimeMaster yet.
-    said = {one.type: one for one in _stated(case, change)}
+    said = {one.type: one for one in (*_stated(case, change), *(_of_kstatus(place) if place else ()))}
     kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
     return [
         _written(case, said[kind], kept.get(kind)) if kind in said else _as_dict(kind, kept[kind])
         for kind in ORDER
         if kind in said or kind in kept
+    ]
+
+
+def _of_kstatus(place: PhaseReason) -> list[Said]:
+    """Return whether the job is as it should be, is on the way there by itself, or needs somebody."""
+    kinds = {"Ready": place.phase in AT_REST, "Stalled": place.phase in FOR_A_USER}
+    kinds["Reconciling"] = not any(kinds.values())
+    reason = place.reason or place.phase
+    return [
+        Said(kind, "True" if holds else "False", reason, place.message if holds or kind == "Ready" else "")
+        for kind, holds in kinds.items()
     ]
 
 
@@ -97,7 +118,7 @@ def _ended(case: ReconcileContext, verdict: JobEnd) -> list[Said]:
         "MasterReady",
         "PlacementReady",
         "RolesReady",
-        *(kind for kind in ("Recovering", "Stalled", "Hung") if kind in case.conditions),
+        *(kind for kind in ("Recovering", "RanksStalled", "Hung") if kind in case.conditions),
     )
     gone = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
     return [*_first(case), *gone, Said(verdict.condition, "True", verdict.reason, verdict.message)]
@@ -146,7 +167,7 @@ def _at_rest(case: ReconcileContext) -> list[Said]:
 
 def _go_on(case: ReconcileContext, reason: str, message: str) -> list[Said]:
     """Return that no rank stands still any more, for a job in which one did."""
-    return [Said(kind, "False", reason, message) for kind in ("Stalled", "Hung") if kind in case.conditions]
+    return [Said(kind, "False", reason, message) for kind in ("RanksStalled", "Hung") if kind in case.conditions]
 
 
 def _not_recovering(case: ReconcileContext) -> list[Said]:
@@ -287,7 +308,7 @@ def _standing_still(case: ReconcileContext, snapshot: Object) -> list[Said]:
     stalls = items(snapshot, "stalls")
     found: list[Said] = []
     for kind, reason, rows in (
-        ("Stalled", STALL_FOUND, stalls),
+        ("RanksStalled", STALL_FOUND, stalls),
         ("Hung", HANG_FOUND, [stall for stall in stalls if stall.get("hung")]),
     ):
         if rows:

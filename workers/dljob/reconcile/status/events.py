@@ -13,6 +13,8 @@ QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB
 """Reasons of conditions that need no Event."""
 PASSED_ON = ("ClusterReady", "PlacementReady")
 """Conditions whose reason may come from the kubelet, the scheduler, KubeRay or PrimeMaster."""
+SAID_BY_OTHERS = ("Ready", "Reconciling", "Stalled")
+"""Conditions for tools, whose reasons are those of others."""
 FATAL = "Fail"
 """The level of a fault that ends the job."""
 ORDERED = "Requested"
@@ -118,6 +120,8 @@ def _conditions(old: Object, new: Object) -> Iterator[Event]:
     for one in items(new, "conditions"):
         was = part(before, one["type"])
         if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
+            continue
+        if one["type"] in SAID_BY_OTHERS:
             continue
         if one["reason"] == reasons.JOB_SUSPENDED and one["type"] != "Suspended":
             continue  # it says so itself

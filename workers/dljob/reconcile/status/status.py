@@ -54,7 +54,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         "reason": place.reason,
         "message": bounded(place.message),
         "attempt": case.attempt,
-        "conditions": conditions.conditions(case, change),
+        "conditions": conditions.conditions(case, change, place),
     }
     # Later lines override earlier ones: remembered fields, then observed ones, then the change of this pass.
     made |= {key: case.old[key] for key in (*KEPT_FIELDS, *OF_ATTEMPT) if key in case.old}
@@ -104,7 +104,7 @@ def _finished(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     made = {
         **case.old,
         "observedGeneration": case.generation,
-        "conditions": conditions.conditions(case, None),
+        "conditions": conditions.conditions(case, None, None),
         **services.written(case),
         **_changed(case, change),
     }
