@@ -101,10 +101,10 @@ def _pod_flags(parser: argparse.ArgumentParser) -> None:
     add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=what)
     what = "Secret in each job's namespace to pull its images with, beside the job's own (repeatable)"
     add("--image-pull-secret", action="append", default=[], metavar="NAME", help=what)
-    what = "seconds after which a job without a deadline fails whose pods cannot start, 0 for never (%(default)s)"
-    add("--pre-running-deadline", type=int, default=3600, metavar="SECONDS", help=what)
-    what = "seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent (%(default)s)"
-    add("--unreachable-toleration", type=_count, default=TOLERATION_SECONDS, metavar="SECONDS", help=what)
+    words = "seconds after which a job without a deadline fails whose pods cannot start, 0 for never (%(default)s)"
+    add("--pre-running-deadline", type=int, default=3600, metavar="SECONDS", help=words)
+    words = "seconds that pods of jobs stay on a Kubernetes node whose kubelet is silent (%(default)s)"
+    add("--unreachable-toleration", type=_count, default=TOLERATION_SECONDS, metavar="SECONDS", help=words)
     what = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
     add("--pod-service-account", action="append", default=[], metavar="NAME", help=what)
 

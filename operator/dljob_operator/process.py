@@ -14,6 +14,7 @@ from typing import Any, Literal
 from prometheus_client import start_http_server
 
 from dljob.kube.api import Kube, NotThereError
+from dljob.kube.connection import own_account_reference
 from dljob.kube.resources import CONFIG_MAPS
 from dljob.reconcile.leadership.lease import Candidate
 from dljob.reconcile.leadership.releases import Installation
@@ -117,7 +118,10 @@ class OperatorProcess:
             version, serves, key = app.options.settings.version, app.options.namespaces, app.options.key.id
             release = Installation(where, elect.name, version=version, serves=serves, key=key)
             self._others = Releases(own, release, elect.pace, app.metrics.other_release, clock=lease.clock)
-            candidate = Candidate(lease.own_identity(), elect.name, where, elect.pace, notes=release.notes())
+            owner = own_account_reference(where)
+            candidate = Candidate(
+                lease.own_identity(), elect.name, where, elect.pace, notes=release.notes(), owner=owner
+            )
             self._election = Election(own, candidate, others=self._others)
             # The fence is in the transports, so that no caller can forget it.
             kube.transport.fence = self._heads.fence = self._election.fence

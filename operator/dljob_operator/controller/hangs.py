@@ -131,9 +131,9 @@ async def _read_events(kube: Kube, namespace: str, uid: str, hang: Hang, ended_s
 def _failed_probe(events: Sequence[Object], since: float) -> tuple[str, str]:
     """Return (reason, message) for the probe by which the kubelet ended the container that had started at `since`."""
     for event in events:
-        found = _FAILED_PROBE.search(text(event, "message"))
-        if found and text(event, "reason") == "Killing" and (seconds(max(_times(event))) or 0.0) >= since:
-            return FAILED_PROBES[found[1]], f"its {found[1]} probe failed, so the kubelet ended it"
+        match = _FAILED_PROBE.search(text(event, "message"))
+        if match and text(event, "reason") == "Killing" and (seconds(max(_times(event))) or 0.0) >= since:
+            return FAILED_PROBES[match[1]], f"its {match[1]} probe failed, so the kubelet ended it"
     return "", ""
 
 
@@ -159,5 +159,5 @@ def _times(event: Object) -> Iterator[str]:
 def _troubled(pod: Pod, hang: Hang | None) -> Pod:
     if hang is None or not hang.reason:
         return pod
-    said = f"; {pod.trouble}" if pod.trouble else ""
-    return replace(pod, trouble=f"{hang.reason}: {hang.words}{said}", trouble_reason=hang.reason)
+    end_words = f"; {pod.trouble}" if pod.trouble else ""
+    return replace(pod, trouble=f"{hang.reason}: {hang.words}{end_words}", trouble_reason=hang.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,23 @@ async def test_inside_a_pod_the_service_account_is_used(tmp_path: Path, monkeypa
     assert connection.own_account(tmp_path / "nowhere") == ""
     (tmp_path / "token").write_text("opaque")
     assert connection.own_account(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("claims", "found"),
+    [
+        ({"namespace": "ops", "serviceaccount": {"name": "dljob", "uid": "u1"}}, {"name": "dljob", "uid": "u1"}),
+        ({"namespace": "other", "serviceaccount": {"name": "dljob", "uid": "u1"}}, {}),
+        ({"namespace": "ops", "serviceaccount": {"name": "dljob"}}, {}),
+        ({}, {}),
+    ],
+    ids=["own", "another namespace", "an old token", "no claims"],
+)
+def test_the_account_of_a_token_owns_what_is_in_its_namespace(claims: Any, found: Any, tmp_path: Path) -> None:
+    payload = base64.urlsafe_b64encode(json.dumps({"kubernetes.io": claims}).encode()).decode().rstrip("=")
+    (tmp_path / "token").write_text(f"head.{payload}.sign")
+    owner = {"apiVersion": "v1", "kind": "ServiceAccount", **found} if found else {}
+    assert connection.own_account_reference("ops", tmp_path) == owner
 
 
 async def test_without_a_kubeconfig_outside_a_pod_connecting_is_refused(

@@ -96,14 +96,28 @@ class _Loader(Protocol):
 
 def own_account(folder: Path = ACCOUNT) -> str:
     """Return `namespace/name` of this pod's service account from its token; empty outside of pods."""
+    subject = str(_own_claims(folder).get("sub", ""))
+    return subject.removeprefix("system:serviceaccount:").replace(":", "/")
+
+
+def own_account_reference(namespace: str, folder: Path = ACCOUNT) -> dict[str, str]:
+    """Return this pod's service account as the owner of an object of its namespace; empty elsewhere."""
+    claims = _own_claims(folder).get("kubernetes.io") or {}
+    account = claims.get("serviceaccount") or {}
+    if claims.get("namespace") != namespace or not {"name", "uid"} <= account.keys():
+        return {}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "name": account["name"], "uid": account["uid"]}
+
+
+def _own_claims(folder: Path) -> dict[str, Any]:
+    """Return what the token of this pod's service account says; empty outside of pods."""
     try:
-        # The payload of a JWT, read without a check of its signature: it only tells our own name.
+        # The payload of a JWT, read without a check of its signature: it only tells who we are.
         claims = (folder / "token").read_text().split(".")[1]
         # Base64 in a JWT comes without its padding, which the decoder demands.
-        subject: str = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
+        return json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     except (OSError, ValueError, LookupError):
-        return ""
-    return subject.removeprefix("system:serviceaccount:").replace(":", "/")
+        return {}
 
 
 def _own_namespace() -> str:

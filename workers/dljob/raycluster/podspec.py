@@ -217,12 +217,12 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
 
 def with_temporary_folder(pod: Object) -> Object:
     """Return a pod whose containers can write /tmp, also with a read-only root file system: Ray's session is there."""
-    made, changed = dict(pod), False
+    result, changed = dict(pod), False
     for kind in ("initContainers", "containers"):
         if kind in pod:
-            made[kind] = [_with_mount(container) if _lacks_tmp(container) else container for container in pod[kind]]
-            changed = changed or made[kind] != pod[kind]
-    return {**made, "volumes": [*pod.get("volumes", ()), {"name": _TMP["name"], "emptyDir": {}}]} if changed else pod
+            result[kind] = [_with_mount(container) if _lacks_tmp(container) else container for container in pod[kind]]
+            changed = changed or result[kind] != pod[kind]
+    return {**result, "volumes": [*pod.get("volumes", ()), {"name": _TMP["name"], "emptyDir": {}}]} if changed else pod
 
 
 _TMP = {"name": "dljob-tmp", "mountPath": "/tmp"}  # noqa: S108 - the mount is the point

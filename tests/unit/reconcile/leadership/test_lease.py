@@ -40,6 +40,14 @@ def test_a_lease_that_is_not_there_is_made() -> None:
     }
 
 
+def test_a_lease_goes_with_the_operators_account() -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "dljob", "uid": "u"}
+    owned = Candidate("a", "dljob", "sys", owner=account)
+    for step in (owned.next(0.0, WALL), owned.wrote(lease("a"), sent=0.0).next(2.0, WALL)):
+        assert step.write is not None
+        assert step.write["metadata"]["ownerReferences"] == [account]
+
+
 def test_a_holder_acts_for_two_thirds_of_the_lease_after_its_last_renewal() -> None:
     held = candidate(duration=9).wrote(lease("a"), sent=100.0)
     assert held.leads(105.9)

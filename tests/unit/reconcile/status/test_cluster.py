@@ -32,8 +32,8 @@ def test_a_kuberay_that_cannot_serve_is_told_with_the_reason(kuberay: str, reaso
 
 def test_the_notes_of_the_chart_name_the_condition_that_tells_of_a_missing_kuberay():
     world = World(kuberay="missing").settle()
-    (said,) = [one["type"] for one in world.status["conditions"] if one["reason"] == "KubeRayMissing"]
-    assert f"(condition {said})" in NOTES.read_text(encoding="utf-8")
+    assert world.cond("ClusterReady") == ("False", "KubeRayMissing")
+    assert "(condition ClusterReady)" in NOTES.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

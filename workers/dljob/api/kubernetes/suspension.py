@@ -49,8 +49,8 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
 
 def _is_at_rest(job: Json) -> bool:
     """Whether only the DLJob is left of a suspended job, whose phase is Invalid where its spec is."""
-    held = (one for one in items(status_of(job), "conditions") if one.get("type") == "Suspended")
-    return phase_of(job) == "Suspended" or any(one.get("status") == "True" for one in held)
+    states = (state for state in items(status_of(job), "conditions") if state.get("type") == "Suspended")
+    return phase_of(job) == "Suspended" or any(state.get("status") == "True" for state in states)
 
 
 async def halted(kube: Kube, job: Json) -> Json:

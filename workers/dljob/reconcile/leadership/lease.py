@@ -68,6 +68,8 @@ class Candidate:
     """When the last accepted write was sent; minus infinity while somebody else holds the Lease."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Annotations about the release; empty: none, and other releases are not considered."""
+    owner: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The operator's service account: Kubernetes deletes the Lease with it. Empty: nobody does."""
 
     @property
     def holder(self) -> str:
@@ -148,6 +150,8 @@ class Candidate:
             told = part(self.lease, "metadata", "annotations")
             claims = {key: told[key] for key in (ACTS, STANDS_BY) if key in told}
             meta |= {"labels": dict(LABELS), "annotations": {**self.notes, **claims}}
+        if self.owner:
+            meta["ownerReferences"] = [dict(self.owner)]
         if self.lease is not None:
             meta["resourceVersion"] = text(self.lease, "metadata", "resourceVersion")
         return {

@@ -55,8 +55,8 @@ def replace_head(case: ReconcileContext) -> PolicyDecision | None:
 
     A silent kubelet alone proves nothing: its containers run on, and PrimeMaster answers.
     """
-    head, left = case.head, _until_head_is_dead(case)
-    if head is None or left is None or left > 0:
+    head, seconds_left = case.head, _until_head_is_dead(case)
+    if head is None or seconds_left is None or seconds_left > 0:
         return None
     witness = "PrimeMaster does not answer either" if case.submitted else "nothing of the job ran there"
     words = (

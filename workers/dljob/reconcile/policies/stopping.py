@@ -92,17 +92,17 @@ def _default_deadline(case: ReconcileContext) -> tuple[float, Intent] | None:
 
     What may end by itself is waited for: room on machines that others use, a queue, KubeRay's return.
     """
-    limit, held = case.settings.pre_running_deadline, case.conditions.get("ClusterReady")
-    if not limit or case.has_reported or held is None or held.status == "True" or not _needs_help(held):
+    limit, cluster_ready = case.settings.pre_running_deadline, case.conditions.get("ClusterReady")
+    if not limit or case.has_reported or cluster_ready is None or not _needs_help(cluster_ready):
         return None
-    message = f"not running {limit} s after its RayCluster was due, the operator's default: {held.message}"
+    message = f"not running {limit} s after its RayCluster was due, the operator's default: {cluster_ready.message}"
     return case.since("ClusterReady") + limit, Intent(reasons.PRE_RUNNING_DEADLINE, message)
 
 
-def _needs_help(held: ConditionState) -> bool:
+def _needs_help(cluster_ready: ConditionState) -> bool:
     """Whether ClusterReady names a trouble of the kubelet's, scheduler's, KubeRay's or API server's that lasts."""
-    foreign = held.reason not in reasons.ALL or held.reason in reasons.OF_CREATION
-    return foreign and "Insufficient" not in held.message
+    foreign = cluster_ready.reason not in reasons.ALL or cluster_ready.reason in reasons.OF_CREATION
+    return foreign and "Insufficient" not in cluster_ready.message
 
 
 def _fits_never(case: ReconcileContext) -> tuple[float, Intent]:
@@ -110,8 +110,8 @@ def _fits_never(case: ReconcileContext) -> tuple[float, Intent]:
 
     The last worker may be ready a moment before PrimeMaster sees its node.
     """
-    held = case.conditions.get("ClusterReady")
-    complete_since = case.since("ClusterReady") if held and held.status == "True" else case.now
+    cluster_ready = case.conditions.get("ClusterReady")
+    complete_since = case.since("ClusterReady") if cluster_ready and cluster_ready.status == "True" else case.now
     ready = number(case.cluster, "status", "readyWorkerReplicas")
     message = (
         f"{text(case.snapshot, 'message')}; RayCluster {case.ref} wants no more than its {counted(ready, 'worker')}"

@@ -61,21 +61,21 @@ def of_user(environ: Mapping[str, str]) -> dict[str, str]:
     """
     if not os.access(pods.ROOT, os.W_OK):
         return {}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     home = environ.get("HOME", "")
     if not os.access(home, os.W_OK):
         Path(pods.USER_HOME).mkdir(exist_ok=True)
-        found["HOME"] = pods.USER_HOME
+        variables["HOME"] = pods.USER_HOME
         # What an image has in its user's own site-packages stays importable.
         if home and "PYTHONUSERBASE" not in environ:
-            found["PYTHONUSERBASE"] = f"{home}/.local"
+            variables["PYTHONUSERBASE"] = f"{home}/.local"
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
         # What getpass, and libraries that name their caches after the user, ask first.
         name = environ.get("USER") or environ.get("LOGNAME") or f"uid-{os.getuid()}"
-        found |= {"USER": name, "LOGNAME": name}
-    return found
+        variables |= {"USER": name, "LOGNAME": name}
+    return variables
 
 
 _OF_HOSTS = (
