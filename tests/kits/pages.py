@@ -48,7 +48,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """Return its kind: text (a program's output), commands, manifest, part (of a spec), faults, python or toml."""
+        """Return its kind: text (of a program), commands, manifest, part (of a spec), faults, python, toml or lua."""
         if self.language == "yaml":
             if "kind: DLJob" in self.text:
                 return "manifest"

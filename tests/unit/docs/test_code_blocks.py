@@ -28,7 +28,7 @@ from pages import BLOCKS, PAGES, ROOT, Block
 
 from dljob.cli import main
 
-KINDS = {"text", "commands", "manifest", "part", "faults", "python", "toml"}
+KINDS = {"text", "commands", "manifest", "part", "faults", "python", "toml", "lua"}
 WHOLE = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "part"}}
 ROLE = {"name": "any", "entrypoint": {"class": "any.Any"}}
 
