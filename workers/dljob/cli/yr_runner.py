@@ -95,5 +95,5 @@ class YrRunner(Runner):
         made = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
         handle = self._handle = JobHandle(record, made)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
-            status = self._watch(handle, shown)
+            status = self._watch(handle, shown, ())
         return self.finish(handle, status, {})

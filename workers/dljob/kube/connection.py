@@ -102,8 +102,8 @@ def own_account(folder: Path = ACCOUNT) -> str:
 
 def own_account_reference(namespace: str, folder: Path = ACCOUNT) -> dict[str, str]:
     """Return this pod's service account as the owner of an object of its namespace; empty elsewhere."""
-    claims = _own_claims(folder).get("kubernetes.io") or {}
-    account = claims.get("serviceaccount") or {}
+    claims: dict[str, Any] = _own_claims(folder).get("kubernetes.io") or {}
+    account: dict[str, str] = claims.get("serviceaccount") or {}
     if claims.get("namespace") != namespace or not {"name", "uid"} <= account.keys():
         return {}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "name": account["name"], "uid": account["uid"]}
