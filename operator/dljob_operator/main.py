@@ -61,13 +61,13 @@ async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         prog="dljob-operator", description="Runs DLJobs on a Kubernetes cluster with KubeRay.", allow_abbrev=False
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add("--namespace", action="append", default=[], help="namespace to watch (repeatable; default: all)")
-    what = "labels of the namespaces to serve, among all, as kubectl's --selector has them (default: any)"
-    add("--namespace-selector", default="", metavar="SELECTOR", help=what)
+    words = "labels of the namespaces to serve, among all, as kubectl's --selector has them (default: any)"
+    add("--namespace-selector", default="", metavar="SELECTOR", help=words)
     add(
         "--image",
         default=DEFAULT_IMAGE,
@@ -79,15 +79,15 @@ def parser() -> argparse.ArgumentParser:
     add("--metrics-port", type=_port, default=8080, help="port of /metrics, 0 for none (%(default)s)")
     add("--health-port", type=_port, default=8081, help="port of /healthz, 0 for none (%(default)s)")
     add("--webhook-port", type=_port, default=0, help="port of the admission webhook, 0 for none (%(default)s)")
-    what = "folder with the webhook's tls.crt and tls.key (%(default)s)"
-    add("--webhook-certificate", type=Path, default=Path("/etc/dljob/webhook"), metavar="FOLDER", help=what)
+    words = "folder with the webhook's tls.crt and tls.key (%(default)s)"
+    add("--webhook-certificate", type=Path, default=Path("/etc/dljob/webhook"), metavar="FOLDER", help=words)
     add("--log-format", choices=("plain", "json"), default="plain", help="format of the log (%(default)s)")
     add("--workers", type=_count, default=16, help="DLJobs that are processed concurrently (%(default)s)")
-    _pod_flags(made)
-    _election_flags(made)
+    _pod_flags(command_line)
+    _election_flags(command_line)
     add("--kubeconfig", help="kubeconfig to use, outside of a cluster")
     add("--context", help="context of the kubeconfig")
-    return made
+    return command_line
 
 
 def _pod_flags(parser: argparse.ArgumentParser) -> None:

@@ -376,10 +376,10 @@ def when_threads_are_known(then: Callable[[], None]) -> None:
     """Call a function whenever Ray has set this worker's OMP_NUM_THREADS, which it does before a task or an actor."""
     from ray._private import utils
 
-    own = utils.set_omp_num_threads_if_unset
+    original = utils.set_omp_num_threads_if_unset
 
     def known() -> bool:
-        changed = own()
+        changed = original()
         then()
         return changed
 

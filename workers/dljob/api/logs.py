@@ -261,7 +261,7 @@ def _is_silent(folder: Path, role: str | None, rank: int | None) -> bool:
     """Whether a job that is not over has these ranks, which have only not written anything yet."""
     try:
         status = read_json(folder / "status.json")
-        sizes: dict[str, int] = {each["name"]: each["desired"] for each in status["roles"]}
+        sizes: dict[str, int] = {row["name"]: row["desired"] for row in status["roles"]}
         if status["phase"] in TERMINAL:
             return False
     except (OSError, ValueError, LookupError, TypeError):

@@ -34,8 +34,8 @@ def with_room_to_grow(plan: JobPlan, spare: Resources) -> list[MachineGroup]:
         more = (role.max_replicas - role.replicas) // role.group_size
         count = min([more, *(rest.get(kind, 0) // amount for kind, amount in demand)])
         # Machines of a group are equal. CPUs and memory may be rounded up, as ranks can share them; devices may not.
-        whole = any(kind in BY_RAY for kind, _ in demand)
-        per_machine = count // home.replicas if whole else -(-count // home.replicas)
+        is_indivisible = any(kind in BY_RAY for kind, _ in demand)
+        per_machine = count // home.replicas if is_indivisible else -(-count // home.replicas)
         if home.derived and per_machine:
             rest |= {kind: rest[kind] - count * amount for kind, amount in demand}
             group = groups[home.name]

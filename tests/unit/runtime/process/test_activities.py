@@ -251,7 +251,7 @@ def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch: pytest
     silent = slot.activities()
     assert silent is not None
     assert parse(2, silent.text, 0.0).silent_since == pytest.approx(looked, abs=1.0)
-    slot.count_look()
+    slot.count_report()
     monkeypatch.undo()
     assert slot.activities_number() == number
     counters.close()
@@ -343,9 +343,9 @@ def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypa
 def test_dead_links_are_looked_for_while_a_thread_waits_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     monkeypatch.setattr(activities.own_sockets, "look_for_dead_links", lambda: looks.append(None))
-    activities._look_at_links([["main", "", "", "", 0, 0, "", [["call"]]]])
+    activities._look_for_dead_links([["main", "", "", "", 0, 0, "", [["call"]]]])
     assert not looks
-    activities._look_at_links([["main", "", "", "", 0, 0, "", [["call"], ["group"]]]])
+    activities._look_for_dead_links([["main", "", "", "", 0, 0, "", [["call"], ["group"]]]])
     assert len(looks) == 1
 
 

@@ -165,7 +165,7 @@ def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(
 def test_a_value_that_does_not_fit_is_refused() -> None:
     counters = StepCounters.made(1)
     with pytest.raises(ValueError, match="does not fit"):
-        counters._heart.write(b"x" * 64)
+        counters._heartbeat.write(b"x" * 64)
     counters.close()
 
 

@@ -378,13 +378,13 @@ class KubernetesJob(ShownJob):
             was_halted = suspension.is_suspended(job)
             if not on and jobs.phase_of(job) in ("Stopped", "Failed"):
                 await orders.order(kube, job, "resume", say=self._remark)
-                made, was_halted = await self._now(kube), True
+                new_job, was_halted = await self._now(kube), True
             else:
-                made = await suspension.suspend(kube, job, on=on)
+                new_job = await suspension.suspend(kube, job, on=on)
             if until is not None:
-                made = await until(kube, made)
+                new_job = await until(kube, new_job)
             # By the DLJob of the look-up, which shows the state before this call.
-            return Suspension(was_halted, _status(made))
+            return Suspension(was_halted, _status(new_job))
 
         return self._about(give)
 

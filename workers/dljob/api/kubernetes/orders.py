@@ -126,9 +126,9 @@ def check_resumable(job: Json) -> None:
 
 def merge_patch(old: Json, new: Json) -> Json:
     """Return the JSON merge patch that makes `new` of `old`."""
-    gone: Json = {key: None for key in old if key not in new}
+    removed_fields: Json = {key: None for key in old if key not in new}
     both = {key for key in new if isinstance(new[key], dict) and isinstance(old.get(key), dict)}
-    return {**gone, **new, **{key: merge_patch(old[key], new[key]) for key in both}}
+    return {**removed_fields, **new, **{key: merge_patch(old[key], new[key]) for key in both}}
 
 
 async def _answered(kube: Kube, job: Json, kind: Kind, at: str) -> Json:

@@ -85,9 +85,9 @@ async def _resume(kube: Kube, given: GivenJob, uid: str, namespace: str, say: Ca
     if given.replace:
         raise UsageError("--replace deletes the job that --resume goes on with", hint="leave out one of them")
     job = await find(kube, name, namespace)
-    there = job["metadata"]["uid"]
-    if not there.replace("-", "").startswith(uid.replace("-", "")):
-        raise NotFoundError(f"no job {uid!r}: job {place_of(job)} has uid {there}")
+    present_uid = job["metadata"]["uid"]
+    if not present_uid.replace("-", "").startswith(uid.replace("-", "")):
+        raise NotFoundError(f"no job {uid!r}: job {place_of(job)} has uid {present_uid}")
     check_resumable(job)
     package, word = await code_for(kube, manifest, namespace, given.folder, upload=given.upload)
     if package is not None and not await _upload(kube, code_map(name, namespace, package, job)):

@@ -79,8 +79,8 @@ def address(facts: Facts) -> CheckResult:
 def loopback(facts: Facts) -> CheckResult:
     """Check that processes can connect over loopback."""
     if facts.loopback:
-        why, fix = facts.loopback
-        return CheckResult("loopback", "fail", f"127.0.0.1 cannot be used: {why}", fix)
+        trouble, fix = facts.loopback
+        return CheckResult("loopback", "fail", f"127.0.0.1 cannot be used: {trouble}", fix)
     return CheckResult("loopback", "ok", "a server on 127.0.0.1 is reached")
 
 

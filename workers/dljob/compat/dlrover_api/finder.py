@@ -60,13 +60,13 @@ class _Served:
         module.__dict__["__all__"] = sorted(name for name, one in names.items() if one.home)
 
         def __getattr__(name: str) -> object:  # noqa: N807 - PEP 562
-            ours = names.get(name)
-            is_theirs = ours is None or (not ours.home and _is_asked_by_dlrover(currentframe()))
+            row = names.get(name)
+            is_theirs = row is None or (not row.home and _is_asked_by_dlrover(currentframe()))
             if is_theirs and self._file is not None and not name.startswith("__"):
                 return getattr(self._load_original(module), name)
-            if ours is None:
+            if row is None:
                 raise AttributeError(f"dljob.compat has no {module.__name__}.{name}; {_has(module.__name__)}")
-            return _resolved(module.__name__, name, ours)
+            return _resolved(module.__name__, name, row)
 
         module.__dict__["__getattr__"] = __getattr__
 
@@ -88,8 +88,8 @@ class _Served:
 
 def _home_of(module: str, name: str) -> ModuleType | None:
     """Return dljob's module that has a name of the table; None where the name is not in the table, or is refused."""
-    ours = MODULES.get(module, {}).get(name)
-    return import_module(ours.home) if ours is not None and ours.home else None
+    row = MODULES.get(module, {}).get(name)
+    return import_module(row.home) if row is not None and row.home else None
 
 
 def _is_asked_by_dlrover(frame: FrameType | None) -> bool:

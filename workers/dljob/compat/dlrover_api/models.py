@@ -372,8 +372,10 @@ class DLJob(DLConfig):
             for role in sorted(roles):
                 workload = self.workloads.get(role)
                 if workload is None:
-                    there = ", ".join(self.workloads)
-                    raise ValueError(f"role {role!r} is not defined, but a collocation names it; there are {there}")
+                    known_roles = ", ".join(self.workloads)
+                    raise ValueError(
+                        f"role {role!r} is not defined, but a collocation names it; there are {known_roles}"
+                    )
                 if workload.group == group:
                     continue
                 if workload.group is not None:

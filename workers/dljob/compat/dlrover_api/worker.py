@@ -95,12 +95,12 @@ def info_of(actor: str) -> ActorInfo:
     Raises:
         NotFoundError: the job has no such rank.
     """
-    found = _ACTOR.fullmatch(actor)
-    role, rank = (found["role"], found["rank"]) if found else (actor.partition("/")[0], actor.partition("/")[2] or "0")
+    match = _ACTOR.fullmatch(actor)
+    role, rank = (match["role"], match["rank"]) if match else (actor.partition("/")[0], actor.partition("/")[2] or "0")
     infos = actors_of(role, optional=True)
     if not rank.isdecimal() or int(rank) >= len(infos):
-        there = ", ".join(f"{name} ({size})" for name, size in context.current_worker().peers.items())
-        raise NotFoundError(f"the job has no actor {actor!r}", hint=f"its roles: {there}")
+        sizes = ", ".join(f"{name} ({size})" for name, size in context.current_worker().peers.items())
+        raise NotFoundError(f"the job has no actor {actor!r}", hint=f"its roles: {sizes}")
     return infos[int(rank)]
 
 

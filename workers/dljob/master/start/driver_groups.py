@@ -50,10 +50,10 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
             "there is enough in total, but not in pieces of the right size, or not on nodes with the wanted labels"
         )
     if group.kind == "task":
-        who = f"{group.name} started by a rank"
+        waiter = f"{group.name} started by a rank"
     else:
-        who = f"{group.kind} {group.name or group.id} of {group.owner}"
-    return f"{who} waits for {_describe_bundles(group)}; {verdict}; {_have(group, known)}"
+        waiter = f"{group.kind} {group.name or group.id} of {group.owner}"
+    return f"{waiter} waits for {_describe_bundles(group)}; {verdict}; {_have(group, known)}"
 
 
 def _describe_bundles(group: AskedGroup) -> str:

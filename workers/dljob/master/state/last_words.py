@@ -31,14 +31,21 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 _ERROR = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?")
 _TRACEBACK = "Traceback (most recent call last):"
-_LINKED = ("the direct cause of the following exception", "another exception occurred")
+_LINK_SENTENCES = ("the direct cause of the following exception", "another exception occurred")
 _RANK = re.compile(r"^\[[a-z]*\d+\]: ?")
 """Prefix with which torch marks each line of a traceback."""
 _BUILD_PATH = re.compile(r"/\S*/(?=[^/\s]+:\d+\])")
 """Folders of the machine on which a library was built, before one of its files."""
-_NOISE = ("[W", "CUDA kernel errors", "For debugging consider", "Compile with `TORCH_USE", "Search for `cuda", "  warn")
+_HARMLESS_LINE_STARTS = (
+    "[W",
+    "CUDA kernel errors",
+    "For debugging consider",
+    "Compile with `TORCH_USE",
+    "Search for `cuda",
+    "  warn",
+)
 """Beginnings of lines that runtimes write after a traceback."""
-_LAUNCHERS = ("ChildFailedError",)
+_LAUNCHER_ERROR_TYPES = ("ChildFailedError",)
 """Errors of launchers that only say that their child failed: the child's own traceback stands before."""
 
 
@@ -79,12 +86,14 @@ def read_traceback(tail: str) -> tuple[LastWords, ...]:
     chain: list[LastWords] = []
     while (block := _last_traceback(lines)) is not None:
         start, error, rest = block
-        if chain and chain[-1].error_type in _LAUNCHERS:
+        if chain and chain[-1].error_type in _LAUNCHER_ERROR_TYPES:
             chain.clear()
         elif chain:
-            if not any(words in line for line in rest for words in _LINKED):
+            if not any(words in line for line in rest for words in _LINK_SENTENCES):
                 break
-        elif error.error_type not in _LAUNCHERS and any(line.strip() and not line.startswith(_NOISE) for line in rest):
+        elif error.error_type not in _LAUNCHER_ERROR_TYPES and any(
+            line.strip() and not line.startswith(_HARMLESS_LINE_STARTS) for line in rest
+        ):
             return ()
         chain.append(error)
         lines = lines[:start]

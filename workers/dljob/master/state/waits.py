@@ -23,7 +23,7 @@ from dljob.master.state.state import RankKey, RankPhase
 if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
 
-LEAST_WAITS = 5
+MIN_EARLIER_WAITS = 5
 """Earlier waits of a kind from which on their durations set the limit."""
 TOLD_S, TOLD_FACTOR, TOLD_SHARE = 60.0, 10.0, 1 / 3
 """A wait is told after so many medians of the earlier waits, and after LONGEST_FACTOR times the longest: tails are
@@ -229,7 +229,7 @@ def _wait(row: Sequence[Any], offset: float) -> Wait:
 
 def told_after_s(wait: Wait, policy: HangPolicy, *, uses_cpu: bool) -> float:
     """Return the seconds after which a wait is told whose root finishes nothing; `uses_cpu`: whether it uses a CPU."""
-    if wait.count < LEAST_WAITS:  # nothing is known yet of how long it usually lasts: the root may compile
+    if wait.count < MIN_EARLIER_WAITS:  # nothing is known yet of how long it usually lasts: the root may compile
         return max(LEAST_SILENCE_S, policy.busy_seconds if uses_cpu else policy.idle_seconds)
     return _limit_of_history(wait.median, wait.longest, policy)
 
@@ -260,7 +260,7 @@ class _Vertex:
     """Whether its process uses a CPU, by its own word."""
     state: RootState = RootState.STANDS
     finished_count: int = 0
-    path_finished: float = 0.0
+    path_last_finished: float = 0.0
     """The latest moment at which something was finished on the way to its root; settled by `_settle`."""
     leads_to_circle: bool = False
     """Whether it is in a circle, or waits for one."""
@@ -273,9 +273,9 @@ class _Vertex:
         return self.key[:2]
 
 
-def _liveliness(vertex: _Vertex) -> tuple[bool, float]:
+def _rank_by_liveliness(vertex: _Vertex) -> tuple[bool, float]:
     """Return what orders vertices by how soon they may go on: those on the way to a circle never will."""
-    return not vertex.leads_to_circle, vertex.path_finished
+    return not vertex.leads_to_circle, vertex.path_last_finished
 
 
 @dataclass(slots=True)
@@ -288,8 +288,8 @@ class _Edge:
 
     def decisive_vertex(self) -> _Vertex:
         """Return the vertex to which the wait leads: of each group the liveliest, of all groups the one that is not."""
-        ends = [max(group, key=_liveliness) for group in self.groups]
-        return min(ends, key=_liveliness)
+        ends = [max(group, key=_rank_by_liveliness) for group in self.groups]
+        return min(ends, key=_rank_by_liveliness)
 
 
 class WaitGraph:
@@ -352,7 +352,7 @@ class WaitGraph:
             rows.append((activity, vertex))
 
     def _edges(self, key: RankKey, activity: Activity) -> list[_Edge]:
-        edges = [_Edge(wait, self._awaited_groups(key, activity, wait)) for wait in activity.waits]
+        edges = [_Edge(wait, self._groups_awaited_by(key, activity, wait)) for wait in activity.waits]
         if activity.is_queued and activity.queued_for != STALE:
             edges.append(_Edge(None, [self._slot_holders(key, activity)]))
         return edges
@@ -367,7 +367,7 @@ class WaitGraph:
             holders = [vertex for activity, vertex in running if activity.label == queued.queued_for]
         return holders or [self._leaf_of_active_rank(key)]
 
-    def _awaited_groups(self, key: RankKey, activity: Activity, wait: Wait) -> list[list[_Vertex]]:
+    def _groups_awaited_by(self, key: RankKey, activity: Activity, wait: Wait) -> list[list[_Vertex]]:
         if wait.kind == "call":
             targets = wait.targets or (_named(wait.name),)
             return [self._callee(key, wait, target) for target in targets]
@@ -522,18 +522,18 @@ class WaitGraph:
                     changed = True
         for vertex in self._vertices.values():
             vertex.leads_to_circle = vertex.key not in going
-            vertex.path_finished = self._now if vertex.can_go_on else vertex.last_finished
+            vertex.path_last_finished = self._now if vertex.can_go_on else vertex.last_finished
         # 2. A moment at which somebody on the way finished something is one for all that wait for it.
         changed = True
         while changed:
             changed = False
             for vertex in waiting:
                 ends = [edge.decisive_vertex() for edge in vertex.edges]
-                path_finished = max(
-                    [vertex.last_finished, *(end.path_finished for end in ends if not end.leads_to_circle)]
+                path_last_finished = max(
+                    [vertex.last_finished, *(end.path_last_finished for end in ends if not end.leads_to_circle)]
                 )
-                if path_finished > vertex.path_finished:
-                    vertex.path_finished = path_finished
+                if path_last_finished > vertex.path_last_finished:
+                    vertex.path_last_finished = path_last_finished
                     changed = True
 
     # -- what is told
@@ -570,7 +570,11 @@ class WaitGraph:
             for activity, vertex in rows:
                 is_without_wait = activity.kind == "main" and not vertex.edges and (role, rank) not in roots
                 limit = _limit_of_history(activity.median, activity.longest, policy)
-                if is_without_wait and activity.steps >= LEAST_WAITS and self._now - activity.last_finished > limit:
+                if (
+                    is_without_wait
+                    and activity.steps >= MIN_EARLIER_WAITS
+                    and self._now - activity.last_finished > limit
+                ):
                     silent.setdefault(role, []).append((rank, activity))
         for role, ranks in silent.items():
             usual_s = min(ranks, key=lambda pair: pair[1].last_step)[1].median
@@ -655,11 +659,11 @@ class WaitGraph:
             if silence < CIRCLE_TOLD_S:
                 return None
         else:
-            silence = min(age, self._now - end.path_finished)
+            silence = min(age, self._now - end.path_last_finished)
             is_stopped = root.state is RootState.STOPPED
             limit = CIRCLE_TOLD_S if is_stopped else told_after_s(wait, policy, uses_cpu=root.uses_cpu)
             if silence <= limit:
-                return self._starved_finding(vertex, edge, wait, policy)
+                return self._finding_of_starved_wait(vertex, edge, wait, policy)
         # The end of a path into a circle is on it twice: between the two is the circle.
         circle = path[path.index(root) : -1]
         sentence = self._sentence(vertex, wait, path, circle)
@@ -679,20 +683,22 @@ class WaitGraph:
             incarnation=root.incarnation,
             line=root.line,
             root_state=RootState.CIRCLE if circle else root.state,
-            is_restartable=is_in_job and root.is_restartable and (bool(circle) or self._is_certain(path)),
+            is_restartable=is_in_job and root.is_restartable and (bool(circle) or self._is_path_proven(path)),
             silence=silence,
             idle_after=idle_after(wait, policy),
             busy_after=busy_after(wait, policy),
             finished_count=root.finished_count,
         )
 
-    def _starved_finding(self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy) -> WaitFinding | None:
+    def _finding_of_starved_wait(
+        self, vertex: _Vertex, edge: _Edge, wait: Wait, policy: HangPolicy
+    ) -> WaitFinding | None:
         """Return that a wait does not end, though those who could end it go on: with something else.
 
         Only where the job has made steps, and none since: otherwise it goes on, and some of it waits for its turn.
         """
         age = self._now - wait.since
-        if wait.count < LEAST_WAITS or age <= idle_after(wait, policy):
+        if wait.count < MIN_EARLIER_WAITS or age <= idle_after(wait, policy):
             return None
         if not self._last_step or self._last_step > wait.since + CONFIRMED_S:
             return None
@@ -715,7 +721,7 @@ class WaitGraph:
         )
 
     @staticmethod
-    def _is_certain(chain: Sequence[_Vertex]) -> bool:
+    def _is_path_proven(chain: Sequence[_Vertex]) -> bool:
         """Whether each step of a chain is known for certain: a thread of the user's may work for any call."""
         return not any(vertex.key[2].startswith("thread-") for vertex in chain)
 
@@ -727,7 +733,7 @@ class WaitGraph:
             ends = [edge.decisive_vertex() for edge in end.edges]
             if not ends or end.can_go_on:
                 return chain
-            end = max(ends, key=_liveliness)
+            end = max(ends, key=_rank_by_liveliness)
         chain.append(end)
         return chain
 

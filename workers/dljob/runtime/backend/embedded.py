@@ -453,8 +453,10 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
         if process_type != "raylet":
             return start(command, process_type, *args, **more)
         more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
-        alone = without_agent(command)
-        return start_raylet(lambda forking: start(forking, process_type, *args, **more), alone, embedded.forks)
+        agentless_command = without_agent(command)
+        return start_raylet(
+            lambda forking: start(forking, process_type, *args, **more), agentless_command, embedded.forks
+        )
 
     def head_at_once(*_: Any, **__: Any) -> list[Any]:
         return [

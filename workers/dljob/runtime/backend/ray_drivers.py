@@ -146,13 +146,13 @@ def _demands() -> frozenset[Resources]:
     return frozenset(_amounts(wants) for wants, _ in ray_private.pending_demands())
 
 
-def pending_tasks(told: Iterable[AskedGroup]) -> tuple[AskedGroup, ...]:
+def pending_tasks(known_groups: Iterable[AskedGroup]) -> tuple[AskedGroup, ...]:
     """Return the tasks and actors of users for which this Ray has no room, and that are not in `told`. Blocks for a ms.
 
     Ray says how many there are, and not whose they are. A number that changes is a request of another id: while tasks
     are placed one after another, none of them waits in vain.
     """
-    known = {bundle for group in told for bundle in group.bundles}
+    known = {bundle for group in known_groups for bundle in group.bundles}
     counts: dict[Resources, int] = {}
     for wants, count in ray_private.pending_demands():
         # What is placed within a group waits for that group, which has a report of its own.

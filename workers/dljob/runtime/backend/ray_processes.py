@@ -184,8 +184,8 @@ def check_loopback() -> None:
         UnreachableError: 127.0.0.1 cannot be used.
     """
     if trouble := loopback_trouble():
-        why, fix = trouble
-        raise UnreachableError(f"Ray cannot start: its processes meet at {LOOPBACK_ADDRESS}, and {why}", hint=fix)
+        cause, fix = trouble
+        raise UnreachableError(f"Ray cannot start: its processes meet at {LOOPBACK_ADDRESS}, and {cause}", hint=fix)
 
 
 def loopback_trouble() -> tuple[str, str] | None:

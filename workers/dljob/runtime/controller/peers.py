@@ -173,9 +173,9 @@ class ParkedCalls:
                 found.set_exception(error)
 
 
-def _is_reachable(after: int, seen: Peer) -> bool:
-    return bool(seen.gone) or (seen.ready and seen.incarnation > after)
+def _is_reachable(after: int, callee: Peer) -> bool:
+    return bool(callee.gone) or (callee.ready and callee.incarnation > after)
 
 
-def _has_ended(incarnation: int, seen: Peer) -> bool:
-    return seen.incarnation > incarnation or not seen.actor
+def _has_ended(incarnation: int, caller: Peer) -> bool:
+    return caller.incarnation > incarnation or not caller.actor

@@ -55,19 +55,19 @@ def volume_problem(folder: Path, *, known: bool) -> str:
     `known`: whether it counts as full already; then a little room is not enough to say that it is not.
     """
     try:
-        seen = os.statvfs(folder)
+        volume = os.statvfs(folder)
     except OSError:
         return ""
-    if seen.f_flag & os.ST_RDONLY:
+    if volume.f_flag & os.ST_RDONLY:
         return f"the volume of {folder} is read-only: logs, events and checkpoints of the job are lost"
     # Some blocks are kept for root.
-    free = (seen.f_bavail if os.geteuid() else seen.f_bfree) * seen.f_frsize
-    if seen.f_files and not seen.f_favail:
+    free = (volume.f_bavail if os.geteuid() else volume.f_bfree) * volume.f_frsize
+    if volume.f_files and not volume.f_favail:
         return f"the volume of {folder} has no inode left: logs, events and checkpoints of the job are lost"
     if free >= (ENOUGH if known else LEAST):
         return ""
-    size = seen.f_blocks * seen.f_frsize
+    size = volume.f_blocks * volume.f_frsize
     amounts = f"{free / 2**20:.1f} of {size / 2**20:.0f} MiB are free"
     largest = largest_files([folder], folder)
-    taken = f"; its largest files: {largest}" if largest else ""
-    return f"the volume of {folder} is full ({amounts}): logs, events and checkpoints of the job are lost{taken}"
+    hint = f"; its largest files: {largest}" if largest else ""
+    return f"the volume of {folder} is full ({amounts}): logs, events and checkpoints of the job are lost{hint}"

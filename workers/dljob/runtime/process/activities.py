@@ -127,12 +127,12 @@ _waits: dict[Waiting, None] = {}
 """The waits of now, the oldest first: a dict keeps the order of insertion."""
 _durations: dict[tuple[str, str, str], Durations] = {}
 _groups = TorchGroups()
-_idle = IdleTime()
+_idle_time = IdleTime()
 tasks_awaited: dict[int, list[Any]] = {}
 """Thread -> the task for which it stands still (`loop.settle`); an empty list until that has begun."""
 _standstill: Standstill | None = None
 """Of a script that has asked nothing of dljob."""
-_uses: dict[str, set[str]] = {}
+_channel_uses: dict[str, set[str]] = {}
 """`queue:samples` -> whether this process puts into it or gets from it, or both."""
 
 
@@ -227,9 +227,9 @@ class AwaitedTask(Waiting):
 def use(kind: Kind, name: str, how: Literal["put", "get"]) -> None:
     """Note that this process puts into, or gets from, a queue or a weight channel."""
     key = f"{kind}:{name}"
-    ways = _uses.get(key)
-    if ways is None and len(_uses) < MOST_USES:
-        ways = _uses[key] = set()
+    ways = _channel_uses.get(key)
+    if ways is None and len(_channel_uses) < MOST_USES:
+        ways = _channel_uses[key] = set()
     if ways is not None:
         ways.add(how)
 
@@ -312,8 +312,8 @@ def report(offset: float) -> dict[str, Any]:
     """
     at = monotonic()
     old_before = at - OLD_S
-    _idle.look(at)
-    new_collectives = _groups.look(at, is_idle=_idle.since is not None)
+    _idle_time.look(at)
+    new_collectives = _groups.look(at, is_idle=_idle_time.since is not None)
     waits: dict[int, list[Waiting]] = {}
     old_activities: dict[int, Activity] = {}
     for wait in list(_waits):
@@ -351,10 +351,10 @@ def report(offset: float) -> dict[str, Any]:
         # such as a step's tensors, until a full collection.
         frames.clear()
     data: dict[str, Any] = {"rows": rows, "more": max(0, len(old_activities) - MOST_ROWS), "finished": _finished()}
-    data |= _idle_row(offset, old_before) | _still_row(offset, data["finished"])
-    _look_at_links(rows)
-    if _uses:
-        data["uses"] = {key: sorted(ways) for key, ways in list(_uses.items())}
+    data |= _idle_row(offset, old_before) | _standstill_row(offset, data["finished"])
+    _look_for_dead_links(rows)
+    if _channel_uses:
+        data["uses"] = {key: sorted(ways) for key, ways in list(_channel_uses.items())}
     return data
 
 
@@ -384,17 +384,17 @@ def user_lines() -> list[str]:
 
 
 def _idle_row(offset: float, before: float) -> dict[str, float]:
-    since = _idle.with_children
+    since = _idle_time.with_children
     return {"idle": round(since + offset, 1)} if since is not None and since <= before else {}
 
 
-def _still_row(offset: float, finished: int) -> dict[str, float]:
+def _standstill_row(offset: float, finished: int) -> dict[str, float]:
     """Return since when a script stands still that reports nothing by which its progress could be told."""
     since = None if _standstill is None else _standstill.since
     return {} if since is None or finished or torch_groups.have_begun() else {"still": round(since + offset, 1)}
 
 
-def _look_at_links(rows: Sequence[Sequence[Any]]) -> None:
+def _look_for_dead_links(rows: Sequence[Sequence[Any]]) -> None:
     """While a thread waits for a torch group, look whether its connections are dead: its error will not tell."""
     if any(wait[0] == "group" for row in rows for wait in row[7]):
         with suppress(OSError):
@@ -519,7 +519,7 @@ class Reporter:
     def look(self) -> None:
         """Write the report if it has changed."""
         at = monotonic()
-        self._slot.count_look()
+        self._slot.count_report()
         data = report(now() - at)
         if data == self._written:
             return
@@ -548,7 +548,7 @@ def report_to(slot: StepCounter, rank: int, incarnation: int) -> None:
     _reporter = Reporter(slot, rank, incarnation)
     # At once, not at the first look: this process may hold the GIL by then, and is to be known as the silent one.
     slot.put_activities(rank, incarnation, {"rows": []})
-    slot.count_look()
+    slot.count_report()
     if _pid != os.getpid():
         _pid = os.getpid()
         with suppress(RuntimeError):  # no thread is left: waits are not told, and all else works
@@ -590,9 +590,9 @@ def _run() -> None:
 
 
 def _forget() -> None:
-    global _groups, _idle
-    _groups, _idle = TorchGroups(), IdleTime()
-    for table in (_threads, _calls, _waits, _durations, _uses):
+    global _groups, _idle_time
+    _groups, _idle_time = TorchGroups(), IdleTime()
+    for table in (_threads, _calls, _waits, _durations, _channel_uses):
         table.clear()
 
 

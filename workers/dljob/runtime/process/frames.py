@@ -24,7 +24,7 @@ class Frames:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._begun = b""
+        self._head_bytes = b""
         self._posting = threading.Lock()
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         """What a thread is going to send, since the other side did not take it at once."""
@@ -111,21 +111,21 @@ class Frames:
 
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """Return the next frame; None when the other side is gone."""
-        lengths = self._exactly(_LENGTHS.size)
+        lengths = self._read_exactly(_LENGTHS.size)
         if lengths is None:
             return None
         head_length, body_length = _LENGTHS.unpack(lengths)
-        head = self._exactly(head_length)
-        body = self._exactly(body_length)
+        head = self._read_exactly(head_length)
+        body = self._read_exactly(body_length)
         if head is None or body is None:
             return None
         return json.loads(head), body
 
     def receive_fds(self, count: int) -> list[int]:
         """Return the descriptors sent with the next frame, before `receive` returns it; fewer if the peer is gone."""
-        # One byte is enough for the kernel to deliver the descriptors; `_exactly` puts it back in front.
+        # One byte is enough for the kernel to deliver the descriptors; `_read_exactly` puts it back in front.
         try:
-            self._begun, fds, _, _ = socket.recv_fds(self._connection, 1, count, socket.MSG_CMSG_CLOEXEC)
+            self._head_bytes, fds, _, _ = socket.recv_fds(self._connection, 1, count, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             self.close()  # `receive` is not to wait once more
             return []
@@ -141,8 +141,8 @@ class Frames:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _exactly(self, count: int) -> bytes | None:
-        parts, self._begun = bytearray(self._begun), b""
+    def _read_exactly(self, count: int) -> bytes | None:
+        parts, self._head_bytes = bytearray(self._head_bytes), b""
         while len(parts) < count:
             try:
                 # In pieces: `recv` allocates as much as it is asked for, and a body may be large.

@@ -195,7 +195,7 @@ class StepCounter:
         number = self._activities.number()
         return number and 2 * number + (self._silent_since() is not None)
 
-    def count_look(self) -> None:
+    def count_report(self) -> None:
         """Record that the process looks at what it does: one that is stopped, or holds the GIL in C code, does not."""
         self._looked_at.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
@@ -265,7 +265,7 @@ class StepCounters:
         """The descriptor for ranks and the agent; only `close` closes it."""
         size = os.fstat(fd).st_size
         self._memory = mmap.mmap(fd, size)
-        self._heart = SharedValue(self._memory, _HEART_AT, _SMALL)
+        self._heartbeat = SharedValue(self._memory, _HEART_AT, _SMALL)
         self._lease = SharedValue(self._memory, _LEASE_AT, _SMALL)
         self._usage = SharedValue(self._memory, _USAGE_AT, ROOM)
         self.slots = [
@@ -310,11 +310,11 @@ class StepCounters:
 
     def count_heartbeat(self) -> None:
         """Record that the host's own thread runs."""
-        self._heart.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+        self._heartbeat.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
     def heart(self) -> float:
         """Return when the host's own thread last ran, by `now`; 0 before the first time."""
-        found = self._heart.read()
+        found = self._heartbeat.read()
         return _HEART.unpack(found[1])[0] / 1e9 if found else 0.0
 
     def renew(self, renewal: Renewal) -> None:

@@ -101,4 +101,4 @@ class AnswerCollector:
                 elif not answer.done():
                     answer.set_result(reply)
             # Of calls whose callers had given up.
-            self._early = {call: kept for call, kept in self._early.items() if kept[0] > now - KEPT_S}
+            self._early = {call: early for call, early in self._early.items() if early[0] > now - KEPT_S}
