@@ -43,6 +43,19 @@ async def test_an_error_of_rays_is_an_actor_that_is_lost(error: Exception, certa
     assert str(lost.value)
 
 
+def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses() -> None:
+    words = (
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: Host\n\tactor_id: 01ab\n\tpid: 7\n"
+        "The actor is dead because its worker process has died. Worker exit detail: End of file. There are some "
+        "potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage."
+    )
+    error = rx.ActorDiedError()
+    error.error_msg = words
+    fact = "The actor is dead because its worker process has died. Worker exit detail: End of file."
+    assert ray_backend._first_lines(error) == fact
+    assert ray_backend._first_lines(rx.ActorDiedError()) == rx.ActorDiedError.BASE_ERROR_MSG
+
+
 async def test_a_reservation_that_a_silent_gcs_did_not_give_back_is_given_back_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

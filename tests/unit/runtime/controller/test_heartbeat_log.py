@@ -259,7 +259,7 @@ def test_a_ranks_status_says_when_it_was_heard_and_how_long_its_steps_take() -> 
 
 def test_a_ranks_status_has_its_memory_and_that_of_its_device() -> None:
     evidence, state = HeartbeatLog(), running()
-    told = {"memory": [[0, 512], [1, 9]], "noted": [[0, "device", 2048], [0, "held:w", 3]]}
+    told = {"memory": [[0, 512], [1, 9]], "noted": [["device", 0, 2048], ["held:w", 0, 3]]}
     hear(evidence, state, evolve(beacon(), usage=told), 10.0)
     assert fields(evidence, 10.0) == {"heartbeatAge": 0.0, "memoryMib": 512, "deviceMib": 2048}
 

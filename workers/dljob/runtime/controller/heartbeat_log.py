@@ -226,7 +226,7 @@ class HeartbeatLog:
         for role, usage in self.usage.values():
             for rank, mib in usage.get("memory", ()):
                 memory.setdefault((role, rank), {})["memoryMib"] = mib
-            for rank, name, value in usage.get("noted", ()):
+            for name, rank, value in usage.get("noted", ()):
                 if name == DEVICE:
                     memory.setdefault((role, rank), {})["deviceMib"] = value
         return memory
