@@ -287,14 +287,6 @@ def test_a_start_that_lasts_is_told_with_what_the_ranks_do() -> None:
     assert view.update({**importing, "reason": "NoRoom", "message": "x"}, [], 300.0) == ["[ 200.0s] Scheduling: x"]
 
 
-def test_the_outcome_counts_the_start_of_ray_where_that_was_long() -> None:
-    view = View("j", begun=100.0, covers_command=True)
-    done = {"phase": "Succeeded", "seconds": 2.0}
-    assert view.outcome(done, 102.5) == "Succeeded after 2.0 s; restarts: none"
-    assert view.outcome(done, 109.0) == "Succeeded after 2.0 s; restarts: none; the command took 9.0 s"
-    assert View("j", begun=100.0).outcome(done, 109.0) == "Succeeded after 2.0 s; restarts: none"
-
-
 def test_what_lasts_is_told_again_when_it_has_doubled(capsys: pytest.CaptureFixture[str]) -> None:
     with output.telling("starting Ray", 0.01):
         time.sleep(0.1)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dljob.cli import output
-from dljob.cli.progress import View
+from dljob.cli.progress import View, outcome_line
 from dljob.cli.terminal import safe
 from dljob.telemetry.wording import seconds
 
@@ -60,9 +60,7 @@ def screen(name: str, begun: float | None = None, slow_import: str = "") -> Scre
         begun: When the command began, if it started a Ray first (`time.monotonic`); None: now.
         slow_import: Why ranks may be long in their imports.
     """
-    view = View(name, begun=time.monotonic(), slow_import=slow_import)
-    if begun is not None:
-        view.begun, view.covers_command = begun, True
+    view = View(name, begun=time.monotonic() if begun is None else begun, slow_import=slow_import)
     # The panel is made of escape sequences: a terminal without colours cannot draw it either.
     return Panel(view) if sys.stderr.isatty() and output.coloured(terminal=True) else Lines(view)
 
@@ -103,7 +101,7 @@ class Lines:
         # A fast loop's last step may have been held back (`View._steps`).
         for line in self._view.last_step(now):
             self._print(line)
-        self._print(self._view.say(self._view.outcome(status, now), now))
+        self._print(self._view.say(outcome_line(status), now))
 
     def _print(self, text: str) -> None:
         output.say(text)
@@ -160,7 +158,7 @@ class Panel:
     def end(self, status: Mapping[str, Any]) -> None:
         """Draw the last picture, with the outcome."""
         self._view.phase = str(status.get("phase", ""))
-        self.say(self._view.outcome(status, time.monotonic()))
+        self.say(outcome_line(status))
 
 
 _COLOURS = {

@@ -28,8 +28,6 @@ STALL_EVERY_S = 10.0
 """Shortest interval, in seconds, between lines about a step that stands still."""
 START_EVERY_S = 5.0
 """Seconds of a start until a line tells what it waits for; each next one comes after twice as long."""
-AROUND_S = 1.0
-"""Seconds by which a command takes longer than its job, from which its outcome says so."""
 _QUIET = frozenset({"RoleReady", "RoleCompleted", "Admitted", "JobRunning", "Released", "Completed"})
 """Notes that repeat a change of phase."""
 
@@ -73,8 +71,6 @@ class View:
     """Latest notes, as lines."""
     begun: float = 0.0
     """When the command began, or began to watch."""
-    covers_command: bool = False
-    """Whether it is when the command began: it may have started a Ray before the job."""
     slow_import: str = ""
     """Why ranks may be long in their imports; empty: no reason is known."""
     _start_line_after: float = START_EVERY_S
@@ -144,12 +140,6 @@ class View:
         doing = "; the others import their code" if starting else ""
         slow = f" ({self.slow_import})" if starting and self.slow_import else ""
         return [self._stamp(f"{self.phase}: {message}{doing}{slow}", now)]
-
-    def outcome(self, status: Mapping[str, Any], now: float) -> str:
-        """Describe the outcome, with the seconds of the whole command where it took longer than the job."""
-        around = now - self.begun
-        longer = self.covers_command and around - (status.get("seconds") or 0.0) >= AROUND_S
-        return outcome_line(status) + (f"; the command took {seconds(around)}" if longer else "")
 
     def _steps(self, progress: Mapping[str, Any], now: float) -> list[str]:
         step = progress.get("step")
