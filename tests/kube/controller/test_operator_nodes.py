@@ -156,7 +156,7 @@ def begin(
     kwok(4, prefix=prefix, resources=ROOM)
     plane.kubectl("label", "node", *(f"{prefix}-{at}" for at in range(4)), f"dljob.test/of={prefix}")
     made = Job(plane, namespace, head, prefix)
-    with running(plane, tmp_path, f"--namespace={namespace}"):
+    with running(plane, tmp_path, f"--namespace={namespace}", "--unreachable-toleration=30"):
         yield made.start
         plane.kubectl("delete", "dljob", NAME, "-n", namespace, "--wait=false", "--ignore-not-found")
         plane.kubectl("delete", "pods", "--all", "-n", namespace, "--force", "--grace-period=0")

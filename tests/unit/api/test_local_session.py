@@ -62,7 +62,7 @@ def test_submit_brings_a_ray_where_there_is_none(capfd: pytest.CaptureFixture[st
     assert job().submit("b") == 0
     for ray in tuple(session._hosts):
         ray.close("this process")
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err.startswith(f"job b ({'b' * 8}); folder: "), "only the one that blocks says where"
 
 
 def test_a_job_goes_on_with_the_newest_or_a_named_one_and_not_on_a_running_ray(monkeypatch: pytest.MonkeyPatch) -> None:

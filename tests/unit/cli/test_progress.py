@@ -105,7 +105,8 @@ def test_restarts_are_told_with_level_cause_and_seconds() -> None:
 
 
 def test_notes_that_a_phase_says_already_are_not_told() -> None:
-    assert describe({"reason": "RoleReady", "target": "actor", "message": "all 2 ranks are ready"}) == ""
+    ready = {"reason": "RoleReady", "target": "actor", "message": "all 2 ranks are ready"}
+    assert View("j", phase="Running").update(status("Running"), [ready], 5.0) == []
     assert describe({"reason": "Escalated", "target": "job", "message": "m", "level": "Job"}) == "Escalated [Job]: m"
 
 
