@@ -293,6 +293,13 @@ VERDICTS: Mapping[str, Remedy] = {
     "HeadLost": Remedy(
         CauseKind.NODE, "see why the head pod ended: kubectl logs --previous and kubectl describe pod of it"
     ),
+    "LivenessProbeFailed": Remedy(
+        CauseKind.NODE, "give the pod more CPU and memory if its node is busy; kubectl logs --previous says what it did"
+    ),
+    "StartupProbeFailed": Remedy(
+        CauseKind.SPEC,
+        "give Ray longer by a startupProbe in the pod's template, or see what it waits for: kubectl logs",
+    ),
     "ClusterGone": Remedy(CauseKind.STOPPED, "see who deleted the RayCluster: the API server's audit log"),
     "SubmissionFailed": Remedy(CauseKind.UNKNOWN, "see the head: kubectl logs of its pod"),
     "MasterLost": Remedy(CauseKind.UNKNOWN, "see how PrimeMaster and its launcher ended: dljob logs --master"),

@@ -244,7 +244,7 @@ async def look_at_peers(_: World, shell: MasterLoop) -> None:
 
 
 async def show_a_stall_of_the_journal(_: World, shell: MasterLoop) -> None:
-    shell._show_stall()
+    shell._on_stall()
 
 
 async def ask_a_clue(_: World, shell: MasterLoop) -> None:
@@ -322,6 +322,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "execution of StartRanks": go_on,
     "execution of StopRanks": order(ac.StopRanks),
     "executor": go_on,
+    "ends of holders": go_on,
     "fill of queues": go_on,
     "group rendezvous": meet,
     "group watch": go_on,
