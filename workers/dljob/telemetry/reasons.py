@@ -35,7 +35,7 @@ NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start;
 NODE_RELAUNCH = "NodeRelaunch"  # the job's relauncher was called for a node that was replaced or lost
 NODE_RELAUNCH_FAILED = "NodeRelaunchFailed"  # the relauncher failed; its message says why
 NODE_READMITTED = "NodeReadmitted"  # a node's exclusion ended: its time is over, or no other node is left
-PLACEMENT_PENDING = "PlacementPending"  # a placement group, an actor or a task that a rank asked of Ray waits for resources
+PLACEMENT_PENDING = "PlacementPending"  # a placement group, actor or task that a rank asked of Ray waits for room
 PLACEMENT_RESOLVED = "PlacementResolved"  # that group or actor is placed, or was given up
 
 # Starting.
