@@ -61,7 +61,7 @@ ELSEWHERE = {
         "kube/test_operator_elastic",
     ),
     "reconcile/state": ("kube/test_operator_attempts", "kube/test_operator_upgrade"),
-    "reconcile/status": (*ATTEMPTS, "kube/test_node_reference"),
+    "reconcile/status": (*ATTEMPTS, "kube/test_node_reference", "kube/test_health"),
     # PrimeMaster is an actor that the launcher names by its class path; the rooms of its decisions have their stories.
     "master/failure": ("ray/test_exam_here", "ray/test_ends_that_repeat", "ray/test_in_process", "ray/test_memory"),
     "master/ledger": ("ray/test_ledger",),

@@ -300,11 +300,12 @@ def test_what_lasts_is_told_again_when_it_has_doubled(capsys: pytest.CaptureFixt
 
 
 def test_a_package_without_bytecode_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "fresh").mkdir()
-    (tmp_path / "fresh/__init__.py").touch()
+    (tmp_path / "unread_package").mkdir()
+    (tmp_path / "unread_package/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert (
-        uncompiled("fresh") == f"fresh is compiled by its first import here: python -m compileall -q {tmp_path}/fresh"
+        uncompiled("unread_package")
+        == f"unread_package is compiled by its first import here: python -m compileall -q {tmp_path}/unread_package"
     )
-    compileall.compile_dir(tmp_path / "fresh", quiet=1)
-    assert uncompiled("fresh") == uncompiled("no_such_package") == ""
+    compileall.compile_dir(tmp_path / "unread_package", quiet=1)
+    assert uncompiled("unread_package") == uncompiled("no_such_package") == ""
