@@ -10,7 +10,7 @@ from dljob.reconcile.reconcile import reconcile
 from dljob.reconcile.state import names
 
 CALLS = 2800
-"""Of Python's functions and C's, in one pass: 2,679 when this was written, 314 of them for the conditions of kstatus."""
+"""Of Python's functions and C's, in one pass: 2,679 when this was written; 314 are for kstatus."""
 
 
 def test_a_job_that_is_being_deleted_needs_nothing():
