@@ -349,7 +349,7 @@ def submit(
     def register(name: str) -> registry.RegistryEntry:
         uid = new_uid()
         if resume is not None:
-            attempts.append(next_attempt(name, resume))
+            attempts.append(next_attempt(name, resume, code_dir=code_dir))
             uid = attempts[0].record.uid
             set_aside(attempts[0])
         folder, started = registry.folder_of(name, uid), registry.start_of(runner) if runner else 0
@@ -358,6 +358,7 @@ def submit(
                 name=name,
                 uid=uid,
                 dir=os.fspath(folder),
+                code_dir=os.fspath(code_dir),
                 address=reached,
                 environment=environment or _own_environment(),
                 runner=runner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -31,14 +32,19 @@ class NextAttempt(NamedTuple):
     """What the last attempt hands on, as JSON; empty where that is not known (`previous_attempt.carried`)."""
 
 
-def next_attempt(name: str, job: str = "") -> NextAttempt:
+def next_attempt(name: str, job: str = "", *, code_dir: Path) -> NextAttempt:
     """Return how a job of a name goes on: the newest one, or the one of `job`, its uid or the beginning of it.
+
+    Without `job` it is one whose code is in `code_dir`: two folders may have a train.py each. Jobs that ended before
+    their first checkpoint are passed over where an earlier one has one.
 
     Raises:
         NotFoundError: there is no such job.
-        UsageError: it runs, has succeeded, has another name, or has no complete checkpoint.
+        UsageError: it runs, has succeeded, has another name, ran in another folder, or has no complete checkpoint.
     """
     record = registry.find(job or name)
+    if not job and record.name == name:
+        record = _newest_of_folder(record, code_dir)
     who = f"job {record.name} ({record.uid[:8]})"
     if record.name != name:
         raise UsageError(f"{who} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
@@ -51,6 +57,22 @@ def next_attempt(name: str, job: str = "") -> NextAttempt:
         raise UsageError(f"{who} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
     number = 2 + len(list((record.folder / ATTEMPTS).glob("*")))
     return NextAttempt(record, number, step, _carried(record, number - 1))
+
+
+def _newest_of_folder(newest: RegistryEntry, code_dir: Path) -> RegistryEntry:
+    """Return the newest job of the same name and code that has ended with a checkpoint, else the newest of them."""
+    namesakes = [record for record in registry.records() if record.name == newest.name]
+    records = [record for record in namesakes if record.code_dir in ("", os.fspath(code_dir))]
+    if not records:
+        raise UsageError(
+            f"job {newest.name} ({newest.uid[:8]}) ran in another folder, {newest.code_dir}",
+            hint=f"to go on with it, run this in that folder; dljob run also takes --resume={newest.uid[:8]}",
+        )
+    for record in reversed(records):
+        is_passed_over = (record.over or record.stale) and record.status().get("phase") != "Succeeded"
+        if not is_passed_over or newest_step(record.folder) is not None:
+            return record
+    return records[-1]
 
 
 def newest_step(folder: Path) -> int | None:
@@ -127,10 +149,10 @@ def link_checkpoints(folder: Path, path: str, name: str, uid: str) -> str:
     return ""
 
 
-def offer(name: str) -> str:
-    """Return in words that the newest job of a name could go on; empty: it could not."""
+def offer(name: str, code_dir: Path) -> str:
+    """Return in words that a job of a name, with its code in `code_dir`, could go on; empty: none could."""
     with suppress(Exception):  # it only helps: whatever is wrong with an earlier job, the new one begins
-        attempt = next_attempt(name)
+        attempt = next_attempt(name, code_dir=code_dir)
         ended = str(attempt.record.status().get("phase", "lost")).lower()
         return f"a {ended} job of this name has a checkpoint of step {attempt.step}: add --resume to go on from it"
     return ""

@@ -243,9 +243,9 @@ class Runner:
         """
         name = self._manifest.metadata.name
         if self._resume is not None:
-            after = next_attempt(name, self._resume)
+            after = next_attempt(name, self._resume, code_dir=self._code_dir)
             output.say(f"attempt {after.number} of job {name} ({after.record.uid[:8]}) goes on from step {after.step}")
-        elif self._can_resume and (words := offer(name)):
+        elif self._can_resume and (words := offer(name, self._code_dir)):
             output.say(words)
 
     def _inflictor(self, handle: JobHandle) -> FaultInjector | None:
