@@ -50,6 +50,24 @@ def test_the_index_has_also_the_name_that_a_manifest_gives_it() -> None:
     assert shown(text, DLJOB_RANK="6") == "2"
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "metadata.annotations['jobset.sigs.k8s.io/job-index']",
+        "metadata.labels['jobset.sigs.k8s.io/job-global-index']",
+        "metadata.labels['job-name']",
+        "metadata.labels['training.kubeflow.org/replica-index']",
+    ],
+)
+def test_a_label_that_the_controller_gives_its_pods_is_named_as_lost(field: str) -> None:
+    """Pods of a RayCluster have none: each rank would read an empty text, and take the same part of the data."""
+    env = [{"name": "SLICE", "valueFrom": {"fieldRef": {"fieldPath": field}}}]
+    rows = job(job_set(("sh", "-c", "echo $SLICE"), 2, env, parallelism=4, completions=4)).rows
+    (why,) = [row.fate.why for row in rows if row.fate.kind == "dropped" and "env" in row.loc]
+    assert why.startswith(f"pods of a RayCluster have no {'label' if 'label' in field else 'annotation'} ")
+    assert field.split("'")[1] in why
+
+
 def test_a_shell_reads_in_a_word_only_what_kubernetes_would_replace() -> None:
     words = ("printf", "%s|", '$(RANK)`$x "y"', "$$(RANK)", "$(NOT_THERE)$(RANK)", "a b")
     assert shown(pytorch(pod(*words)), RANK="7", x="x") == '7`$x "y"|$(RANK)|$(NOT_THERE)7|a b|'

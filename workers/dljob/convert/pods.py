@@ -356,6 +356,8 @@ def _env(work: _Work, loc: Loc) -> None:
             source.harmless(at, "KubeRay and dljob set it")
         elif name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME":
             source.drop(at, f"{name} is set by dljob")
+        elif field := _missing_field(source, at, work):
+            source.drop(at, f"pods of a RayCluster have no {field}; a rank has DLJOB_RANK, GROUP_RANK and LOCAL_RANK")
         elif source.value((*at, "valueFrom")) is not None or _in_pod(name, value, referred, manner):
             _pod_variable(work, at, name)
         else:
@@ -379,6 +381,21 @@ def _is_index(source: SourceManifest, loc: Loc) -> bool:
     """Whether a variable is the index of the pod in an Indexed Job, which pods of a RayCluster have not."""
     path = str(source.value((*loc, "valueFrom", "fieldRef", "fieldPath")))
     return path.endswith("['batch.kubernetes.io/job-completion-index']")
+
+
+_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+
+
+def _missing_field(source: SourceManifest, loc: Loc, work: _Work) -> str:
+    """Return the label or annotation that a variable reads, if only the manifest's own controller gives it to pods."""
+    match = _FIELD.fullmatch(str(source.value((*loc, "valueFrom", "fieldRef", "fieldPath"))))
+    if match is None:
+        return ""
+    kind, key = match.groups()
+    # Where the pod's template is: .../spec/containers/0/env/0.
+    metadata = source.value((*loc[:-5], "metadata", kind))
+    is_own = isinstance(metadata, dict) and key in metadata
+    return "" if is_own or (work.manner.ray and key.startswith("ray.io/")) else f"{kind.removesuffix('s')} {key}"
 
 
 def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> bool:
