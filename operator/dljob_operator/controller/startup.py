@@ -21,8 +21,9 @@ class Startup:
         """Index of the next stage, and the time of the one before."""
 
     def begin(self, key: Key, job: Object) -> None:
-        """Begin the measurement of a new DLJob; one with a status was created earlier."""
-        if not job.get("status") and key not in self._last:
+        """Begin the measurement of a new DLJob; one with a phase was created earlier."""
+        # The API server itself gives a new one a status: the observedGeneration 0, for kstatus.
+        if not text(job, "status", "phase") and key not in self._last:
             self._last[key] = (0, self._clock())
 
     def passed(self, key: Key, cluster: Object | None, outcome: ReconcileResult) -> None:

@@ -111,7 +111,7 @@ POSTED = ReconcileResult("", (Submit("i", "c", "a", (), {}, {}),))
 def test_the_stages_of_a_start_are_timed_once_each() -> None:
     now, told = [0.0], list[tuple[str, float]]()
     startup = Startup(lambda stage, seconds: told.append((stage, seconds)), lambda: now[0])
-    startup.begin(JOB, dljob())
+    startup.begin(JOB, {**dljob(), "status": {"observedGeneration": 0}})
     for at, cluster, outcome in (
         (1.0, None, MADE),
         (2.0, CLUSTER, ReconcileResult("")),
