@@ -46,8 +46,8 @@ async def test_an_error_of_rays_is_an_actor_that_is_lost(error: Exception, certa
 def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses() -> None:
     words = (
         "The actor died unexpectedly before finishing this task.\n\tclass_name: Host\n\tactor_id: 01ab\n\tpid: 7\n"
-        "The actor is dead because its worker process has died. Worker exit detail: End of file. There are some "
-        "potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage."
+        "The actor is dead because its worker process has died. Worker exit detail: End of file. Some common causes "
+        "include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop was called"
     )
     error = rx.ActorDiedError()
     error.error_msg = words

@@ -54,7 +54,6 @@ TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 """Words in Ray's error if the actor's raylet lives and reported its death, or if the actor was killed on purpose."""
 GONE_ERRORS = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
 """Errors, in addition to RayActorError, of an actor that Ray's memory monitor killed or that will never exist."""
-_GUESSES = " There are some potential root causes."
 PROBE_S = 0.2
 """Seconds for a raylet to accept a connection; one that takes longer is busy or frozen, not dead."""
 LOOK_S = 0.25
@@ -389,7 +388,7 @@ def _first_lines(error: BaseException) -> str:
     if memory_kills.is_memory_kill(str(error)):
         return memory_kills.summarize(str(error))
     # Ray's errors of a dead actor begin with its class, id and address, a line each, and end with guesses.
-    facts = str(error).split(_GUESSES)[0].splitlines()
+    facts = str(error).partition(ray_drivers.GUESSES)[0].splitlines()
     lines = [line.strip() for line in facts if line.strip() and not line.startswith("\t")]
     if len(lines) > 1 and lines[0] == ActorDiedError.BASE_ERROR_MSG:
         del lines[0]
