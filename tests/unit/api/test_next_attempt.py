@@ -13,12 +13,22 @@ import pytest
 
 from dljob.api import next_attempt as attempts
 from dljob.api import registry
-from dljob.api.next_attempt import NextAttempt, link_checkpoints, newest_step, next_attempt, offer, put_back, set_aside
+from dljob.api.next_attempt import (
+    NextAttempt,
+    link_checkpoints,
+    newest_step,
+    next_attempt,
+    offer,
+    program_of,
+    put_back,
+    set_aside,
+)
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.placement.previous_attempt import carried
+from dljob.spec.model import DLJobManifest
 
 UID = "0123456789abcdef0123456789abcdef"
-CODE = Path("/home/alice/project")
+PROGRAM = "default=train.py in /home/alice/project"
 CARRY = {
     "v": 1, "restarts": {"Process": 3}, "roles": {"t": 3}, "marks": {"t": [1.0]},
     "checkpoints": {"t": [1, 2, 15, 1e9]},
@@ -34,15 +44,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def an_ended_job(
-    uid: str = UID, *, phase: str = "Stopped", started: float = 1.0, code_dir: Path = CODE, **status: Any
+    uid: str = UID, *, phase: str = "Stopped", started: float = 1.0, program: str = PROGRAM, **status: Any
 ) -> Path:
     """A job's folder with what an attempt leaves."""
     folder = registry.folder_of("again", uid)
     runner_started = registry.start_of(os.getpid()) if phase == "Running" else 1
     runner = {"runner": os.getpid(), "runner_started": runner_started}
-    registry.register(
-        registry.RegistryEntry("again", uid, str(folder), **runner, started=started, code_dir=str(code_dir))
-    )
+    registry.register(registry.RegistryEntry("again", uid, str(folder), **runner, started=started, program=program))
     for name in ("journal/1", "logs/t-0.log", "checkpoints/t/x"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(name)
@@ -52,7 +60,7 @@ def an_ended_job(
 
 def test_a_stopped_job_goes_on_with_its_checkpoints_and_without_its_spent_budgets(home: Path) -> None:
     folder = an_ended_job()
-    after = next_attempt("again", code_dir=CODE)
+    after = next_attempt("again", program=PROGRAM)
     assert (after.record.uid, after.number, after.step) == (UID, 2, 15)
     taken = carried(after.carried, UID, 2)
     assert (taken.why, taken.step, dict(taken.saves)["t"].mark.step) == ("", 17, 15)
@@ -62,9 +70,9 @@ def test_a_stopped_job_goes_on_with_its_checkpoints_and_without_its_spent_budget
     assert (folder / "attempts/1/journal/1").read_text() == "journal/1"
     assert (folder / "attempts/1/job.json").is_file()
     assert (folder / "checkpoints/t/x").is_file()
-    assert next_attempt("again", code_dir=CODE).number == 3, "also where the process ends here, the job is found"
+    assert next_attempt("again", program=PROGRAM).number == 3, "also where the process ends here, the job is found"
     (folder / "status.json").write_text(json.dumps({"phase": "Failed"}))
-    assert next_attempt("again", code_dir=CODE)._replace(record=after.record) == NextAttempt(after.record, 3, 15, "")
+    assert next_attempt("again", program=PROGRAM)._replace(record=after.record) == NextAttempt(after.record, 3, 15, "")
 
 
 @pytest.mark.parametrize(
@@ -82,54 +90,70 @@ def test_what_cannot_go_on_is_refused_and_not_offered(
     for name in changes:
         (folder / name).rename(home / name)
     with pytest.raises(UsageError, match=words):
-        next_attempt("again", code_dir=CODE)
-    assert offer("again", CODE) == ""
+        next_attempt("again", program=PROGRAM)
+    assert offer("again", PROGRAM) == ""
 
 
 def test_a_job_is_named_by_its_uid_and_has_to_have_the_file_s_name(home: Path) -> None:
     an_ended_job(started=1.0)
     an_ended_job("f" * 32, phase="Failed", started=2.0)
-    assert next_attempt("again", code_dir=CODE).record.uid == "f" * 32
-    assert next_attempt("again", UID[:8], code_dir=CODE).record.uid == UID
+    assert next_attempt("again", program=PROGRAM).record.uid == "f" * 32
+    assert next_attempt("again", UID[:8], program=PROGRAM).record.uid == UID
     with pytest.raises(UsageError, match=f"again .{UID[:8]}. is not of the name of the file's job, other"):
-        next_attempt("other", UID, code_dir=CODE)
+        next_attempt("other", UID, program=PROGRAM)
     with pytest.raises(NotFoundError, match="no job 'other'"):
-        next_attempt("other", code_dir=CODE)
+        next_attempt("other", program=PROGRAM)
     assert (
-        offer("again", CODE) == "a failed job of this name has a checkpoint of step 15: add --resume to go on from it"
+        offer("again", PROGRAM)
+        == "a failed job of this name has a checkpoint of step 15: add --resume to go on from it"
     )
-    assert offer("other", CODE) == ""
+    assert offer("other", PROGRAM) == ""
 
 
-def test_a_job_of_the_same_name_with_its_code_elsewhere_is_another_one(home: Path) -> None:
+def test_a_job_of_the_same_name_that_runs_something_else_is_another_one(home: Path) -> None:
     """Two folders have a train.py each: nobody goes on from somebody else's checkpoint."""
-    bobs = Path("/home/bob/project")
+    bobs = "default=train.py in /home/bob/project"
     an_ended_job()
-    with pytest.raises(UsageError, match=f"again .{UID[:8]}. ran in another folder, {CODE}") as error:
-        next_attempt("again", code_dir=bobs)
+    with pytest.raises(UsageError, match=f"again .{UID[:8]}. ran another program: {PROGRAM}; this is {bobs}") as error:
+        next_attempt("again", program=bobs)
     assert f"--resume={UID[:8]}" in str(error.value.hint)
     assert offer("again", bobs) == ""
-    assert next_attempt("again", UID, code_dir=bobs).record.uid == UID, "whoever names it means it"
-    an_ended_job("b" * 32, started=2.0, code_dir=bobs)
-    assert next_attempt("again", code_dir=bobs).record.uid == "b" * 32
-    assert next_attempt("again", code_dir=CODE).record.uid == UID
+    assert next_attempt("again", UID, program=bobs).record.uid == UID, "whoever names it means it"
+    an_ended_job("b" * 32, started=2.0, program=bobs)
+    assert next_attempt("again", program=bobs).record.uid == "b" * 32
+    assert next_attempt("again", program=PROGRAM).record.uid == UID
+
+
+def test_a_program_is_what_each_role_runs_and_the_folder_however_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+
+    def program(folder: str, **entrypoint: Any) -> str:
+        role = {"name": "w", "entrypoint": entrypoint, "args": ["--lr", folder]}
+        return program_of(
+            DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": [role]}}), tmp_path / folder
+        )
+
+    assert program("a", module="train.py") == program("link", module="train.py") == f"w=train.py in {tmp_path}/a"
+    others = [("", {"module": "train.py"}), ("a", {"module": "a/train.py"}), ("a", {"command": ["train.py", "x y"]})]
+    assert len({program("a", module="train.py"), *(program(folder, **words) for folder, words in others)}) == 4
 
 
 def test_a_job_that_ended_before_its_first_checkpoint_is_passed_over(home: Path) -> None:
     an_ended_job()
     shutil.rmtree(an_ended_job("c" * 32, phase="Failed", started=2.0) / "checkpoints")
-    assert next_attempt("again", code_dir=CODE).record.uid == UID
+    assert next_attempt("again", program=PROGRAM).record.uid == UID
     with pytest.raises(UsageError, match="has no complete checkpoint"):
-        next_attempt("again", "c" * 32, code_dir=CODE)
+        next_attempt("again", "c" * 32, program=PROGRAM)
     an_ended_job("d" * 32, phase="Succeeded", started=3.0)
     with pytest.raises(UsageError, match="has succeeded"):
-        next_attempt("again", code_dir=CODE)
+        next_attempt("again", program=PROGRAM)
 
 
 def test_an_attempt_that_is_refused_leaves_the_job_as_it_was(home: Path) -> None:
     folder = an_ended_job()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    after = next_attempt("again", code_dir=CODE)
+    after = next_attempt("again", program=PROGRAM)
     set_aside(after)
     registry.register(replace(after.record, address="127.0.0.1:6379"))
     for name in ("spec.json", "journal/2"):
@@ -137,20 +161,20 @@ def test_an_attempt_that_is_refused_leaves_the_job_as_it_was(home: Path) -> None
         (folder / name).write_text("of the refused attempt")
     put_back(after)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert next_attempt("again", code_dir=CODE) == after
+    assert next_attempt("again", program=PROGRAM) == after
 
 
 def test_a_folder_in_which_nothing_can_be_moved_is_told(home: Path) -> None:
     folder = an_ended_job()
     (folder / "attempts").touch()
     with pytest.raises(UnreachableError, match="cannot move what the last attempt left"):
-        set_aside(next_attempt("again", code_dir=CODE))
+        set_aside(next_attempt("again", program=PROGRAM))
 
 
 @pytest.mark.parametrize("carry", [None, [], {"w": 1}])
 def test_a_status_without_the_state_to_hand_on_gives_none(carry: object, home: Path) -> None:
     an_ended_job(carry=carry)
-    assert next_attempt("again", code_dir=CODE).carried == ""
+    assert next_attempt("again", program=PROGRAM).carried == ""
 
 
 def test_without_a_folder_of_checkpoints_there_is_no_step(tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
-from dljob.api.next_attempt import CHECKPOINTS, NextAttempt, link_checkpoints, next_attempt, put_back, set_aside
+from dljob.api.next_attempt import (
+    CHECKPOINTS,
+    NextAttempt,
+    link_checkpoints,
+    next_attempt,
+    program_of,
+    put_back,
+    set_aside,
+)
 from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
@@ -345,11 +353,12 @@ def submit(
     # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
     reached = connect(address, code_dir, within_s=None if runner else JOIN_S, imports_code=imports_code)
     attempts: list[NextAttempt] = []
+    program = program_of(manifest, code_dir)
 
     def register(name: str) -> registry.RegistryEntry:
         uid = new_uid()
         if resume is not None:
-            attempts.append(next_attempt(name, resume, code_dir=code_dir))
+            attempts.append(next_attempt(name, resume, program=program))
             uid = attempts[0].record.uid
             set_aside(attempts[0])
         folder, started = registry.folder_of(name, uid), registry.start_of(runner) if runner else 0
@@ -358,7 +367,7 @@ def submit(
                 name=name,
                 uid=uid,
                 dir=os.fspath(folder),
-                code_dir=os.fspath(code_dir),
+                program=program,
                 address=reached,
                 environment=environment or _own_environment(),
                 runner=runner,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
 from dljob.api.views import nested
 from dljob.errors import UnreachableError, UsageError
 from dljob.logs import archive
+
+if TYPE_CHECKING:
+    from dljob.spec.model import DLJobManifest
 
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 """Folders of a job's folder that stay where they are: what earlier attempts left, and what ranks saved."""
@@ -32,19 +35,26 @@ class NextAttempt(NamedTuple):
     """What the last attempt hands on, as JSON; empty where that is not known (`previous_attempt.carried`)."""
 
 
-def next_attempt(name: str, job: str = "", *, code_dir: Path) -> NextAttempt:
+def program_of(manifest: DLJobManifest, code_dir: Path) -> str:
+    """Return what the roles of a job run, and where: two folders may have a train.py each, and one folder two jobs."""
+    entrypoints = ((role.name, role.entrypoint) for role in manifest.spec.roles)
+    programs = (f"{name}={e.module or e.class_ or shlex.join(e.command or ())}" for name, e in entrypoints)
+    return f"{', '.join(programs)} in {code_dir.resolve()}"
+
+
+def next_attempt(name: str, job: str = "", *, program: str) -> NextAttempt:
     """Return how a job of a name goes on: the newest one, or the one of `job`, its uid or the beginning of it.
 
-    Without `job` it is one whose code is in `code_dir`: two folders may have a train.py each. Jobs that ended before
-    their first checkpoint are passed over where an earlier one has one.
+    Without `job` it is one that ran this `program`. Jobs that ended before their first checkpoint are passed over where
+    an earlier one has one.
 
     Raises:
         NotFoundError: there is no such job.
-        UsageError: it runs, has succeeded, has another name, ran in another folder, or has no complete checkpoint.
+        UsageError: it runs, has succeeded, has another name, ran another program, or has no complete checkpoint.
     """
     record = registry.find(job or name)
     if not job and record.name == name:
-        record = _newest_of_folder(record, code_dir)
+        record = _newest_of_program(record, program)
     who = f"job {record.name} ({record.uid[:8]})"
     if record.name != name:
         raise UsageError(f"{who} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
@@ -59,14 +69,14 @@ def next_attempt(name: str, job: str = "", *, code_dir: Path) -> NextAttempt:
     return NextAttempt(record, number, step, _carried(record, number - 1))
 
 
-def _newest_of_folder(newest: RegistryEntry, code_dir: Path) -> RegistryEntry:
-    """Return the newest job of the same name and code that has ended with a checkpoint, else the newest of them."""
+def _newest_of_program(newest: RegistryEntry, program: str) -> RegistryEntry:
+    """Return the newest job of the same name and program that has ended with a checkpoint, else the newest of them."""
     namesakes = [record for record in registry.records() if record.name == newest.name]
-    records = [record for record in namesakes if record.code_dir in ("", os.fspath(code_dir))]
+    records = [record for record in namesakes if record.program in ("", program)]
     if not records:
         raise UsageError(
-            f"job {newest.name} ({newest.uid[:8]}) ran in another folder, {newest.code_dir}",
-            hint=f"to go on with it, run this in that folder; dljob run also takes --resume={newest.uid[:8]}",
+            f"job {newest.name} ({newest.uid[:8]}) ran another program: {newest.program}; this is {program}",
+            hint=f"to go on with it, run that; dljob run also takes --resume={newest.uid[:8]}",
         )
     for record in reversed(records):
         is_passed_over = (record.over or record.stale) and record.status().get("phase") != "Succeeded"
@@ -149,10 +159,10 @@ def link_checkpoints(folder: Path, path: str, name: str, uid: str) -> str:
     return ""
 
 
-def offer(name: str, code_dir: Path) -> str:
-    """Return in words that a job of a name, with its code in `code_dir`, could go on; empty: none could."""
+def offer(name: str, program: str) -> str:
+    """Return in words that a job of a name and program could go on; empty: none could."""
     with suppress(Exception):  # it only helps: whatever is wrong with an earlier job, the new one begins
-        attempt = next_attempt(name, code_dir=code_dir)
+        attempt = next_attempt(name, program=program)
         ended = str(attempt.record.status().get("phase", "lost")).lower()
         return f"a {ended} job of this name has a checkpoint of step {attempt.step}: add --resume to go on from it"
     return ""

@@ -50,8 +50,8 @@ class RegistryEntry:
     """Control socket of the job's PrimeMaster; empty until it listens."""
     socket_trouble: str = ""
     """Why there is no control socket."""
-    code_dir: str = ""
-    """The folder of its code, by which jobs of one name are told apart; empty: not known."""
+    program: str = ""
+    """What it runs (`next_attempt.program_of`), by which jobs of one name are told apart; empty: not known."""
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,7 @@ from dljob.api import registry
 from dljob.api.handle import check_code_dir, free_name, refuse_suspended
 from dljob.api.local.final_status import AbruptEnd, ray_end, write_end
 from dljob.api.local.lost_nodes import LostNodes
-from dljob.api.next_attempt import newest_step, next_attempt, offer
+from dljob.api.next_attempt import newest_step, next_attempt, offer, program_of
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
 from dljob.cli.progress import outcome_line
@@ -241,11 +241,11 @@ class Runner:
         Raises:
             DLJobError: it is to go on, and cannot.
         """
-        name = self._manifest.metadata.name
+        name, program = self._manifest.metadata.name, program_of(self._manifest, self._code_dir)
         if self._resume is not None:
-            after = next_attempt(name, self._resume, code_dir=self._code_dir)
+            after = next_attempt(name, self._resume, program=program)
             output.say(f"attempt {after.number} of job {name} ({after.record.uid[:8]}) goes on from step {after.step}")
-        elif self._can_resume and (words := offer(name, self._code_dir)):
+        elif self._can_resume and (words := offer(name, program)):
             output.say(words)
 
     def _inflictor(self, handle: JobHandle) -> FaultInjector | None:

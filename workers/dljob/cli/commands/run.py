@@ -55,7 +55,7 @@ def run(
         upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
             spec names a place of the code that exists.
         replace: stop a running job of the same name first; on Kubernetes, delete it.
-        resume: go on from the newest checkpoint of the job of this name and folder that was stopped, that failed or
+        resume: go on from the newest checkpoint of the job of this name and program that was stopped, that failed or
             that was killed last, or of the one with this uid.
         stop_on_interrupt: on Kubernetes: let the first Ctrl-C stop the job.
         quiet: do not show the output of ranks; dljob logs has it.
