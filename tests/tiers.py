@@ -155,7 +155,7 @@ def on_ray(mark: str, files: Sequence[str], extra: Sequence[str]) -> list[list[s
     # The runs share the files (tests/ray/conftest.py, Lanes), each with a Ray and a network of its own.
     # A test has more time here than in a run alone, and so have its waits (tests/ray/kits/patience.py).
     alone = shlex.join([*prefix, sys.executable])
-    side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadscope", "--timeout=300"]
+    side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadscope"]
     return [pytest(*files, f"--ignore={BARE}", "-m", mark, *side_by_side, *extra)]
 
 
