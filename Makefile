@@ -100,8 +100,8 @@ soak: setup ## an API server away for a minute; an hour of uneven steps, then on
 	DLJOB_OUTAGE_S=60 $(BIN)/python -m pytest -q -s tests/kube/controller/test_operator_outage.py
 	$(BIN)/python -W ignore tests/bench/worker/soak.py
 
-sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on)
-	PYTHONPATH=tests/kube $(BIN)/python -W ignore -m sweep --table docs/sweep.md $(ARGS)
+sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on); a table in build/
+	PYTHONPATH=tests/kube $(BIN)/python -W ignore -m sweep --table build/sweep.md $(ARGS)
 
 dist: setup ## wheel, sdist, chart, images and bill of materials, built here into dist/ (ARGS="python chart": of these parts)
 	$(BIN)/python release/build.py $(ARGS)

@@ -1,13 +1,11 @@
 """Check the walks of a page against the code, and count their files and steps.
 
-    python docs/walks.py [--page docs/architecture.md] [--rev REV]
+    python docs/walks.py [--page docs/architecture.md]
 
 A walk is a Markdown list under `<details><summary>Walk: TITLE</summary>`. An item begins with a function in backticks,
 `module:qualified.name`, the module relative to `dljob` (or from `dljob_operator`). It calls the function of the next
 item, itself or through a table of its module. An item that goes on with "hands `Name`" makes an event, an action or a
 message which the next function takes. "back in" returns to a function of an earlier item, and is no new step.
-
-`--rev` reads the code of a git revision, so that walks of two revisions are counted by one rule.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,23 +50,16 @@ def walks(page: str) -> dict[str, list[WalkStep]]:
     }
 
 
-def reader(rev: str = "") -> Callable[[str], str]:
-    """Return a function that reads a file of the working tree, or of a revision; a missing file is empty text."""
-
-    @cache
-    def read(path: str) -> str:
-        if not rev:
-            file = ROOT / path
-            return file.read_text() if file.is_file() else ""
-        shown = subprocess.run(["git", "show", f"{rev}:{path}"], cwd=ROOT, capture_output=True, text=True, check=False)
-        return shown.stdout
-
-    return read
+@cache
+def read(path: str) -> str:
+    """Return the text of a file of the repository; a missing file is empty text."""
+    file = ROOT / path
+    return file.read_text() if file.is_file() else ""
 
 
-def wrong(walk: list[WalkStep], read: Callable[[str], str]) -> list[str]:
+def wrong(walk: list[WalkStep]) -> list[str]:
     """Return the steps of a walk that the code does not confirm; empty if it confirms all."""
-    looked = [_source(step, read) for step in walk]
+    looked = [_source(step) for step in walk]
     errors = [f"{s.module}:{s.name} is not there" for s, node in zip(walk, looked, strict=True) if node is None]
     found = [node for node in looked if node is not None]
     if errors:
@@ -83,7 +73,7 @@ def wrong(walk: list[WalkStep], read: Callable[[str], str]) -> list[str]:
                 errors.append(f"{step.module}:{step.name} makes no {step.hands}")
             if step.hands not in _names(target):
                 errors.append(f"{after.module}:{after.name} takes no {step.hands}")
-        elif not _called_by(after) & (_names(node) | _in_tables(step, node, read)):
+        elif not _called_by(after) & (_names(node) | _in_tables(step, node)):
             errors.append(f"{step.module}:{step.name} does not call {after.module}:{after.name}")
     return errors
 
@@ -98,7 +88,7 @@ def steps(walk: list[WalkStep]) -> int:
     return sum(not step.back for step in walk)
 
 
-def _tree(step: WalkStep, read: Callable[[str], str]) -> ast.Module:
+def _tree(step: WalkStep) -> ast.Module:
     text = read(f"{step.path}.py") or read(f"{step.path}/__init__.py")
     try:
         return ast.parse(text)
@@ -106,8 +96,8 @@ def _tree(step: WalkStep, read: Callable[[str], str]) -> ast.Module:
         return ast.parse(text)  # delete with Python 3.11.9 and older
 
 
-def _source(step: WalkStep, read: Callable[[str], str]) -> ast.AST | None:
-    node: ast.AST = _tree(step, read)
+def _source(step: WalkStep) -> ast.AST | None:
+    node: ast.AST = _tree(step)
     for part in step.name.split("."):
         inside = [n for n in _definitions(node) if n.name == part]
         if not inside:
@@ -136,10 +126,10 @@ def _called_by(step: WalkStep) -> set[str]:
     return {last}
 
 
-def _in_tables(step: WalkStep, node: ast.AST, read: Callable[[str], str]) -> set[str]:
+def _in_tables(step: WalkStep, node: ast.AST) -> set[str]:
     """Return the names in the module constants that a function uses, as in `POLICIES = (finish.verdict, ...)`."""
     used, out = _names(node), set[str]()
-    for line in _tree(step, read).body:
+    for line in _tree(step).body:
         targets = [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
         if any(isinstance(target, ast.Name) and target.id in used for target in targets):
             out |= _names(line)
@@ -150,12 +140,11 @@ def main() -> int:
     """Print each walk with its counts. Return 1 if the code does not confirm one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "architecture.md")
-    parser.add_argument("--rev", default="", help="a git revision, in place of the working tree")
     args = parser.parse_args()
-    read, bad = reader(args.rev), 0
+    bad = 0
     for title, walk in walks(args.page.read_text()).items():
         sys.stdout.write(f"{title}: {files(walk)} files, {steps(walk)} steps\n")
-        for error in wrong(walk, read):
+        for error in wrong(walk):
             bad = 1
             sys.stderr.write(f"  {error}\n")
     return bad

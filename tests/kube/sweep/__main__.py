@@ -66,6 +66,7 @@ def main() -> int:
     finally:
         up.end(run)
     if args.table:
+        args.table.parent.mkdir(parents=True, exist_ok=True)
         args.table.write_text(table(results))
     wrong = judged(results)
     print("\n".join([*wrong, counts(results)]))

@@ -25,7 +25,7 @@ MOST = {
 @pytest.mark.parametrize("title", MOST)
 def test_each_function_of_a_walk_leads_to_the_next(title: str) -> None:
     walk = PAGE[title]
-    assert walks.wrong(walk, walks.reader()) == []
+    assert walks.wrong(walk) == []
     assert (walks.files(walk), walks.steps(walk)) <= MOST[title]
 
 
