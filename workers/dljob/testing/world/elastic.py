@@ -128,13 +128,13 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
             # The process of a host that was ready works on, unless its unit moves.
             there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
-            # A rank that is stopping and has not left in time may lose its process with this step.
-            was = before.ranks[role, rank]
+            # A rank that does not stop in time loses its process with this step, and so do the others of its host.
+            phases = {before.ranks[role, neighbor].phase for neighbor in facts.ranks_of(host.index)}
             if (
                 there
                 and (role, rank) not in taken
-                and unfinished(was)
-                and was.phase is not RankPhase.STOPPING
+                and unfinished(before.ranks[role, rank])
+                and RankPhase.STOPPING not in phases
                 and (new.phase, new.life) != (old.phase, old.life)
             ):
                 yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
