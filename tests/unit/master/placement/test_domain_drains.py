@@ -133,6 +133,21 @@ def test_a_server_that_ignored_its_drain_is_ended_where_it_stays():
     assert racks_of(world) == ["b", "b", "b"]
 
 
+def test_servers_that_ignored_their_drain_are_ended_in_time_though_the_lost_one_is_still_being_reserved():
+    world = serving()
+    lose(world)
+    ends_at = world.state.moving.by
+    world.add_node(racked("bbbaaaab")[7])
+    world.deliver()
+    assert world.pending == [ev.UnitReserved("s/0", 2, "n7")], "the new node has not answered yet"
+    since = len(world.all_actions)
+    while world.state.moving is not None:
+        world.tick()
+    assert (world.now, kills(world, since)) == (ends_at, [host("s", 1), host("s", 2)])
+    world.settle()
+    assert (phases(world), racks_of(world)) == (["Ready", "Ready", "Ready"], ["b", "b", "b"])
+
+
 def test_a_server_that_leaves_its_fleet_does_not_start_again():
     world = serving({"minReplicas": 1, "maxReplicas": 3})
     world.send(ev.Commanded("less", "scale", "s", count=2))

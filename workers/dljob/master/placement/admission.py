@@ -236,9 +236,9 @@ def follow_move(d: StateTransaction) -> None:
     """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
     if d.moving is None or d.ending or not moving.finished(d):
         return
-    if needed(d):
+    if lost_units(d):
         try_to_place(d)
-    else:
+    else:  # the lost units are being reserved without this move: its servers stay
         d.moving = None
 
 
