@@ -141,7 +141,7 @@ def test_servers_that_ignored_their_drain_are_ended_in_time_though_the_lost_one_
     world.deliver()
     assert world.pending == [ev.UnitReserved("s/0", 2, "n7")], "the new node has not answered yet"
     since = len(world.all_actions)
-    while world.state.moving is not None:
+    while world.now < ends_at:
         world.tick()
     assert (world.now, kills(world, since)) == (ends_at, [host("s", 1), host("s", 2)])
     world.settle()

@@ -19,7 +19,6 @@ from dljob_operator.controller.metrics import Metrics
 from dljob_operator.leader.lease import Election, clock
 from dljob_operator.leader.releases import Releases
 
-
 STEADY = LeaseTiming(duration=15, retry=0.2)
 """Does not lapse where this process waits for a CPU: all releases of a test share its one event loop."""
 
