@@ -308,10 +308,6 @@ def test_a_preference_never_refuses_units_that_fit_nowhere_for_another_reason():
 # -- the plan
 
 
-def test_a_plan_without_domains_keeps_its_digest():
-    assert plan(job(role("a"))).digest == "ebdc5bbd89ac713d"
-
-
 def test_declared_groups_are_domains_by_their_labels():
     groups = [machines("g", 2, gpus=2, labels={"rack": "r1"}), machines("h", 1, gpus=3, labels={"rack": "r2"})]
     made = plan(job(in_one("a", 3, gpu=1), nodeGroups=groups))

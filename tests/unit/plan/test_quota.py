@@ -87,7 +87,7 @@ def test_bounded_roles_leave_room_for_a_quota_at_their_maximum():
         plan(job(framework(5), elastic, nodeGroups=[machines("g", 1, gpus=8)]))
 
 
-def test_a_job_without_a_quota_keeps_its_digest():
+def test_a_quota_changes_the_digest():
     assert plan(job(role("a"))).roles["a"].quota is None
     assert plan(job(framework())).digest != plan(job(role("d", entrypoint=SCRIPT))).digest
 

@@ -7,13 +7,12 @@ as a plan of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as well
 from dljob.plan.amounts import LEAST, Amount, Resources, add_up
-from dljob.plan.digest import LATER
 from dljob.plan.role import RolePlan
 from dljob.plan.witnesses import WitnessPlan
 from dljob.spec.standing import StandbyMode
@@ -82,16 +81,15 @@ class MachineGroup:
     """(Ray resource, Kubernetes resource) of its accelerator."""
     shared_memory: Amount = 0
     """Size of /dev/shm in bytes x 10_000; 0 for the default."""
-    bounds: tuple[int, int] | None = field(default=None, metadata=LATER)
+    bounds: tuple[int, int] | None = None
     """Fewest and most machines, spares included; None when `replicas` never changes."""
-    domains: tuple[str, ...] = field(default=(), metadata=LATER)
+    domains: tuple[str, ...] = ()
     """Labels with a stand-in value: all machines are in one domain, whichever one Kubernetes chooses."""
-    # A new field is marked LATER too, or the digests of all jobs change and void their journals.
-    spread: bool = field(default=False, metadata=LATER)
+    spread: bool = False
     """Whether each of its machines must be another host."""
-    preferred: tuple[str, ...] = field(default=(), metadata=LATER)
+    preferred: tuple[str, ...] = ()
     """Labels with a stand-in value, as in `domains`, of which Kubernetes prefers one domain and needs none."""
-    image: str = field(default="", metadata=LATER)
+    image: str = ""
     """Image of its pods; empty for the job's."""
 
 
@@ -140,11 +138,11 @@ class Series:
     """Device collocation: rank i of each group is in bundle i. Otherwise each rank has a bundle of its own."""
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
-    topology_key: str = field(default="", metadata=LATER)
-    spread: bool = field(default=False, metadata=LATER)
-    gone: tuple[int, ...] = field(default=(), metadata=LATER)
+    topology_key: str = ""
+    spread: bool = False
+    gone: tuple[int, ...] = ()
     """Numbers of units that left while higher ones stayed."""
-    preferred_key: str = field(default="", metadata=LATER)
+    preferred_key: str = ""
 
     @property
     def end(self) -> int:

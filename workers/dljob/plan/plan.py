@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from dljob.plan.collectives import with_collectives
-from dljob.plan.digest import content
 from dljob.plan.model import JobPlan, MachineGroup, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.role import RolePlan
@@ -50,9 +50,9 @@ def _digest(
     """
     whole = {
         "name": name,
-        "roles": {role.name: content(role) for role in roles.values()},
-        "units": [content(series) for series in units.series],
-        "nodeGroups": {group.name: content(group) for group in groups.values()},
+        "roles": {role.name: asdict(role) for role in roles.values()},
+        "units": [asdict(series) for series in units.series],
+        "nodeGroups": {group.name: asdict(group) for group in groups.values()},
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

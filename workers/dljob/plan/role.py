@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from dljob.plan.amounts import GRAIN, Amount, Resources
-from dljob.plan.digest import LATER
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
 
 
@@ -65,53 +64,52 @@ class RolePlan:
     """Ray label selectors for its nodes, beside that of its node group."""
     pre_check: bool = False
     """Whether its nodes are checked before its ranks start."""
-    min_replicas: int = field(default=0, metadata=LATER)
+    min_replicas: int = 0
     """Fewest ranks with which it continues; 0 if its size is fixed."""
-    max_replicas: int = field(default=0, metadata=LATER)
+    max_replicas: int = 0
     """Most ranks that it may get; 0 if its size is fixed."""
-    shared_sight: bool = field(default=False, metadata=LATER)
+    shared_sight: bool = False
     """Whether each rank sees the devices of all ranks of its role on its node, and not only its own."""
-    sub_master: str = field(default="", metadata=LATER)
+    sub_master: str = ""
     """Entry point of the user's SubMaster; empty for ElasticMaster, where the ranks have a process group."""
-    quota: Resources | None = field(default=None, metadata=LATER)
+    quota: Resources | None = None
     """Free resources that a rank's own Ray driver needs, not reserved; None if `per_rank` is reserved."""
-    topology_key: str = field(default="", metadata=LATER)
+    topology_key: str = ""
     """Label that has one value on all its nodes; empty for none."""
-    preferred_key: str = field(default="", metadata=LATER)
+    preferred_key: str = ""
     """Label that has one value on all its nodes if there is room for that; empty for none."""
-    spread: bool = field(default=False, metadata=LATER)
+    spread: bool = False
     """Whether each of its groups needs a node of its own."""
-    numa_binding: str = field(default="", metadata=LATER)
+    numa_binding: str = ""
     """node | socket | exclusive | core-complex, in torch's terms; empty if ranks run on any core."""
-    # A new field is marked LATER too, or the digests of all jobs change and void their journals.
-    virtual_local_rank: bool = field(default=False, metadata=LATER)
+    virtual_local_rank: bool = False
     """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
-    restart_with: tuple[str, ...] = field(default=(), metadata=LATER)
+    restart_with: tuple[str, ...] = ()
     """Roles that its restartPolicy.with names: they restart as a whole whenever any of its ranks does."""
-    ports: tuple[tuple[str, int], ...] = field(default=(), metadata=LATER)
+    ports: tuple[tuple[str, int], ...] = ()
     """(name, number or 0) of each port on which a rank listens."""
-    readiness: ProbePlan | None = field(default=None, metadata=LATER)
+    readiness: ProbePlan | None = None
     """Says whether a rank is ready; None: it is ready once it has started."""
-    startup: ProbePlan | None = field(default=None, metadata=LATER)
+    startup: ProbePlan | None = None
     """Holds the other probes back until it succeeds; a rank that it gives up is ended."""
-    liveness: ProbePlan | None = field(default=None, metadata=LATER)
+    liveness: ProbePlan | None = None
     """Ends a rank that it finds unhealthy."""
-    autoscale: AutoscalePlan | None = field(default=None, metadata=LATER)
+    autoscale: AutoscalePlan | None = None
     """Scales the role by its load; None: only orders do."""
-    gone: tuple[int, ...] = field(default=(), metadata=LATER)
+    gone: tuple[int, ...] = ()
     """Numbers of groups, below the highest one that it has, that left while higher ones stayed (ADR 96)."""
-    drain: DrainPlan | None = field(default=None, metadata=LATER)
+    drain: DrainPlan | None = None
     """Comes before SIGTERM when a rank is ended in order."""
-    weights: WeightsPlan | None = field(default=None, metadata=LATER)
+    weights: WeightsPlan | None = None
     """The weights that dljob loads into its ranks."""
 
-    python: str = field(default="", metadata=LATER)
+    python: str = ""
     """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""
-    tf: str = field(default="", metadata=LATER)
+    tf: str = ""
     """chief | ps | worker | evaluator, its task in a cluster of TensorFlow; empty: none."""
-    service: bool = field(default=False, metadata=LATER)
+    service: bool = False
     """Whether a Service of Kubernetes has its ready ranks."""
-    memory_unlimited: bool = field(default=False, metadata=LATER)
+    memory_unlimited: bool = False
     """Whether a rank with a share of a GPU may take more than that share of its memory."""
 
     @property
