@@ -90,7 +90,7 @@ class _Written:
             incarnation=1,
             life=RunId(1, 1),
             saves=False,
-            done=tuple((start, end, None) for start, end, *_ in held),
+            done=tuple((start, end, None, 0) for start, end, *_ in held),
             want=1,
         )
 

@@ -71,13 +71,13 @@ from dljob.master.state.events import (
     HangFound,
     HostLost,
     HostReady,
-    JournalReported,
     LoadSeen,
     MasterStarted,
     NodeFrozen,
     NodesChecked,
     NodesSeen,
     NodeThawed,
+    NoteReported,
     PartAnswers,
     PartSilent,
     PeersSeen,
@@ -471,18 +471,8 @@ def _released(d: StateTransaction, _event: Released) -> None:
     ending.released(d)
 
 
-_REPORTED = frozenset(
-    {
-        *(reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED),
-        *(reasons.WITNESS_SAW, reasons.WITNESS_UNREADABLE, reasons.STACKS_UNREADABLE),
-    }
-)
-
-
-def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
-    """Add a report of the journal, of a metric sink, of an outside witness or of the hang watch to the timeline."""
-    if event.reason in _REPORTED:
-        d.note(event.reason, "job", event.message)
+def _note_reported(d: StateTransaction, event: NoteReported) -> None:
+    d.note(event.reason, "job", event.message)
 
 
 def _tick(d: StateTransaction, _event: Tick) -> None:
@@ -503,7 +493,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
     GroupAsked: driver_groups.record_pending_group,
-    JournalReported: _journal_reported,
+    NoteReported: _note_reported,
     ProblemReported: problems.report_problem,
     HostReady: _host_ready,
     HostLost: _host_lost,

@@ -489,7 +489,7 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
 
 def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
     def tell(*done, rank=0):
-        run = [(start, end, None) for start, end in done]
+        run = [(start, end, None, 0) for start, end in done]
         made = ev.ShardsTold("d", 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1)
         world.send(made)
         return world.state.feeds["d"]

@@ -124,7 +124,7 @@ EVENTS = st.one_of(
     st.builds(ev.CopiesSaved, text, text),
     st.builds(ev.RelaunchTold, text, text),
     st.builds(ev.GroupAsked, text, text, text, st.booleans()),
-    st.builds(ev.JournalReported, text, text),
+    st.builds(ev.NoteReported, text, text),
     st.builds(ev.StallsFound, st.lists(stalls, max_size=2).map(tuple)),
     st.builds(
         ev.NodesSeen,
@@ -198,7 +198,7 @@ def a_busy_job():
     for number in (1, 2):
         world.send(ev.CutAsked("t/0"))
         world.send(ev.CutBegun(number))
-    for done in (), ((0, 2, 1),):
+    for done in (), ((0, 2, 1, 0),):
         world.send(ev.ShardsTold("d", 9, 2, 1, "w/0", "w", 0, 1, RunId(1, 1), saves=True, done=done, want=2))
     world.send(ev.GroupAsked("abc", "w/0", "it needs more than there is"))
     world.freeze_node(world.state.units["w/1"].node)

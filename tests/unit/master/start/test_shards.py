@@ -12,7 +12,6 @@ from immutables import Map
 from master_kit import KILLED, UID, World, job
 
 from dljob.master.persistence.changes import changes
-from dljob.master.persistence.codec import decode_event, encode_event
 from dljob.master.placement.previous_attempt import carried, carry
 from dljob.master.start import shards
 from dljob.master.state import events as ev
@@ -36,11 +35,10 @@ def world():
 def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, undone=None, **sizes):
     spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, **sizes}
     own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
-    done = [(*one, 0) if len(one) == 3 else one for one in done]
     name = role if role == "t" else f"{role}/{rank}"
     event = ev.ShardsTold(
         **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, want=want,
-        done=tuple(one[:3] for one in done), revisions=tuple(one[3] for one in done), undone=undone,
+        done=tuple((*run, 0) if len(run) == 3 else run for run in done), undone=undone,
     )  # fmt: skip
     world.send(event)
     return shards.runs_of(world.state, spec["name"], (role, rank), own)
@@ -248,14 +246,6 @@ def test_a_step_that_is_saved_again_has_what_was_done_since_its_first_save(world
     assert acked(world) == [(0, 4)]
     world.send(ev.CheckpointDecided("w/0", C, CheckpointId(A, 5)))
     assert feed(world).todo == ((0, 10),)
-
-
-def test_a_report_in_a_journal_of_before_has_no_revisions(world):
-    tell(world, 0, want=1, saves=True)
-    told = encode_event(replace(world.told[-1], done=((0, 4, 5),)))
-    del told["revisions"]
-    world.send(decode_event(told))
-    assert [one.mark for one in feed(world).acked] == [CheckpointId(A, 5)]
 
 
 def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_had_in_them():

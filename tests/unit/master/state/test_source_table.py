@@ -27,7 +27,8 @@ def tell(world, rank=0, *, done=(), want=1, life=A, saves=True, **more):
     sizes = {"size": SPAN, "shard": SPAN, "epochs": 1, **more.pop("sizes", {})}
     world.send(
         ev.ShardsTold(
-            "s", world=f"w/{rank}", role="w", rank=rank, incarnation=own, life=life, saves=saves, done=tuple(done),
+            "s", world=f"w/{rank}", role="w", rank=rank, incarnation=own, life=life, saves=saves,
+            done=tuple((*run, 0) for run in done),
             want=want, **sizes, **more,
         )
     )  # fmt: skip

@@ -245,7 +245,7 @@ async def test_a_long_silence_that_nobody_can_judge_for_want_of_a_stack_is_repor
         "no step within any bound of faultTolerance.hang, and whether it is a hang is not known: "
         "the stack cannot be read (`dljob stack` says why) of w/1"
     )
-    assert here.told == [ev.JournalReported(reasons.STACKS_UNREADABLE, said)]
+    assert here.told == [ev.NoteReported(reasons.STACKS_UNREADABLE, said)]
     here.agent.sees["w/1"] = ProcessSample(STOPPED)
     await here.passes(100)
     assert [event.rank for event in here.told[1:]] == [1], "a report is no conviction, and does not hinder one"

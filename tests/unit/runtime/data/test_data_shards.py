@@ -56,8 +56,8 @@ def test_a_shard_whose_indices_are_taken_is_done_and_told_with_the_next_question
     assert [[*shard] for shard in mine] == [[0, 1], [2, 3], [4]]
     assert [(e.want, e.done) for e in desk.journal] == [
         (2, ()),
-        (2, ((0, 2, None), (2, 4, None))),
-        (2, ((4, 5, None),)),
+        (2, ((0, 2, None, 0), (2, 4, None, 0))),
+        (2, ((4, 5, None, 0),)),
     ]
     assert desk.state.feeds["d"].over
     assert module.checkpoint.feeds == [mine]
@@ -75,7 +75,7 @@ def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(de
     assert mine.told()["done"] == [(0, 2, None)]
     assert mine.told()["want"] == 0
     mine.close()
-    assert desk.journal[-1].done == ((0, 2, None),)
+    assert desk.journal[-1].done == ((0, 2, None, 0),)
     assert desk.state.feeds["d"].held["w", 0].runs == ((2, 4),)
 
 

@@ -89,7 +89,7 @@ async def test_a_witness_that_may_not_act_gives_evidence_once_for_an_incarnation
     evidence, note = await kit.hear(LOOKS)
     assert isinstance(evidence, ev.CauseLearned)
     assert (evidence.target, evidence.clues[0].source, evidence.incarnation) == ("w/0", "witness", 1)
-    assert isinstance(note, ev.JournalReported)
+    assert isinstance(note, ev.NoteReported)
     assert note.message == "w/0: witness look: a > 0 for 30 s of rank=0, which means Hang"
     assert await kit.hear(LOOKS) == []
     kit.state.ranks["w", 0].incarnation = 2
@@ -105,13 +105,13 @@ async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_
     assert (found.role, found.rank, found.kind, found.by) == ("w", 0, "SilentCorruption", "act")
     kit.state.ranks["w", 0].incarnation = 2
     kit.state.ranks["w", 0].ready_at = 199.0
-    assert [type(one) for one in await kit.hear(ACTS)] == [ev.CauseLearned, ev.JournalReported]
+    assert [type(one) for one in await kit.hear(ACTS)] == [ev.CauseLearned, ev.NoteReported]
 
 
 async def test_a_witness_that_lies_of_a_rank_of_another_node_accuses_nobody(tmp_path: Path) -> None:
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("act", 1.0, (("rank", "1"),), 5.0))  # it runs on the node `gone`
-    assert isinstance(note, ev.JournalReported)
+    assert isinstance(note, ev.NoteReported)
     assert "no one rank is meant" in note.message
 
 
@@ -131,7 +131,7 @@ async def test_a_witness_that_always_lies_costs_its_rank_one_restart(tmp_path: P
 async def test_words_about_no_one_rank_are_told_once_however_their_labels_change(tmp_path: Path) -> None:
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("look", 1.0, (("rank", "8"),)))
-    assert isinstance(note, ev.JournalReported)
+    assert isinstance(note, ev.NoteReported)
     assert note.message.endswith("on pod train-workers-a: no one rank is meant")
     assert await kit.hear(Sighting("look", 1.0, (("rank", "9"),)), Sighting("unknown", 1.0)) == []
     assert not kit.desk.hanging("w")
@@ -140,7 +140,7 @@ async def test_words_about_no_one_rank_are_told_once_however_their_labels_change
 async def test_a_witness_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     kit = Desk(tmp_path)
     (note,) = await kit.hear(troubles=(("look", "no answer within 1 s"),))
-    assert note == ev.JournalReported(
+    assert note == ev.NoteReported(
         reasons.WITNESS_UNREADABLE, "witness look on pod train-workers-a: no answer within 1 s"
     )
     assert await kit.hear(troubles=(("look", "Connection refused"),)) == []

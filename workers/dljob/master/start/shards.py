@@ -39,8 +39,7 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
     )
     # Work of a former process still counts if its leases stand; new leases are for the present process only.
     cut = d.cuts.last if d.cuts.queues else None
-    revisions = event.revisions or (0,) * len(event.done)
-    for (start, end, step), revision in zip(event.done, revisions, strict=True):
+    for start, end, step, revision in event.done:
         after = None if step is None else (step, revision)
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
     feed = _source_told(d, event, feed)

@@ -236,8 +236,7 @@ def order(
     size = facts.plan.group_size
     starts: list[RankStart] = []
     for rank in ranks:
-        seats, own = d.seats[host.role], d.ranks[host.role, rank]
-        seat = seats[facts.places[rank // size]]
+        seat, own = d.seats[host.role][facts.places[rank // size]], d.ranks[host.role, rank]
         # Local ranks count over all groups of the role on the node, so that `LOCAL_RANK` is unique there.
         devices, device_index = visible_devices.of_rank(facts, state, rank, there)
         starts.append(
@@ -247,8 +246,7 @@ def order(
                 local_rank=seat.local_base + rank % size,
                 local_world_size=seat.local_world_size,
                 node_rank=seat.node_rank,
-                # A snapshot of an older version does not have the number of nodes.
-                nodes=seat.nodes or max(each.node_rank for each in seats) + 1,
+                nodes=seat.nodes,
                 restart_reason=own.restart_reason,
                 devices=devices,
                 device_index=device_index,

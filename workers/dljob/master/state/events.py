@@ -151,15 +151,13 @@ class GroupAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalReported:
-    """The journal's writes were stalled by a full volume, superseded parts of it were dropped, or a metric sink failed.
-
-    So are words of outside witnesses and of the hang watch. The name is older than all but the first, and stands in
-    journals.
-    """
+class NoteReported:
+    """A part of PrimeMaster's runtime reports what belongs into the timeline, and changes nothing else."""
 
     reason: str
-    """JOURNAL_STALLED, JOURNAL_TRIMMED, METRIC_SINK_FAILED, WITNESS_SAW, WITNESS_UNREADABLE or STACKS_UNREADABLE."""
+    """Of the journal: JOURNAL_STALLED (its volume was full for a time), JOURNAL_TRIMMED (superseded parts are dropped).
+    Of metrics: METRIC_SINK_FAILED. Of an outside witness: WITNESS_SAW (what it says of a rank), WITNESS_UNREADABLE (it
+    cannot be asked). Of the hang watch: STACKS_UNREADABLE (whether a rank hangs is not known)."""
     message: str
 
 
@@ -502,8 +500,9 @@ class ShardsTold:
     life: RunId
     saves: bool = False
     """Whether the process saves or loads checkpoints."""
-    done: tuple[tuple[int, int, int | None], ...] = ()
-    """(start, end, highest saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
+    done: tuple[tuple[int, int, int | None, int], ...] = ()
+    """(start, end, highest saved step at the time, its revision). The step is -1 before any is saved, None where the
+    process saves no checkpoints; the revision is 0 for both."""
     want: int = 0
     """Number of shards, or of partitions of a source, that the process wants to hold, with those that it holds."""
     partitions: tuple[tuple[str, int], ...] = ()
@@ -514,8 +513,6 @@ class ShardsTold:
     """What its source did that users should know: a partition that is gone, went back, or does not answer."""
     undone: tuple[tuple[int, int], ...] | None = None
     """What the process did that is not in the checkpoint which it loaded again, its leases included; None: no load."""
-    revisions: tuple[int, ...] = ()
-    """The revision of the saved step of each interval in `done`; empty, as in journals of before: all are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,7 +591,7 @@ Event = (
     | UnitReserved
     | UnitRefused
     | GroupAsked
-    | JournalReported
+    | NoteReported
     | HostReady
     | HostLost
     | SpareReady

@@ -133,7 +133,7 @@ class Move(NamedTuple):
 def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
     """Return the ledger after the moves of some ranks, all at `now`, and a change of the number of spares by role.
 
-    A rank without a clock (its state was written by an older version) is counted from now on.
+    A rank without a clock is counted from now on.
     """
     at = max(now, ledger.at)  # the clock may have gone back
     page = _Page(ledger.books, ledger.floors, at)

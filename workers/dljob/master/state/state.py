@@ -447,8 +447,8 @@ class Seat:
     """Local rank of the group's first rank."""
     local_world_size: int
     """Number of the role's ranks on the group's node."""
-    nodes: int = 0
-    """Number of nodes that the role spans; 0: the seat comes from a snapshot of before this field."""
+    nodes: int
+    """Number of nodes that the role spans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class HangWatch:
             names = ", ".join(f"{role}/{rank}" for role, rank, _ in new)
             words = "no step within any bound of faultTolerance.hang, and whether it is a hang is not known"
             words = f"{words}: the stack cannot be read (`dljob stack` says why) of {names}"
-            await self._offer(ev.JournalReported(reasons.STACKS_UNREADABLE, words))
+            await self._offer(ev.NoteReported(reasons.STACKS_UNREADABLE, words))
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
         ranks = state.job.roles[role].ranks

@@ -379,7 +379,7 @@ class MasterLoop:
             await self._show()
         if self.journal.stalled_s:
             said = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.where}"
-            self._inbox.put_nowait((ev.JournalReported(reasons.JOURNAL_STALLED, said), None))
+            self._inbox.put_nowait((ev.NoteReported(reasons.JOURNAL_STALLED, said), None))
             self.journal.stalled_s = 0.0
         # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
         if self.journal.snapshot_due(max(SNAPSHOT_EVERY, len(self.state.ranks) // 2)):
@@ -435,7 +435,7 @@ class MasterLoop:
 
     async def _tidy(self) -> None:
         if dropped := await self.journal.forget():
-            await self.offer(ev.JournalReported(reasons.JOURNAL_TRIMMED, f"dropped {dropped}"))
+            await self.offer(ev.NoteReported(reasons.JOURNAL_TRIMMED, f"dropped {dropped}"))
 
     # -- what is shown
 
@@ -615,7 +615,7 @@ class MasterLoop:
 
         def tell(message: str) -> None:
             log.warning("%s", message)
-            event = ev.JournalReported(reasons.METRIC_SINK_FAILED, message)
+            event = ev.NoteReported(reasons.METRIC_SINK_FAILED, message)
             with suppress(RuntimeError):  # the loop has ended, and the log has the message
                 loop.call_soon_threadsafe(self._inbox.put_nowait, (event, None))
 

@@ -70,7 +70,7 @@ class WitnessDesk:
             if (node, name) not in self._unreadable:
                 self._unreadable.add((node, name))
                 said = f"witness {name} on {node_title(self._state(), node)}: {why}"
-                await self._offer(ev.JournalReported(reasons.WITNESS_UNREADABLE, said))
+                await self._offer(ev.NoteReported(reasons.WITNESS_UNREADABLE, said))
         for sighting in self._sightings[node]:
             await self._tell(node, sighting)
 
@@ -117,7 +117,7 @@ class WitnessDesk:
         said = words(plan, sighting)
         if key is None:
             node_words = node_title(state, node)
-            await self._offer(ev.JournalReported(reasons.WITNESS_SAW, f"{said}, on {node_words}: no one rank is meant"))
+            await self._offer(ev.NoteReported(reasons.WITNESS_SAW, f"{said}, on {node_words}: no one rank is meant"))
             return
         act = plan.act and may_accuse(state, key, sighting, self._clock())
         await self._offer(*_events(state, plan, key, said, act=act))
@@ -144,7 +144,7 @@ def _events(state: JobState, plan: WitnessPlan, key: RankKey, said: str, *, act:
     name = f"{key[0]}/{key[1]}"
     return (
         ev.CauseLearned(name, (Clue(Source.WITNESS.value, said),), incarnation),
-        ev.JournalReported(reasons.WITNESS_SAW, f"{name}: {said}, which means {plan.means}"),
+        ev.NoteReported(reasons.WITNESS_SAW, f"{name}: {said}, which means {plan.means}"),
     )
 
 

@@ -104,8 +104,9 @@ def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
         incarnation=int(question["incarnation"]),
         life=RunId(**question["life"]),
         saves=bool(question["saves"]),
-        done=tuple((int(start), int(end), after) for start, end, after, *_ in question["done"]),
-        revisions=tuple(int(more[0]) if more else 0 for _, _, _, *more in question["done"]),
+        done=tuple(
+            (int(start), int(end), step, int(rest[0]) if rest else 0) for start, end, step, *rest in question["done"]
+        ),
         want=int(question["want"]),
         partitions=tuple((str(name), int(first)) for name, first in question.get("partitions", ())),
         lost=tuple((int(start), int(end)) for start, end in question.get("lost", ())),
