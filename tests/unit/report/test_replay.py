@@ -292,7 +292,7 @@ def test_a_journal_with_a_header_alone_has_no_last_moment(job: PastJob, tmp_path
         Past(folder).last()
 
 
-def test_headers_say_whether_they_are_damaged_or_of_a_newer_version(job: PastJob, tmp_path: Path) -> None:
+def test_headers_say_whether_they_are_damaged_or_of_another_version(job: PastJob, tmp_path: Path) -> None:
     from dljob.telemetry.records import encode_line
 
     folder = copied(job, tmp_path)

@@ -80,9 +80,10 @@ def test_a_segment_that_is_shorter_than_its_successor_says_is_refused():
     assert caught.value.offset == len(SAMPLE)
 
 
-def test_a_newer_version_is_refused_with_both_named():
-    data = encode_header(Header(1, version=records.VERSION + 1)) + b"what a later version writes\n"
-    with pytest.raises(JournalError, match="version 2 of the journal; this dljob reads up to version 1"):
+@pytest.mark.parametrize(("version", "writer"), [(3, "a later dljob"), (1, "a dljob from before 0.1.0")])
+def test_another_version_is_refused_with_both_named(version, writer):
+    data = encode_header(Header(1, version=version)) + b"what another version writes\n"
+    with pytest.raises(JournalError, match=f"{writer} wrote it, in version {version} .* this one reads version 2"):
         scan(data)
 
 

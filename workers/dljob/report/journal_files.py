@@ -151,7 +151,7 @@ def _header(path: Path, troubles: list[JournalError], *, required: bool) -> Head
             line = file.readline(HEADER_MAX)
         if line.endswith(b"\n"):
             line_body(line, 0, _name(path), 0)
-            hint = ""  # a whole header that is refused is of a newer version, whose error says what to use
+            hint = ""  # a whole header that is refused is of another version, whose error says what to use
         header = scan(line, name=_name(path)).header
     except JournalError as error:
         troubles.append(JournalError(error.message, offset=error.offset, hint=hint or error.hint))

@@ -99,7 +99,7 @@ class Past:
     @property
     def cores(self) -> list[str]:
         """The versions of dljob that wrote the journal, in their order."""
-        return list(dict.fromkeys(part.header.core or "of an early version" for part in self.parts))
+        return list(dict.fromkeys(part.header.core for part in self.parts))
 
     @property
     def foreign(self) -> bool:
@@ -277,7 +277,7 @@ class _PartReader:
         if record["i"] < record["of"] - 1:
             return
         data = parse_json(self._text)
-        self._text, self._written, self._plan = "", Written(data), record.get("plan", self._plan)
+        self._text, self._written, self._plan = "", Written(data), record["plan"]
         self._state = None
         if own:
             self._check(fresh)

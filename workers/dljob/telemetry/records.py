@@ -1,6 +1,6 @@
 """The journal's lines: one JSON object each, numbered, with a CRC32 over the bytes before it.
 
-    {"n":0,"r":{"k":"header","v":1,"epoch":2,"prev":["segment-1",4096],"core":"0.1.0 4be1c02d9a7f"},"c":"6d1f2b9a"}
+    {"n":0,"r":{"k":"header","v":2,"epoch":2,"prev":["segment-1",4096],"core":"0.1.0 4be1c02d9a7f"},"c":"6d1f2b9a"}
     {"n":1,"r":{...},"c":"..."}
 
 A segment is written by one epoch of PrimeMaster, and begins with a header that names the segment before it and the
@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, cast
 
 from dljob.errors import JournalError
 
-VERSION = 1
-"""Version of lines and records. A reader refuses a newer version."""
+VERSION = 2
+"""Version of lines and records, since dljob 0.1.0. A reader refuses any other one."""
 
 Record: TypeAlias = Mapping[str, Any]
 """A JSON object; its key "k" names its kind."""
@@ -40,7 +40,7 @@ _TAIL = len(',"c":"00000000"}\n')
 class Header:
     """Header of a segment. `prev` is (segment, offset in bytes) of its predecessor; None for the first.
 
-    `code_version` names the code that folded the events into states; empty before journals said so.
+    `core` names the version of the code that folded the events into states.
     """
 
     epoch: int
@@ -50,8 +50,7 @@ class Header:
 
     def record(self) -> Record:
         """Return the record of the segment's first line."""
-        said = {"k": "header", "v": self.version, "epoch": self.epoch, "prev": self.prev}
-        return {**said, "core": self.core} if self.core else said
+        return {"k": "header", "v": self.version, "epoch": self.epoch, "prev": self.prev, "core": self.core}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,8 @@ def scan(data: bytes, *, name: str = "journal", limit: int | None = None) -> Sca
         limit: Where its successor fenced it; bytes behind it do not count. None: all of it counts.
 
     Raises:
-        JournalError: A line is damaged, one is missing, or the version is newer. A last line without its newline is
-            none of these: a write was cut short, and nobody acted on it.
+        JournalError: A line is damaged, one is missing, or the version is another one. A last line without its newline
+            is none of these: a write was cut short, and nobody acted on it.
     """
     end = _end(len(data), limit, name)
     counted = data[:end]
@@ -116,13 +115,10 @@ def scan_tail(source: SegmentBytes, *, name: str = "journal", limit: int | None 
     Records that the snapshot supersedes are not read, so the cost of a start does not grow with the age of a job.
     """
     end = _end(source.size, limit, name)
-    head = source.read(0, min(end, HEADER_MAX))
-    first = head.find(b"\n") + 1
-    if not first and end > HEADER_MAX:
-        raise _damaged(name, 0, "it does not begin with a header")
-    if not first:
+    header, first = read_header(source, name=name, limit=limit)
+    if header is None:
         return Scan(None, (), 0, torn_tail=bool(end))
-    header, window = _first(head[:first], name), WINDOW
+    window = WINDOW
     while window < end - first:
         if window > MOST_READ:
             raise _damaged(name, end - window, f"no whole snapshot in its last {window >> 20} MiB")
@@ -134,6 +130,16 @@ def scan_tail(source: SegmentBytes, *, name: str = "journal", limit: int | None 
                 return Scan(header, records, start + valid, torn_tail=start + valid < end)
         window *= 4
     return scan(source.read(0, end), name=name)
+
+
+def read_header(source: SegmentBytes, *, name: str = "journal", limit: int | None = None) -> tuple[Header | None, int]:
+    """Return the header of a segment and its length in bytes; (None, 0) while its line is not complete."""
+    end = _end(source.size, limit, name)
+    head = source.read(0, min(end, HEADER_MAX))
+    first = head.find(b"\n") + 1
+    if not first and end > HEADER_MAX:
+        raise _damaged(name, 0, "it does not begin with a header")
+    return (_first(head[:first], name), first) if first else (None, 0)
 
 
 def scan_on(known: Scan, source: SegmentBytes, *, name: str = "journal", limit: int | None = None) -> Scan:
@@ -218,11 +224,12 @@ def line_body(line: bytes, number: int | None, name: str, offset: int) -> bytes:
 
 def _check_version(record: Record, name: str) -> None:
     version = record.get("v")
-    if isinstance(version, int) and version > VERSION:
+    if isinstance(version, int) and version != VERSION:
+        writer = "a later dljob" if version > VERSION else "a dljob from before 0.1.0"
         raise JournalError(
-            f"{name}: written in version {version} of the journal; this dljob reads up to version {VERSION}",
+            f"{name}: {writer} wrote it, in version {version} of the journal; this one reads version {VERSION}",
             offset=0,
-            hint="use the dljob that wrote it, or a newer one",
+            hint="use the dljob that wrote it, or start the job again from its checkpoints",
         )
 
 
@@ -231,7 +238,7 @@ def _header(record: Record, name: str) -> Header:
         raise _damaged(name, 0, "it does not begin with a header")
     prev = record["prev"]
     known = None if prev is None else (prev[0], prev[1])
-    return Header(record["epoch"], known, record["v"], record.get("core", ""))
+    return Header(record["epoch"], known, record["v"], record["core"])
 
 
 def _damaged(name: str, offset: int, what: str) -> JournalError:

@@ -252,7 +252,7 @@ def test_a_snapshot_that_was_cut_short_counts_for_nothing(monkeypatch):
 def test_another_version_of_a_snapshot_is_refused_with_both_named():
     plan, spec = job({"name": "w"})
     state = initial(plan, spec, UID, 0.0)
-    with pytest.raises(JournalError, match="version 7; this dljob reads version 1"):
+    with pytest.raises(JournalError, match="version 7; this dljob reads version 2"):
         codec.decode_state({**codec.encode_state(state), "v": 7}, state.job)
 
 

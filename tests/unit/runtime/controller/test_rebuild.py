@@ -9,25 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint_kit import a_saver, client, place
 from master_shell_kit import FIRST, World, end_all, ended, running, until
 from memory_backend import MemoryHost
 
+from dljob.api.next_attempt import newest_step
 from dljob.master.state import events as ev
 from dljob.master.state.state import Phase
 from dljob.master.state.views import Outcome
 from dljob.runtime.controller import master_loop as shell_module
 from dljob.runtime.controller import rebuild as module
 from dljob.runtime.controller.master_loop import MasterLoop
-from dljob.runtime.controller.rebuild import Rebuilding, Rebuilt
+from dljob.runtime.controller.rebuild import Rebuilding
 from dljob.runtime.journal.code_version import code_version, named
-from dljob.runtime.journal.journal import Journal, Replay
-from dljob.runtime.journal.stores import FileStore
+from dljob.runtime.journal.journal import Replay
 from dljob.runtime.journal.timeline import KEPT, Timeline
 from dljob.telemetry import reasons
 from dljob.telemetry.records import encode_line, scan
 
-OLD = Path(__file__).parents[3] / "replay/segments"
-"""Journals of dljob 0.1.0, before journals said who wrote them: a rank was killed, another restarted by command."""
 Record = dict[str, Any]
 
 
@@ -78,28 +77,7 @@ def notes(shell: MasterLoop, reason: str) -> list[str]:
     return [note["message"] for note in shell.timeline.after(0) if note["reason"] == reason]
 
 
-async def found(folder: Path, world: World) -> Rebuilt:
-    journal = Journal(FileStore(folder), "0.2.0 b")
-    replay = await journal.open()
-    await journal.close()
-    return Rebuilding(world.setup(), Timeline(world.folder)).rebuild(replay)
-
-
 # -- taken over
-
-
-@pytest.mark.parametrize("name", ["0.1.0-replayed", "0.1.0-snapshot"])
-async def test_a_journal_from_before_they_said_who_wrote_them_is_replayed(world: World, name: str) -> None:
-    shutil.copytree(OLD / name, world.folder / "journal")
-    got = await found(world.folder / "journal", world)
-    state = got.state
-    assert (dict(state.restarts), state.version, state.phase) == ({"Process": 2}, 20, Phase.RUNNING)
-    assert {str(host): own.actor for host, own in state.hosts.items()} == {
-        "worker/0": "01234567/worker/0/2",
-        "worker/1": "01234567/worker/1/2",
-    }
-    assert set(state.commands) == {"again", *(f"id-{n}" for n in range(6))}
-    assert (got.anew, "of dljob that did not say so yet, this is dljob 0.2.0 b" in got.said) == ("", True)
 
 
 async def test_other_code_takes_the_state_as_it_was_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +192,23 @@ async def test_fields_of_a_newer_version_are_left_out_and_named(world: World) ->
     assert sorted(own.incarnation for own in shell.state.ranks.values()) == [1, 2]
 
 
+async def test_a_journal_from_before_the_first_release_is_refused_and_left_as_it_is(world: World) -> None:
+    """The job's checkpoints stay, too, and the next attempt finds them."""
+    await killed_once(world)
+    edit(world, lambda record: record.update(v=1) if record["k"] == "header" else None)
+    with a_saver() as (saver, _):
+        rank = client(place(saver, world.folder / "checkpoints" / "worker"))
+        rank.save(10, {"step": 10}, persist=True)
+        rank.close()
+    written = {path: path.read_bytes() for path in (world.folder / "journal").iterdir()}
+    world.master()
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
+    assert "from before 0.1.0 wrote it, in version 1 of the journal; this one reads version 2" in status["message"]
+    assert {path: path.read_bytes() for path in (world.folder / "journal").iterdir()} == written
+    assert newest_step(world.folder) == 10
+
+
 async def test_fields_an_older_version_lacked_get_their_defaults(world: World) -> None:
     await killed_once(world)
 
@@ -246,7 +241,7 @@ UNREADABLE: Mapping[str, tuple[Callable[[Record], object], str]] = {
     "a key": (in_states(lambda s: s["ranks"][0].append(1)), "ranks has 3 parts, and not 2"),
     "a rank": (in_states(lambda s: s["ranks"].pop()), "ranks lacks ('worker', 1)"),
     "a field": (in_states(lambda s: s.pop("phase")), "phase"),
-    "a version": (in_states(lambda s: s.update(v=2)), "a snapshot of version 2; this dljob reads version 1"),
+    "a version": (in_states(lambda s: s.update(v=3)), "a snapshot of version 3; this dljob reads version 2"),
     "a plan": (lambda r: r.update(plan="0" * 16) if "plan" in r else None, "it belongs to plan 0000000000000000"),
     "a change": (
         lambda r: r.update(d=["z"]) if r["k"] == "change" else None,

@@ -59,12 +59,12 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Migr
     Args:
         data: The state, from `codec.encode_state` of that version.
         fresh: The initial state of the same job, in this version.
-        plan: Digest of the plan that the state belongs to; empty: unknown.
+        plan: Digest of the plan that the state belongs to.
         at: When it was written (unix seconds).
     """
     own = fresh.job.plan.digest
     # Another plan has other ranks, hosts or units: rows of the old ones would say nothing about the new ones.
-    if plan and plan != own:
+    if plan != own:
         return fresh_state(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
     left_out: set[str] = set()
     try:

@@ -151,7 +151,7 @@ class _Replayed(_Reading):
         return state
 
     def _check(self, record: Record) -> None:
-        made, own = record.get("plan"), self.setup.plan.digest
+        made, own = record["plan"], self.setup.plan.digest
         if made != own:
             raise JournalError(f"the journal is of plan {made}, the job's plan is {own}", offset=0)
 
@@ -175,7 +175,7 @@ class _Foreign(_Reading):
             except ERRORS as error:  # read on: a later snapshot heals whatever could not be read before it
                 self._trouble = self._trouble or f"record {record.get('k')!r}: {error}"
             self.last = record.get("at", self.last)
-        by = " and ".join(sorted(core or "that did not say so yet" for core in replay.cores))
+        by = " and ".join(sorted(replay.cores))
         return self._rebuilt(f"the journal is of dljob {by}, this is dljob {replay.reader}")
 
     def _take(self, record: Record) -> None:
@@ -186,7 +186,7 @@ class _Foreign(_Reading):
                 # A whole snapshot heals an earlier record that could not be read, and includes the events before it.
                 data = self.snapshot(record)
                 if data is not None:
-                    self._written, self._plan, self._trouble = Written(data), record.get("plan", self._plan), ""
+                    self._written, self._plan, self._trouble = Written(data), record["plan"], ""
                     self._events.clear()
             case "notes":
                 self.notes(record)

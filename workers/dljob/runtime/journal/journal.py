@@ -34,6 +34,7 @@ from dljob.telemetry.records import (
     SegmentBytes,
     encode_header,
     encode_line,
+    read_header,
     scan_on,
     scan_tail,
     snapshot_at,
@@ -78,7 +79,7 @@ class Replay:
     epoch: int
     records: tuple[Record, ...]
     cores: frozenset[str] = frozenset()
-    """Versions of the code that wrote the records; "" stands for code before journals noted it."""
+    """Versions of the code that wrote the records."""
     reader: str = ""
     """Version of the code that reads them."""
 
@@ -157,10 +158,13 @@ class Journal:
         """Claim the next epoch unless `claim` has, which fences its predecessor, and read the journal.
 
         Raises:
-            JournalError: It cannot be read: it is damaged, or of a newer version.
+            JournalError: It cannot be read: it is damaged, or of another version, which is then left as it is.
             JournalBrokenError: The new segment cannot be written.
         """
-        # Claim first: what the predecessor writes from now on is after the fence, or it sees the claim and stops.
+        # Only a journal of another version is refused first: a claim would fence the master that can go on with it.
+        if not self.epoch:
+            await self._check_version()
+        # What the predecessor writes after the claim is behind the fence, or it sees the claim and stops.
         epochs = await self._earlier() if self.epoch else await self._claim()
         chain, prev = await self._chain(epochs)
         self._scans.clear()
@@ -185,6 +189,11 @@ class Journal:
                 self.epoch = self.segment = self._claimed = number
                 return epochs
 
+    async def _check_version(self) -> None:
+        for epoch in reversed(await self._patiently(self.store.epochs)):
+            if (await self._read(epoch, lambda source, name: read_header(source, name=name)))[0] is not None:
+                return
+
     async def _earlier(self) -> tuple[int, ...]:
         return tuple(epoch for epoch in await self._patiently(self.store.epochs) if epoch < self.epoch)
 
@@ -208,15 +217,19 @@ class Journal:
         return chain[::-1], end
 
     async def _scan(self, epoch: int, fence: int | None) -> Scan:
-        name, known = f"journal {self.store.where}, segment {_name(epoch)}", self._scans.get(epoch)
+        known = self._scans.get(epoch)
 
-        def read(source: SegmentBytes) -> Scan:
+        def read(source: SegmentBytes, name: str) -> Scan:
             if known is not None:
                 return scan_on(known, source, name=name, limit=fence)
             return scan_tail(source, name=name, limit=fence)
 
+        return await self._read(epoch, read)
+
+    async def _read(self, epoch: int, read: Callable[[SegmentBytes, str], T]) -> T:
+        name = f"journal {self.store.where}, segment {_name(epoch)}"
         try:
-            return await self.store.read(epoch, read)
+            return await self.store.read(epoch, lambda source: read(source, name))
         except OSError as error:
             raise JournalError(f"{self.store.where}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
 
