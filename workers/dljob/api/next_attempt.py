@@ -91,7 +91,7 @@ def newest_step(folder: Path) -> int | None:
 
     with suppress(OSError):
         checkpoints = (row for name, world in worlds(folder / CHECKPOINTS) for row in rows(name, world))
-        return max((row.mark.step for row in checkpoints if row.state in ("whole", "unchecked")), default=None)
+        return max((row.mark.step for row in checkpoints if row.state == "whole"), default=None)
     return None
 
 

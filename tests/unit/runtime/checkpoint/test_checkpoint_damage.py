@@ -424,19 +424,18 @@ def test_a_whole_part_of_a_later_format_is_no_damage(folder: Folder):
     assert [made.step for made in folder.marks()] == [20, 50, 51]
 
 
-def test_checkpoints_of_before_load_and_are_told_as_unchecked(tmp_path: Path):
+def test_metadata_without_a_checksum_is_damaged_and_the_manifest_made_again_from_the_parts(tmp_path: Path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
-    (tmp_path / "restore-1-1.json").write_text('{"restored": null}')
-    manifest = tmp_path / "step-000000000010.1-1" / "manifest.json"
-    said = json.loads(manifest.read_text())
-    old = {"version": 1, "step": 10, "life": {"attempt": 1, "number": 1}, "world": 1, "parts": said["parts"]}
-    manifest.write_text(json.dumps(old, indent=1))
-    log: list[str] = []
-    assert loaded(tmp_path, 2, log) == (10, [])
-    assert "checkpoint: the manifest of step 10 of life 1.1 is unchecked: an earlier version wrote it" in log
-    records = Folder(tmp_path).records()
-    assert (records.made[0], records.checked) == (RestoreDecision(A, None), (RestoreDecision(B, CheckpointId(A, 10)),))
+    decision, manifest = tmp_path / "restore-1-1.json", tmp_path / "step-000000000010.1-1" / "manifest.json"
+    decision.write_text('{"restored": null}')
+    sealed = manifest.read_bytes()
+    body = json.loads(sealed)
+    del body["crc32"]
+    manifest.write_text(json.dumps(body, indent=1))
+    step, damage = loaded(tmp_path, 2)
+    assert (step, manifest.read_bytes()) == (10, sealed)
+    assert "restore-1-1.json is passed over, it is damaged: it is not sealed by a checksum" in damage
 
 
 @pytest.mark.parametrize(
@@ -594,15 +593,6 @@ def test_a_decision_finds_room_on_a_disk_that_is_full_of_what_it_voids(folder: F
     monkeypatch.setattr(disk, "create", full)
     assert folder.decide(RestoreDecision(C, CheckpointId(A, 20))) == RestoreDecision(C, CheckpointId(A, 20))
     assert folder.marks() == [CheckpointId(A, 10), CheckpointId(A, 20)]
-
-
-def test_a_checkpoint_voided_by_an_unchecked_decision_is_not_deleted(folder: Folder):
-    write(folder, CheckpointId(A, 30), world=2)
-    (folder.path / "restore-1-2.json").write_text('{"restored": {"attempt": 1, "number": 1, "step": 20}}')
-    assert folder.decisions() == [RestoreDecision(A, None), RestoreDecision(B, CheckpointId(A, 20))]
-    assert folder.collect() == []
-    folder.decide(RestoreDecision(C, CheckpointId(A, 20)))
-    assert folder.collect() == [CheckpointId(A, 30)]
 
 
 @pytest.mark.parametrize("step", [-1, 1 << 63, 1 << 80])

@@ -116,7 +116,7 @@ def _data(row: CheckpointRow) -> Mapping[str, Any]:
 def _counting(folder: Folder, step: int | None) -> CheckpointRow:
     """Return the newest valid checkpoint. Raises NotFoundError."""
     for row in rows("", folder):
-        if row.state in ("whole", "unchecked") and step in (None, row.mark.step):
+        if row.state == "whole" and step in (None, row.mark.step):
             return row
     wanted = "" if step is None else f" of step {step}"
     raise NotFoundError(f"no checkpoint{wanted} is valid", hint="see dljob checkpoint verify")

@@ -174,8 +174,6 @@ class CheckpointClient:
                         f"step {mark.step} is to be restored, but is neither in memory nor on disk any more",
                         hint="its node may be gone: with the next restart an older checkpoint is chosen",
                     )
-                if not said.get("checked", True):
-                    self._say(f"checkpoint: the manifest of {mark} is unchecked: an earlier version wrote it")
                 state = self._read(mark, said.get("world", 0), fds, into)
                 if state is not None:
                     self.loaded = mark

@@ -7,8 +7,7 @@
 
 Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a life writes the
 manifest; two writers write the same bytes. Every read is verified: metadata whose checksum fails is skipped, with the
-reason. Versions before 2 wrote no checksum into metadata; their files are still read, and reported as unchecked. What a
-later version wrote is neither read, nor changed, nor deleted.
+reason. What a later version wrote is neither read, nor changed, nor deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ CHUNK = 8 << 20
 """Bytes that are read or written at once, so that no copy of a whole part is made in Python."""
 MANIFEST = "manifest.json"
 VERSION = 2
-"""Version of manifests and decisions; version 1 had no checksum."""
+"""Version of manifests and decisions."""
 DECISIONS = 4096
 """Number of parsed decisions in the cache, for all worlds that save on this node."""
 LIVES = 64
@@ -55,8 +54,6 @@ _END = b"DLJCRC32"
 _STEP = re.compile(r"step-([0-9]{12,19})\.([0-9]{1,10})-([0-9]{1,10})(?:\.r([0-9]{1,19}))?")
 _PART = re.compile(r"rank-[0-9]{5,10}\.part")
 _RESTORE = re.compile(r"restore-([0-9]{1,10})-([0-9]{1,10})\.json")
-_UNSEALED_MANIFEST = frozenset({"version", "step", "life", "world", "parts"})
-_UNSEALED_DECISION = frozenset({"restored"})
 NEWER_HINT = "run the job with the dljob that wrote it, or move it out of that folder to go on without it"
 
 
@@ -83,11 +80,10 @@ class PartRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The file that makes a checkpoint count; it names one part per rank. `checked`: its own checksum matched."""
+    """The file that makes a checkpoint count; it names one part per rank."""
 
     mark: CheckpointId
     parts: tuple[PartRecord, ...]
-    checked: bool
 
     @property
     def world(self) -> int:
@@ -97,13 +93,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions in a folder: `made` has all of them, `checked` those with a matching checksum.
+    """The decisions in a folder.
 
     `damaged` has the reasons for skipping others; `newer` those of a later format, which may fence any checkpoint.
     """
 
     made: tuple[RestoreDecision, ...] = ()
-    checked: tuple[RestoreDecision, ...] = ()
     damaged: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
 
@@ -247,7 +242,7 @@ class Folder:
             try:
                 # Another saver of the same life came first: its word holds for both, else ranks would restore different
                 # steps.
-                return _read_decision(path, life)[0]
+                return _read_decision(path, life)
             except NewerFormatError as error:
                 raise CheckpointError(f"{path.name}: {error} ({path.parent})", hint=NEWER_HINT) from error
             except (OSError, DamagedError):
@@ -260,18 +255,18 @@ class Folder:
 
         These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later life voided.
         """
-        there, decisions = self.marks(), self.records()
-        whole = self._whole(there, decisions.made, keep)
-        old = [mark for mark in expired(there, whole, decisions.made, keep) if mark not in needed]
-        return self._remove([*old, *self._torn(void(there, decisions.checked))])
+        there, decisions = self.marks(), self.decisions()
+        whole = self._whole(there, decisions, keep)
+        old = [mark for mark in expired(there, whole, decisions, keep) if mark not in needed]
+        return self._remove([*old, *self._torn(void(there, decisions))])
 
     def collect(self) -> list[CheckpointId]:
         """Delete torn checkpoints that a later life has voided; lives that crash would fill the volume with them."""
-        return self._remove(self._torn(void(self.marks(), self.records().checked)))
+        return self._remove(self._torn(void(self.marks(), self.decisions())))
 
     def forget(self) -> list[RestoreDecision]:
         """Delete unneeded decisions: each crash of a restart loop leaves one, and every save reads all of them."""
-        gone = needless(self.records().checked, LIVES)
+        gone = needless(self.decisions(), LIVES)
         for one in gone:
             with suppress(OSError):  # it is read as ever, and the next decision tries again
                 (self.path / _decision_name(one.life)).unlink()
@@ -307,8 +302,7 @@ class Folder:
         except OSError as error:
             raise DamagedError(f"its manifest cannot be read: {error.strerror}") from error
         try:
-            said = unseal(data, _UNSEALED_MANIFEST, 1, version=VERSION)
-            return Manifest(mark, tuple(_records(said.body, mark)), said.checked)
+            return Manifest(mark, tuple(_records(unseal(data, version=VERSION), mark)))
         except NewerFormatError:
             raise
         except DamagedError as error:
@@ -381,26 +375,21 @@ class Folder:
 
     def records(self) -> Decisions:
         """Read all decisions in the folder, and the reasons for skipping damaged ones."""
-        made, checked, damaged, newer = list[RestoreDecision](), list[RestoreDecision](), list[str](), list[str]()
+        made, damaged, newer = list[RestoreDecision](), list[str](), list[str]()
         named = ((name, m) for name in disk.names_in(self.path) if (m := _RESTORE.fullmatch(name)))
         for name, m in named:
             try:
-                decision, sealed = _read_decision(self.path / name, RunId(int(m[1]), int(m[2])))
+                made.append(_read_decision(self.path / name, RunId(int(m[1]), int(m[2]))))
             # `forget` of another saver may delete a file between the listing and the read.
             except FileNotFoundError:
                 continue
             except OSError as error:
                 damaged.append(f"{name} is passed over: {error.strerror}")
-                continue
             except NewerFormatError as error:
                 newer.append(f"{name}: {error}")
-                continue
             except DamagedError as error:
                 damaged.append(f"{name} is passed over, it is damaged: {error}")
-                continue
-            made.append(decision)
-            checked += [decision] * sealed
-        return Decisions(tuple(made), tuple(checked), tuple(damaged), tuple(newer))
+        return Decisions(tuple(made), tuple(damaged), tuple(newer))
 
     def found(self) -> Iterator[Found]:
         """Yield the checkpoints, newest first. Of those with a manifest, no byte of a part has been checked yet."""
@@ -519,25 +508,25 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
         raise DamagedError(f"it is no complete manifest: {error!r}") from error
 
 
-def _read_decision(path: Path, life: RunId) -> tuple[RestoreDecision, bool]:
-    """Return a decision and whether a checksum vouches for it. Raises OSError, DamagedError."""
+def _read_decision(path: Path, life: RunId) -> RestoreDecision:
+    """Return a decision. Raises OSError, DamagedError."""
     found = path.stat()
     # A replaced file has another inode, so the cache never returns the damaged one that it replaced.
     return _decision(path, life, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(DECISIONS)
-def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> tuple[RestoreDecision, bool]:
+def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> RestoreDecision:
     """Parse a decision's file. Cached: the file is written once, and each save reads all decisions."""
     del of  # the file that was read
-    said = unseal(disk.read_file(path), _UNSEALED_DECISION, None, version=VERSION)
+    body = unseal(disk.read_file(path), version=VERSION)
     try:
-        if said.checked and RunId(**said.body["life"]) != life:
-            raise DamagedError(f"it belongs to life {RunId(**said.body['life'])}")
-        chosen = said.body["restored"] and CheckpointId.of(said.body["restored"])
+        if RunId(**body["life"]) != life:
+            raise DamagedError(f"it belongs to life {RunId(**body['life'])}")
+        chosen = body["restored"] and CheckpointId.of(body["restored"])
         if chosen is not None and not all(type(n) is int for n in chosen.json().values()):
             raise DamagedError("its checkpoint has no numbers")
-        return RestoreDecision(life, chosen), said.checked
+        return RestoreDecision(life, chosen)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"it is no complete decision: {error!r}") from error
 

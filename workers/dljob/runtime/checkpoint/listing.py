@@ -17,7 +17,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One checkpoint. `state`: whole, unchecked (its manifest is of an old version), newer, void, torn, damaged."""
+    """One checkpoint. `state`: whole, newer, void, torn, damaged."""
 
     world: str
     mark: CheckpointId
@@ -54,7 +54,7 @@ def rows(world: str, folder: Folder, *, read_all: bool = False) -> Iterator[Chec
             state = "newer" if folder.newer(mark) else "torn"
             yield CheckpointRow(world, mark, 0, folder.size(mark), None, state, folder.check(mark))
             continue
-        state, why = ("whole", "") if manifest.checked else ("unchecked", "an old version wrote its manifest")
+        state, why = "whole", ""
         if said := fence(mark, decisions):
             state, why = "void", said
         if read_all and (said := folder.check(mark)):

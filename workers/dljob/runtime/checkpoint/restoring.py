@@ -221,7 +221,7 @@ class Restorer:
             raise CheckpointError(f"{place.name} cannot restore {mark}: {error}") from error
         if manifest is None:
             return {"source": "lost"}
-        return {"source": "disk", "world": manifest.world, "checked": manifest.checked}
+        return {"source": "disk", "world": manifest.world}
 
 
 def _newest(

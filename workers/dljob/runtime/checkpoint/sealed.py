@@ -7,7 +7,7 @@
     }
 
 Any JSON tool reads it, and every flipped bit is detected: one in the text fails the checksum; one in the seal leaves
-text that is neither sealed nor exactly what versions without seals wrote.
+text without one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n\}\n\Z')
@@ -38,49 +37,32 @@ def newer_format(version: int, readable: int) -> str:
     return f"format {version} is newer than this dljob's, {readable}"
 
 
-@dataclass(frozen=True, slots=True)
-class Unsealed:
-    """Parsed metadata. `checked`: its checksum matched; versions before 2 wrote none."""
-
-    body: Mapping[str, Any]
-    checked: bool
-
-
 def seal(body: Mapping[str, Any]) -> bytes:
     """Return the text of a JSON object with its checksum."""
     text = json.dumps(body, indent=1).removesuffix("\n}").encode()
     return text + b',\n "crc32": "%08x"\n}\n' % zlib.crc32(text)
 
 
-def unseal(data: bytes, keys: frozenset[str], indent: int | None, *, version: int) -> Unsealed:
+def unseal(data: bytes, *, version: int) -> Mapping[str, Any]:
     """Parse a metadata file and verify its checksum.
 
     Args:
         data: The file's bytes.
-        keys: The members of the same file without a seal, as earlier versions wrote it.
-        indent: The indentation of these versions.
         version: The latest format that the caller reads, by the member `version`.
 
     Raises:
         NewerFormatError: A later dljob wrote it.
-        DamagedError: The checksum does not match, or the file is neither sealed nor what an earlier version wrote.
+        DamagedError: The checksum does not match, or there is none.
     """
-    if (found := _SEAL.search(data)) is None:
-        body = _parsed(data)
-        # A later format may have another seal.
-        _refuse_newer(body, version)
-        # Written again and compared byte by byte: a flip in the name of the seal must not pass for a file of version 1
-        # (ADR 69).
-        plain = isinstance(body, dict) and keys == cast("dict[str, Any]", body).keys()
-        if not plain or json.dumps(body, indent=indent).encode() != data:
-            raise DamagedError("it is neither sealed by a checksum nor as an earlier version wrote it")
-        return Unsealed(cast("dict[str, Any]", body), checked=False)
-    crc = zlib.crc32(data[: found.start()])
-    if crc != int(found[1], 16):
-        raise DamagedError(f"its CRC-32 is {crc:08x}, but {found[1].decode()} was written")
+    if (seal_match := _SEAL.search(data)) is None:
+        _refuse_newer(_parsed(data), version)  # a later format may have another seal
+        raise DamagedError("it is not sealed by a checksum")
+    crc = zlib.crc32(data[: seal_match.start()])
+    if crc != int(seal_match[1], 16):
+        raise DamagedError(f"its CRC-32 is {crc:08x}, but {seal_match[1].decode()} was written")
     body = _parsed(data)
     _refuse_newer(body, version)
-    return Unsealed(cast("dict[str, Any]", body), checked=True)
+    return cast("dict[str, Any]", body)
 
 
 def _refuse_newer(body: object, readable: int) -> None:

@@ -109,7 +109,7 @@ class CutFolder:
 
 
 def _read(manifest: Path) -> Mapping[str, Any]:
-    return unseal(manifest.read_bytes(), frozenset(), 1, version=VERSION).body
+    return unseal(manifest.read_bytes(), version=VERSION)
 
 
 def _is_newer(manifest: Path) -> bool:
