@@ -302,9 +302,7 @@ def every_reason() -> list[str]:
     text += table("reason|kind|what to do", faults)
     text += ["## Causes of an end or of a wait", ""]
     verdicts = [(f"`{name}`", KINDS[each.kind], _sentence(each.advice)) for name, each in remedies.VERDICTS.items()]
-    text += table("reason|kind|what to do", verdicts)
-    text += ["## Old names", "", "Builds from before the first release wrote these; they are still read.", ""]
-    return text + table("old|new", ((f"`{old}`", f"`{new}`") for old, new in reasons.RENAMED.items()))
+    return text + table("reason|kind|what to do", verdicts)
 
 
 def _sentence(text: str) -> str:

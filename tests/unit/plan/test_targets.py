@@ -7,14 +7,13 @@ from typing import get_args
 
 import pytest
 
-from dljob.errors import RenamedWarning, SpecError, UsageError
+from dljob.errors import SpecError, UsageError
 from dljob.master.state.views import Level, Reason
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.targets import Target, chosen, load_faults, ranked, target_of
 from dljob.spec.loading.faults import Expected, FaultCause, FaultLevel
 from dljob.spec.loading.load import parse
-from dljob.telemetry import reasons
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +38,6 @@ def problems(folder: Path, text: str, job: JobPlan, nodes: tuple[str, ...] | Non
     with pytest.raises(SpecError) as caught:
         load_faults(file, job, nodes)
     return [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
-
-
-def test_an_event_with_an_old_name_is_obeyed_and_told_of_at_its_place(rl: JobPlan, tmp_path: Path) -> None:
-    file = write(tmp_path, "- when: {event: NodeThawed}\n  target: master\n  fault: kill\n")
-    with pytest.warns(RenamedWarning) as told:
-        (fault,) = load_faults(file, rl)
-    assert fault.when.event == reasons.NODE_RECOVERED
-    words = "event NodeThawed is called NodeRecovered now (the old name is accepted until the next minor version)"
-    assert [str(each.message) for each in told] == [f"{file}:1:17: [0].when.event: {words}"]
 
 
 def test_each_form_of_a_fault_is_parsed(rl: JobPlan, tmp_path: Path) -> None:

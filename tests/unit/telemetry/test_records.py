@@ -96,19 +96,6 @@ def test_an_empty_segment_holds_nothing():
     assert scan(b"") == records.Scan(None, (), 0, torn_tail=False)
 
 
-def test_old_names_of_reasons_are_read_as_the_new_ones():
-    now = {value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)}
-    assert set(reasons.RENAMED.values()) <= now
-    assert not reasons.RENAMED.keys() & now
-    assert [reasons.current(name) for name in ("NodeThawed", "Restarting")] == ["NodeRecovered", "Restarting"]
-    notes = [{"seq": 1, "reason": "UnitMoved", "target": "a"}, {"seq": 2, "reason": "Admitted"}, {"seq": 3}]
-    assert reasons.with_current_reasons(notes) == [
-        {"seq": 1, "reason": "UnitRescheduled", "target": "a"},
-        {"seq": 2, "reason": "Admitted"},
-        {"seq": 3},
-    ]
-
-
 def test_reasons_are_camel_case_unique_and_each_is_explained():
     lines = Path(reasons.__file__).read_text().splitlines()
     defined = [line for line in lines if re.match(r"[A-Z_]+ = ", line)]

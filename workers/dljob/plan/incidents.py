@@ -118,7 +118,7 @@ def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> s
 
 
 def _is(expected: Expected, incident: ObservedFault) -> bool:
-    # Files that are older than the cause Killed expect Unknown for it.
+    # Whether a killed class rank is Killed or Unknown depends on the kernel of its machine.
     causes = {None, incident.cause, "Unknown" if incident.cause == "Killed" else None}
     return (
         expected.cause in causes

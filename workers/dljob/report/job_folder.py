@@ -20,7 +20,6 @@ from dljob.report.incidents import LINES, MOST, IncidentText
 from dljob.runtime.journal import samples
 from dljob.runtime.journal.event_file import LINE_BYTES, parse_event
 from dljob.runtime.journal.samples import Samples
-from dljob.telemetry.reasons import with_current_reasons
 from dljob.telemetry.wording import unix
 
 _TAIL = 16 << 10
@@ -105,7 +104,7 @@ def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
         unrecorded.append(f"events: {error.strerror}: {file.name}")
     if damaged:
         unrecorded.append(f"events: {damaged} damaged lines of {file.name} are left out")
-    return with_current_reasons(found)
+    return found
 
 
 def manifest_in(file: Path, unrecorded: list[str]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from dljob.report.journal_files import JournalPart, PartContent
 from dljob.runtime.journal import samples
 from dljob.runtime.journal.code_version import code_version
 from dljob.spec.model import DLJobManifest
-from dljob.telemetry.reasons import current
 from dljob.telemetry.records import Record
 
 _NO_STATE = "the job never started, or the files of its journal were not copied with its folder"
@@ -302,7 +301,7 @@ class _PartReader:
             raise JournalError("the journal's oldest part begins with no snapshot", offset=0)
         self._written.lay(record["d"])
         self._state = None
-        notes = tuple(Note(current(reason), *said) for reason, *said in record["notes"])
+        notes = tuple(Note(*note) for note in record["notes"])
         self._seq += len(notes)
         return PastMoment(self._seq, self._at, event, notes, self._reading(self._written, fresh))
 

@@ -1,13 +1,9 @@
 """Reasons of the events in a job's timeline and of its verdict: one table, CamelCase, each with its meaning.
 
-Reasons are an interface: dashboards and scripts match on them. New ones may be added. The few that were renamed before
-the first release have their old name in `RENAMED`: journals, timelines and faults files that hold it are read by it.
+Reasons are an interface: dashboards and scripts match on them. New ones may be added.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 # Finding room.
 NO_ROOM = "NoRoom"  # the units do not fit now; placement is tried again when nodes change
@@ -128,31 +124,3 @@ RUNNER_KILLED = "RunnerKilled"  # `dljob run` was killed, and the job's processe
 RUNNER_FAILED = "RunnerFailed"  # `dljob run` met an error while the job ran, and ended the job's processes
 MACHINE_RESTARTED = "MachineRestarted"  # the machine was restarted while `dljob run` ran the job
 RELEASED = "Released"  # all actors and reservations of the job are gone
-
-RENAMED: Mapping[str, str] = {
-    "CarryIgnored": RESTART_COUNTS_DISCARDED,
-    "Carried": RESTART_COUNTS_RESTORED,
-    "DomainLeft": TOPOLOGY_DOMAIN_CHANGED,
-    "MemoryKept": MEMORY_INCREASE_SKIPPED,
-    "NodeStays": NODE_DRAIN_CANCELLED,
-    "NodeThawed": NODE_RECOVERED,
-    "SpareGivenUp": SPARE_POOL_DEGRADED,
-    "TimeoutsCross": COLLECTIVE_TIMEOUT_TOO_SHORT,
-    "UnitMoved": UNIT_RESCHEDULED,
-}
-"""Old name -> new name. Builds from before the first release wrote the old names."""
-
-
-def current(reason: str) -> str:
-    """Return the name that a reason has now."""
-    return RENAMED.get(reason, reason)
-
-
-def with_current_reasons(notes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a job's notes with the names that their reasons have now.
-
-    An older PrimeMaster may have written them, or may be the one that answers.
-    """
-    return [
-        {**note, "reason": current(note["reason"])} if note.get("reason") in RENAMED else {**note} for note in notes
-    ]

@@ -214,7 +214,7 @@ def test_a_rule_that_names_the_exit_code_goes_before_a_general_one_does_not():
 
 
 @pytest.mark.parametrize("named", ["Unknown", "Killed"])
-def test_a_rule_of_before_about_unknown_ends_is_about_killed_ones_too(named):
+def test_a_rule_about_unknown_ends_is_about_killed_ones_too(named):
     rules = {"rules": [{"name": "gone", "onReasons": [named], "action": "Fail"}]}
     assert end(made(**rules), SIGKILL).state.verdict.reason == reasons.FAIL_RULE
     other = {"rules": [{"name": "gone", "onReasons": ["Hang"], "action": "Fail"}]}

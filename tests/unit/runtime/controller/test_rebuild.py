@@ -100,20 +100,6 @@ async def test_other_code_takes_the_state_as_it_was_written(world: World, monkey
     assert (await ended(world))["phase"] == "Succeeded"
 
 
-async def test_a_note_of_other_code_has_the_name_that_its_reason_has_now(world: World) -> None:
-    await killed_once(world)
-
-    def rename(record: Record) -> None:
-        if record["k"] == "change":
-            record["notes"] = [["NodeStays", "node/n1", "still there", "", None]]
-
-    edit(world, rename)
-    shell = world.master()
-    await until(lambda: shell.recovered)
-    assert set(notes(shell, "NodeDrainCancelled")) == {"still there"}
-    assert notes(shell, "NodeStays") == []
-
-
 def bytes_read() -> int:
     """Bytes that this process has read so far."""
     return int(Path("/proc/self/io").read_text().split()[1])

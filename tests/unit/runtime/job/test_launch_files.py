@@ -49,11 +49,6 @@ def test_a_note_that_a_fenced_master_wrote_too_is_read_once(tmp_path: Path) -> N
     assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_a_note_with_an_old_reason_is_read_with_the_new_one(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text('{"seq": 1, "reason": "MemoryKept"}\n{"seq": 2, "reason": "MemoryRaised"}\n')
-    assert [said["reason"] for said in read_notes(tmp_path)] == ["MemoryIncreaseSkipped", "MemoryRaised"]
-
-
 async def test_the_status_file_is_replaced_whole(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path)
     for phase in ("Running", "Succeeded"):

@@ -13,7 +13,6 @@ from dljob.api.kubernetes.jobs import nested, phase_of, place_of, status_of, why
 from dljob.errors import ExitCode, UnreachableError, UsageError
 from dljob.raycluster.pods import GATEWAY_PORT, TOKEN_KEY
 from dljob.reconcile.state import names
-from dljob.telemetry.reasons import with_current_reasons
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -59,7 +58,7 @@ class JobGateway:
 
     async def notes(self, after: int = 0) -> list[Json]:
         """Return PrimeMaster's notes after a number."""
-        return with_current_reasons(await self._await_answer(self.gateway.events(self.job, after=after)))
+        return await self._await_answer(self.gateway.events(self.job, after=after))
 
     async def status(self, *, ranks: bool = False, after: int = 0, wait: float = 0.0) -> Json:
         """Return PrimeMaster's snapshot, newer than `after` or after `wait` seconds; with `ranks`, each of them too."""

@@ -163,7 +163,7 @@ def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
 
 
 def _names(rule: Rule, reason: Reason | None) -> bool:
-    """Whether a rule names a reason. Unknown includes Killed, for files that are older than the reason Killed."""
+    """Whether a rule names a reason. Unknown includes Killed: the kernel decides which of both is known."""
     if reason is Reason.KILLED and Reason.UNKNOWN.value in rule.on_reasons:
         return True
     return reason is not None and reason.value in rule.on_reasons

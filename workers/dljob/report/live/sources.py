@@ -23,7 +23,6 @@ from dljob.runtime.journal.timeline import EVENTS, STATUS
 from dljob.spec.redaction import without_values
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.job_samples import ACCOUNTS
-from dljob.telemetry.reasons import with_current_reasons
 
 NEWS_S = 10.0
 """Longest time, in seconds, that PrimeMaster is asked to wait for a new event."""
@@ -252,16 +251,11 @@ class FolderSource:
             if (event := parse_event(line)) is not None and event["seq"] > self._seq:
                 found.append(event)
                 self._seq = event["seq"]
-        return [*with_current_reasons(found)]
+        return [*found]
 
     def older(self, asked: OlderEvents) -> EarlierEvents:
         """Search the file backwards."""
-
-        def wanted(event: dict[str, Any]) -> bool:
-            return asked.wants(with_current_reasons([event])[0])
-
-        found = events_before(self._folder / EVENTS, asked.before, OLDER, wanted)
-        return EarlierEvents(with_current_reasons(found.events), found.before)
+        return events_before(self._folder / EVENTS, asked.before, OLDER, asked.wants)
 
 
 class AskedSource:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dljob.errors import DeadlineError, UnreachableError
 from dljob.linux.socket_peer import peer
 from dljob.runtime.control_socket import location, messages
-from dljob.telemetry.reasons import with_current_reasons
 
 if TYPE_CHECKING:
     from dljob.master.state.views import Clue
@@ -159,7 +158,7 @@ class LocalConnection:
         from dljob.runtime.journal.job_record import read_notes
 
         answer = self._call("notes", after_seq, timeout_s, waits=timeout_s)
-        return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
+        return answer if answer is not None else read_notes(self.dir, after_seq)
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
         """Send a command. It takes effect once, even if PrimeMaster dies meanwhile; an ended job ignores it."""

@@ -27,7 +27,6 @@ from dljob.runtime.journal.job_record import notes_until
 from dljob.runtime.journal.journal import Replay
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.timeline import KEPT, Timeline
-from dljob.telemetry.reasons import current
 from dljob.telemetry.records import Record
 
 
@@ -198,7 +197,7 @@ class _Foreign(_Reading):
                 # As written, not folded: this version might decide otherwise than the one that acted upon it.
                 self._written.lay(record["d"])
                 self._events.clear()
-                self.note((ac.Note(current(reason), *said) for reason, *said in record["notes"]), record["at"])
+                self.note((ac.Note(*note) for note in record["notes"]), record["at"])
             case _:
                 pass
 

@@ -145,7 +145,7 @@ class StandbyPair:
             return PeerState.FOLLOWS, claimed
         self.follows.set()
         self._fold(tuple(answer["at"]))
-        here = answer.get("node") == self._shell.backend.here()  # an earlier version tells no node
+        here = answer.get("node") == self._shell.backend.here()
         self._process.watch(answer["pid"] if here else 0)
         return PeerState.COMMANDS, max(claimed, answer["at"][0])
 

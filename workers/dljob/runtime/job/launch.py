@@ -35,7 +35,6 @@ from dljob.runtime.journal.job_record import (
 )
 from dljob.runtime.journal.timeline import write_atomically
 from dljob.runtime.process.loop import settle
-from dljob.telemetry.reasons import with_current_reasons
 
 if TYPE_CHECKING:
     from dljob.master.state.views import Clue
@@ -86,7 +85,7 @@ class JobConnection:
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the events with a number greater than `after_seq`, also of an ended job; a timeout waits for some."""
         answer = self._call("notes", after_seq, timeout_s)
-        return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
+        return answer if answer is not None else read_notes(self.dir, after_seq)
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
         """Send a command. It takes effect once, even if PrimeMaster dies meanwhile; an ended job ignores it."""

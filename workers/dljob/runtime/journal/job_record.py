@@ -22,7 +22,7 @@ from dljob.runtime.backend.masters import actor_name
 from dljob.runtime.journal.event_file import each_event, events_before, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
 from dljob.spec.status import TERMINAL
-from dljob.telemetry.reasons import MASTER_FAILED, with_current_reasons
+from dljob.telemetry.reasons import MASTER_FAILED
 
 if TYPE_CHECKING:
     from dljob.runtime.backend.interface import KeyValue
@@ -105,22 +105,22 @@ def master_actor(order: MasterOrder, head: str | None, *, avoid: bool) -> ActorS
 
 def notes(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the events in a job's folder, oldest first, each once: a folder may have a million."""
-    return (note for each in each_event(folder / EVENTS) for note in with_current_reasons([each]))
+    return each_event(folder / EVENTS)
 
 
 def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
     """Return the events in a job's folder with a number greater than `after_seq`, each once."""
-    return with_current_reasons(each_event(folder / EVENTS, after_seq))
+    return list(each_event(folder / EVENTS, after_seq))
 
 
 def last_notes(folder: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` events in a job's folder, each once."""
-    return with_current_reasons(last_events(folder / EVENTS, count))
+    return last_events(folder / EVENTS, count)
 
 
 def notes_until(folder: Path, seq: int, count: int) -> list[dict[str, Any]]:
     """Return the last `count` events in a job's folder with a number of at most `seq`, each once."""
-    return with_current_reasons(events_before(folder / EVENTS, seq + 1, count, lambda _: True).events)
+    return events_before(folder / EVENTS, seq + 1, count, lambda _: True).events
 
 
 def read_status(folder: Path) -> dict[str, Any]:

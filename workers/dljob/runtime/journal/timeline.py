@@ -22,7 +22,6 @@ from typing import Any
 from dljob.master.state.actions import Note
 from dljob.runtime.journal.event_file import events_before, last_events
 from dljob.runtime.journal.volume import FULL, reserve
-from dljob.telemetry.reasons import with_current_reasons
 
 log = logging.getLogger(__package__)
 
@@ -89,7 +88,7 @@ class Timeline:
         first = self._notes[0]["seq"] if self._notes else self.seq + 1
         if room := KEPT - len(self._notes):
             earlier = events_before(self._folder / EVENTS, first, room, lambda _: True).events
-            self._notes.extendleft(reversed(with_current_reasons(earlier)))
+            self._notes.extendleft(reversed(earlier))
 
     def add(self, note: Note, now: float) -> None:
         """Number an event; `flush` writes it to the file."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
-from dljob.errors import Problem, RenamedWarning, SpecError, UsageError
+from dljob.errors import Problem, SpecError, UsageError
 from dljob.spec.loading.validate import details
 from dljob.spec.rules.findings import Finding
 from dljob.spec.scalars import Model, refuse
@@ -44,8 +43,6 @@ _MOST = 1000
 
 
 def _known_event(name: str) -> str:
-    """Return the name that an event has now; `_renamed` warns of an old one, as it knows the place."""
-    name = reasons.current(name)
     # A misspelt event would never come, and its fault would wait for ever.
     if name not in EVENTS:
         raise refuse(f"there is no event {name!r}", one_of(name, EVENTS))
@@ -117,9 +114,6 @@ def load_file(path: str | os.PathLike[str], check: Check) -> tuple[FileFault, ..
     Raises:
         UsageError: the file cannot be read.
         SpecError: with every problem, at file:line:column.
-
-    Warns:
-        RenamedWarning: for each event with an old name, at file:line:column.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -133,9 +127,6 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
     faults: list[FileFault] = []
     problems: list[Problem] = []
     for document in tree.read(text):
-        for problem in _renamed(file, document):
-            # `stacklevel`: that of the caller of `load_file`.
-            warnings.warn(str(problem), RenamedWarning, stacklevel=3)
         found, wrong = _document(document, check)
         faults += found
         problems += [_problem(file, document, finding) for finding in wrong]
@@ -143,18 +134,6 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
         # Checks run document by document, and users read from top to bottom.
         raise SpecError(tuple(sorted(problems, key=lambda p: (p.line, p.column))))
     return tuple(faults)
-
-
-def _renamed(file: str, document: Document) -> Iterator[Problem]:
-    """Yield a problem for each event of a document that has another name now."""
-    # The schema has not been checked yet, so the data may have any form.
-    for at, item in enumerate(document.data if isinstance(document.data, list) else []):
-        when = item.get("when") if isinstance(item, dict) else None
-        name = when.get("event") if isinstance(when, dict) else None
-        if isinstance(name, str) and name in reasons.RENAMED:
-            words = f"event {name} is called {reasons.RENAMED[name]} now"
-            hint = "the old name is accepted until the next minor version"
-            yield _problem(file, document, Finding((at, "when", "event"), words, hint))
 
 
 def _problem(file: str, document: Document, finding: Finding) -> Problem:
