@@ -13,7 +13,7 @@ from dljob.api.logs import POLL_S, LogTail
 from dljob.errors import NotFoundError
 from dljob.logs.master import NAME, OLDER, stamp
 
-EARLIER = "jobs that were started by an earlier dljob have none; dljob events has what happened"
+NO_LOG_HINT = "dljob events has what happened"
 
 
 def read(folder: Path, *, tail: int | None = None, since: float | None = None) -> Iterator[str]:
@@ -31,7 +31,7 @@ def read(folder: Path, *, tail: int | None = None, since: float | None = None) -
     if not log.path.exists():
         raise NotFoundError(
             f"no log of PrimeMaster in {folder / 'logs'}",
-            hint=EARLIER,
+            hint=NO_LOG_HINT,
         )
     # The older file is missing until the log has been rotated once; `LogTail` then yields nothing.
     return iter(deque(_entries([LogTail("", 0, older), log], since), maxlen=tail))

@@ -165,7 +165,7 @@ async def test_the_masters_log_gives_whole_entries_within_its_share(nodes: Path)
     log = nodes / "logs" / "master.log"
     entries = [f'{{"message": "{n:03}"}}\n' for n in range(100)]
     snapshot = {"ranks": [row("a", 0)], "masterNode": "n"}
-    assert (await log_tails.gather(nodes, snapshot, 10_000))["master"] == "", "an earlier dljob wrote none"
+    assert (await log_tails.gather(nodes, snapshot, 10_000))["master"] == "", "it has written none"
     log.write_text("".join(entries))
     assert (await log_tails.gather(nodes, snapshot, 10 * 1900))["master"] == "".join(entries)
     short = (await log_tails.gather(nodes, snapshot, 4_000))["master"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.api.kubernetes import jobs, logs
 from dljob.api.kubernetes.logs import MASTER, OLDER
 from dljob.api.logs import Since
-from dljob.api.master_log import EARLIER, shown
+from dljob.api.master_log import NO_LOG_HINT, shown
 from dljob.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def read(kube: Kube, job: Json, *, tail: int | None = None, since: float |
     """
     texts = await logs.texts_of(kube, job, (OLDER, MASTER), tail, _timed(since))
     if MASTER not in texts:
-        raise NotFoundError(f"no log of PrimeMaster of job {jobs.place_of(job)}", hint=EARLIER)
+        raise NotFoundError(f"no log of PrimeMaster of job {jobs.place_of(job)}", hint=NO_LOG_HINT)
     lines = [line for key in (OLDER, MASTER) for line in logs.last_lines(texts.get(key, ""), tail)]
     return list(deque(shown(lines, since), maxlen=tail))
 

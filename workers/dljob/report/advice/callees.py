@@ -84,7 +84,7 @@ def _role(name: str, role: Mapping[str, Any], callers: set[str], uses: Sequence[
         return Advice.no(what, f"too little history: {counted(len(windows), 'sample')} of waits, wanted are {WINDOWS}")
     served = [one.served_s for one in own if one.served_s]
     if not served:
-        return Advice.no(what, f"no time of calls in {name} was recorded: they ran with an earlier version of dljob")
+        return Advice.no(what, f"no time of calls in {name} was recorded")
     mean = sum(sum(ranks) / len(ranks) for ranks in served) / time
     found = Waits(
         min(0.99, sum(one.waited_s for one in own) / time),

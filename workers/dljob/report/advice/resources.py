@@ -59,7 +59,7 @@ def _memory(name: str, role: Mapping[str, Any], own: Sequence[RoleUse], jobs: Se
     if short := _short_of_time(own):
         return Advice.no(what, short)
     if not peaks:
-        return Advice.no(what, "no peak of its memory was recorded: the jobs ran with an earlier version of dljob")
+        return Advice.no(what, "no peak of its memory was recorded")
     try:
         asked = parse_memory(asked_text) // GRAIN
     except ValueError as error:
@@ -100,7 +100,7 @@ def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
         return Advice.no(what, short)
     windows = sorted(value for use in own for value in use.cpus)
     if not windows:
-        return Advice.no(what, "no CPU time was recorded: the jobs ran with an earlier version of dljob")
+        return Advice.no(what, "no CPU time was recorded")
     if len(windows) < WINDOWS:
         return Advice.no(what, f"too little history: {counted(len(windows), 'measurement')}, wanted are {WINDOWS}")
     try:

@@ -296,7 +296,7 @@ def read(folder: Path, most: int | None = None) -> Samples:
     """
     own = folder / FOLDER
     if not own.is_dir():
-        return Samples(unrecorded=("samples: none were recorded: the job ran with an earlier version of dljob",))
+        return Samples(unrecorded=("samples: none were recorded",))
     for _ in range(TRIES):
         damaged: list[str] = []
         with suppress(FileNotFoundError):  # the writer closed or merged a segment: its rows are in another one now

@@ -225,7 +225,7 @@ async def _decisions(folder: Path, snapshot: Mapping[str, Any], limit: int) -> s
     try:
         part = await read(on_node, log, None, limit)
     except NotFoundError:
-        return ""  # a PrimeMaster of an earlier dljob wrote no log
+        return ""  # it has written none
     except UnreachableError as error:
         return f"[dljob] {error.message}\n"
     # A text that is shorter than the log was cut at a byte: its first line is half an entry.
