@@ -106,7 +106,7 @@ EVENTS = st.one_of(
         st.integers(0, 3),
         lives,
         st.booleans(),
-        st.lists(st.tuples(small, small, st.none() | small), max_size=2).map(tuple),
+        st.lists(st.tuples(small, small, st.none() | small, small), max_size=2).map(tuple),
         st.integers(0, 3),
     ),
     st.builds(

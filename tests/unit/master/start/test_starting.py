@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from master_kit import World, host, job, nodes
 
-from dljob.master.start.starting import order
-from dljob.master.start.visible_devices import of_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
-from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Phase
-from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 
 
@@ -95,14 +91,6 @@ def test_local_and_node_ranks_count_over_all_groups_of_a_node():
     assert got["t/0"][1].local_world_size == count[first]
     assert {r.nodes for _, r in got.values()} == {2}
     assert sorted(count.values()) == [2, 4]
-
-
-def test_seats_of_a_snapshot_that_does_not_say_how_many_nodes_there_are_are_counted():
-    world = World(job({"name": "t", "replicas": 6, "replicasPerGroup": 2}), views=nodes(2, cpus=4)).boot()
-    draft = StateTransaction(world.state, world.now)
-    draft.seats = draft.seats.set("t", tuple(evolve(seat, nodes=0) for seat in draft.seats["t"]))
-    (start,) = order(draft, host("t", 0), (0,), "", of_nodes(draft, "t")).ranks
-    assert start.nodes == 2
 
 
 def test_a_role_starts_its_ranks_only_when_the_role_it_depends_on_is_ready_though_its_hosts_come_up_before():
