@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from dljob.errors import UnreachableError
-from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, RAYCLUSTERS, SECRETS, ApiError, Json, Kube, NotThereError
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, SECRETS, ApiError, Json, Kube, NotThereError
 from dljob.kube.gateway import GatewayClient, Tails
 from dljob.kube.head import HeadError
 from dljob.kube.kuberay_client import RayClusters
@@ -79,7 +79,8 @@ class ActionExecutor:
         self._heads = heads
         self._services = ServiceWriter(kube)
         resources = (DLJOBS, CONFIG_MAPS, NETWORK_POLICIES, PODS)
-        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in resources))
+        self._clusters = RayClusters(kube)
+        kinds = (self._clusters, *(Objects(kube, resource) for resource in resources))
         self._kinds = {objects.resource.kind: objects for objects in kinds}
         # Answers go into the caches at once: the watch brings them later, and a pass in between would repeat the
         # action.
@@ -232,12 +233,12 @@ class ActionExecutor:
     async def _patch_cluster(self, key: Key, action: PatchCluster) -> None:
         """Patch a RayCluster as it is now; KubeRay writes to it too, so a conflict is answered by reading it again."""
         for left in reversed(range(PATCHES)):
-            found = await self._kinds["RayCluster"].get(action.name, key.namespace)
+            found = await self._clusters.get_ray_cluster(action.name, key.namespace)
             wanted = patches.operations(found, action)
             try:
                 # Empty when an earlier pass patched it and crashed then.
                 if wanted:
-                    found = await self._kube.patch(RAYCLUSTERS, action.name, key.namespace, wanted, kind="json")
+                    found = await self._clusters.patch_ray_cluster(action.name, wanted, key.namespace)
                 self._cache.put_cluster(found)
             except ApiError as error:
                 # 409: the RayCluster changed; 422: a `test` operation of the JSON patch failed.

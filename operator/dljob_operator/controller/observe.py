@@ -167,7 +167,7 @@ class Observer:
     async def _refresh_cluster(self, where: Key) -> None:
         """Read a RayCluster live into the cache, if it exists."""
         with contextlib.suppress(NotThereError):
-            self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
+            self._cache.put_cluster(await RayClusters(self._kube).get_ray_cluster(where.name, where.namespace))
 
     async def _confirm_end(self, key: Key, job: Object, attempt: int) -> None:
         """Read the rest of the last attempt live before it counts as gone: its ranks may still write checkpoints.

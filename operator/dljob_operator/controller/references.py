@@ -61,7 +61,7 @@ class References:
         head = f"ray.io/cluster={where.name},ray.io/node-type=head"
         pods = tuple(digest(pod) for pod in await self._kube.list(PODS, where.namespace, labels=head))
         try:
-            body = await RayClusters(self._kube).get(where.name, where.namespace)
+            body = await RayClusters(self._kube).get_ray_cluster(where.name, where.namespace)
         except NotThereError:
             return ClusterView(pods=pods)
         spec = part(body, "spec")

@@ -1,16 +1,14 @@
-"""Objects of one kind: the calls of `Kube` without the kind, and waiting for a status."""
+"""Objects of one kind: the calls of `Kube` without the kind."""
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from dljob.kube.api import CHUNK, Json, Kube
 from dljob.kube.resources import Resource
 from dljob.kube.transport import AnyJson
-from dljob.reconcile.state.fields import part
 
 
 class Objects:
@@ -38,31 +36,12 @@ class Objects:
         return self.kube.pages(self.resource, namespace, labels=labels, limit=limit)
 
     async def patch(self, name: str, patch: AnyJson, namespace: str | None = None) -> Json:
-        """Change an object by a merge patch."""
-        return await self.kube.patch(self.resource, name, namespace, patch)
+        """Change an object by a merge patch (a dict) or a JSON patch (a list of operations)."""
+        kind = "json" if isinstance(patch, builtins.list) else "merge"
+        return await self.kube.patch(self.resource, name, namespace, patch, kind=kind)
 
     async def delete(
         self, name: str, namespace: str | None = None, *, uid: str = "", version: str = "", grace: int | None = None
     ) -> Json:
         """Delete an object; with `uid` and `version`, only in that state. Returns as `Kube.delete` does."""
         return await self.kube.delete(self.resource, name, namespace, uid=uid, version=version, grace=grace)
-
-    async def status_when(
-        self,
-        so: Callable[[Json], bool],
-        name: str,
-        namespace: str | None = None,
-        timeout: float = 60.0,  # noqa: ASYNC109 - no call is cancelled: it limits when the last one begins
-        pause: float = 5.0,
-    ) -> Json | None:
-        """Return the status once `so` holds for it, looking every `pause` s; None when that takes over `timeout` s."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while True:
-            status = dict(part(await self.get(name, namespace), "status"))
-            if so(status):
-                return status
-            # No look after the deadline, and no sleep towards none.
-            if loop.time() + pause > end:
-                return None
-            await asyncio.sleep(pause)

@@ -30,7 +30,6 @@ class Resource:
 
 DLJOBS = Resource("dljob.io", "v1alpha1", "dljobs", "DLJob")
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
-RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 PODS = Resource("", "v1", "pods", "Pod")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")

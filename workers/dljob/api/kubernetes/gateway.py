@@ -184,7 +184,7 @@ async def _secret(kube: Kube, job: Mapping[str, Any], cluster: str) -> str:
     if not nested(job["spec"], "rayClusterRef"):
         return names.token_secret(cluster)
     try:
-        return token_secret(await RayClusters(kube).get(cluster, job["metadata"]["namespace"]))
+        return token_secret(await RayClusters(kube).get_ray_cluster(cluster, job["metadata"]["namespace"]))
     except NotThereError as error:
         raise SilentError(f"the RayCluster {cluster} of job {place_of(job)} is gone") from error
     except ApiError as error:

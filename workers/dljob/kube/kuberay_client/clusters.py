@@ -1,11 +1,11 @@
-"""RayClusters for the operator and the command: asynchronous, with typed errors; predicates of statuses."""
+"""RayClusters for the operator and the command: asynchronous, with typed errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dljob.kube.api import Json, Kube, NotThereError
+from dljob.kube.api import Kube, NotThereError
 from dljob.kube.errors import from_answer
 from dljob.kube.objects import Objects
 from dljob.kube.resources import RAYCLUSTERS
@@ -13,12 +13,16 @@ from dljob.reconcile.state.fields import part, text
 
 NEEDED = ("authOptions", "secretName", "upgradeStrategy")
 """Fields of RayCluster that KubeRay before 1.6 lacks; other fields in use are older."""
-FINISHED = ("SUCCEEDED", "FAILED", "STOPPED")
-"""Values of a RayJob's `status.jobStatus` after its end."""
 
 
 class RayClusters(Objects):
-    """RayClusters of one API server."""
+    """RayClusters of one API server, with the method names of KubeRay's own client (clients/python-client, v1.7.0)."""
+
+    create_ray_cluster = Objects.create
+    get_ray_cluster = Objects.get
+    list_ray_clusters = Objects.list
+    patch_ray_cluster = Objects.patch
+    delete_ray_cluster = Objects.delete
 
     def __init__(self, kube: Kube) -> None:
         super().__init__(kube, RAYCLUSTERS)
@@ -47,19 +51,3 @@ def token_secret(cluster: Mapping[str, Any]) -> str:
     """Return the Secret with a RayCluster's token; empty when the cluster needs none."""
     auth = part(cluster, "spec", "authOptions")
     return (text(auth, "secretName") or text(cluster, "metadata", "name")) if auth.get("mode") == "token" else ""
-
-
-def ready(status: Json) -> bool:
-    """Whether all pods of a RayCluster are up."""
-    return status.get("state") == "ready"
-
-
-def runs(status: Json) -> bool:
-    """Whether a RayJob runs or has ended."""
-    return status.get("jobStatus") in ("RUNNING", *FINISHED)
-
-
-def over(status: Json) -> bool:
-    """Whether a RayJob has ended, with success or not."""
-    # A RayJob that fails before its submission has no jobStatus, only the state of its deployment.
-    return status.get("jobStatus") in FINISHED or status.get("jobDeploymentStatus") in ("Complete", "Failed")
