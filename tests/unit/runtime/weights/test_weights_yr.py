@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -59,17 +60,17 @@ class Line:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         job: Any = SimpleNamespace(lease_s=30.0)
-        self.kept = WeightsKeeper(job, "policy")
+        self.keeper = WeightsKeeper(job, "policy")
 
     def ask(self, method: str, *args: Any, timeout_s: float | None) -> Any:
-        return self.loop.run_until_complete(getattr(self.kept, f"on_{method}")(*args))
+        return self.loop.run_until_complete(getattr(self.keeper, f"on_{method}")(*args))
 
 
 @pytest.fixture
 def store(monkeypatch) -> Store:
-    made = Store()
-    monkeypatch.setattr(yr_transport, "client", lambda _: made)
-    return made
+    datasystem = Store()
+    monkeypatch.setattr(yr_transport, "client", lambda _: datasystem)
+    return datasystem
 
 
 @pytest.fixture
@@ -82,16 +83,16 @@ def line(monkeypatch) -> Iterator[Line]:
     )
     for module in (yr_transport, channel, transport):
         monkeypatch.setattr(module, "current_worker", lambda: me)
-    made = Line()
-    yield made
-    made.loop.close()
+    keeper_line = Line()
+    yield keeper_line
+    keeper_line.loop.close()
 
 
 def a_channel(line: Line, **options: Any) -> WeightChannel:
-    made = WeightChannel("policy", **options)
-    made._keeper = line
-    made._datasystem = None
-    return made
+    channel = WeightChannel("policy", **options)
+    channel._keeper = line
+    channel._datasystem = None
+    return channel
 
 
 def test_a_version_published_by_yr_is_received_by_a_channel_without_yr(store, line):
@@ -121,7 +122,7 @@ def test_the_last_two_are_kept_and_what_they_replace_is_deleted(store, line):
 def test_keys_of_a_version_refused_by_the_keeper_are_deleted(store, line):
     channel = a_channel(line, transport="yr")
     channel.publish(2, {"w": np.ones(3)})
-    line.kept._publisher = Who("trainer/1", 1, "other")
+    line.keeper._publisher = Who("trainer/1", 1, "other")
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
         channel.publish(3, {"w": np.ones(3)})
     assert len(store.values) == 1
@@ -134,9 +135,9 @@ def test_a_key_that_cannot_be_deleted_is_left_to_expire(store, line, caplog):
         channel.publish(version, {"w": np.full(8, version, dtype=np.uint8)})
     assert channel.latest() == 3
     assert len(store.values) == 3
-    said = "WeightChannel('policy').publish: old versions may stay for up to 86400 s: code: [RPC unavailable]"
-    assert caplog.messages == [said]
-    line.kept._publisher = Who("trainer/1", 1, "other")
+    warning = "WeightChannel('policy').publish: old versions may stay for up to 86400 s: code: [RPC unavailable]"
+    assert caplog.messages == [warning]
+    line.keeper._publisher = Who("trainer/1", 1, "other")
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
         channel.publish(4, {"w": np.ones(3)})
 
@@ -166,70 +167,73 @@ def test_a_store_that_refuses_is_told_with_its_own_words(store, line):
     store.refuses = "code: [Out of memory]"
     with pytest.raises(
         CallError, match=r"publish: the datasystem of the node of trainer/0 refuses: code: .Out of"
-    ) as told:
+    ) as error:
         channel.publish(2, {"w": np.ones(3)})
-    assert "--shared_memory_size_mb" in told.value.hint
+    assert "--shared_memory_size_mb" in error.value.hint
     with pytest.raises(CallError, match=r"receive: the datasystem of the node of trainer/0 refuses"):
         a_channel(line).receive(60)
 
 
 async def test_a_version_that_is_stored_is_not_copied_and_may_be_told_twice(line):
     stored = Version("n", 1, b"", stored=(Stored("k", (1,)),), sums=(5,))
-    assert await line.kept.on_stored(Line.who, stored) == ()
-    assert await line.kept.on_stored(Line.who, stored) == ()
-    assert not line.kept._tasks.tasks
-    assert (await line.kept.on_receive(("", 0), 0)).stored == stored.stored
+    assert await line.keeper.on_stored(Line.who, stored) == ()
+    assert await line.keeper.on_stored(Line.who, stored) == ()
+    assert not line.keeper._tasks.tasks
+    assert (await line.keeper.on_receive(("", 0), 0)).stored == stored.stored
 
 
 # -- the real client, without a datasystem
 
 
 @pytest.mark.parametrize("port", ["", "x"])
-def test_without_an_address_the_transport_says_which_variables_to_set(monkeypatch, port):
+def test_without_an_address_the_transport_says_which_variables_to_set(line, monkeypatch, port):
     monkeypatch.delenv("DATASYSTEM_HOST", raising=False)
     monkeypatch.setenv("DATASYSTEM_PORT", port)
-    with pytest.raises(UsageError, match="the transport yr needs DATASYSTEM_HOST and DATASYSTEM_PORT") as told:
+    with pytest.raises(
+        UsageError, match=r"policy'\): the transport yr needs DATASYSTEM_HOST and DATASYSTEM_PORT"
+    ) as error:
         WeightChannel("policy", transport="yr")
-    assert "spec.env" in told.value.hint
+    assert "spec.env" in error.value.hint
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise RuntimeError("code: [1001]")
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("module", "words"),
     [
-        (RuntimeError("code: [1001]"), "no datasystem of openYuanrong answers at h:7"),
-        (ImportError("no"), "is not installed"),
+        (SimpleNamespace(KVClient=refuse), "no datasystem of openYuanrong answers at h:7: code: .1001."),
+        (None, "the transport yr is not installed"),
     ],
 )
-def test_a_failed_connection_to_the_datasystem_is_told(monkeypatch, error, said):
+def test_a_failed_connection_to_the_datasystem_is_told(line, monkeypatch, module, words):
     monkeypatch.setenv("DATASYSTEM_HOST", "h")
     monkeypatch.setenv("DATASYSTEM_PORT", "7")
-
-    def refuses(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(yr_transport, "_connected", refuses)
-    with pytest.raises(UsageError, match=said):
+    monkeypatch.setitem(sys.modules, "yr.datasystem", module)
+    with pytest.raises(UsageError, match=rf"policy'\): {words}"):
         WeightChannel("policy", transport="yr")
 
 
 def test_the_stand_in_has_the_signatures_of_the_real_client(monkeypatch, tmp_path):
     monkeypatch.setenv("DATASYSTEM_CLIENT_LOG_DIR", str(tmp_path))
     real = pytest.importorskip("yr.datasystem").KVClient
-    for name in ("set", "get", "delete"):
-        ours = list(inspect.signature(getattr(Store, name)).parameters)
-        theirs = inspect.signature(getattr(real, name)).parameters
-        assert set(ours) <= set(theirs)
-        assert [each for each in ours if each != "ttl_second"] == list(theirs)[: len(ours) - ("ttl_second" in ours)]
+    for method in ("set", "get", "delete"):
+        our_names = list(inspect.signature(getattr(Store, method)).parameters)
+        real_names = inspect.signature(getattr(real, method)).parameters
+        assert set(our_names) <= set(real_names)
+        positional = [name for name in our_names if name != "ttl_second"]
+        assert positional == list(real_names)[: len(positional)]
     assert {"host", "port", "connect_timeout_ms", "req_timeout_ms"} <= set(inspect.signature(real).parameters)
 
 
 def test_each_process_has_one_client_and_logs_in_the_folder_of_the_job(line, monkeypatch, tmp_path):
     datasystem = pytest.importorskip("yr.datasystem")
-    made: list[tuple[Any, ...]] = []
+    addresses: list[tuple[Any, ...]] = []
 
     class Client:
         def __init__(self, *args: Any, **_: Any) -> None:
-            made.append(args)
+            addresses.append(args)
 
         def init(self) -> None:
             pass
@@ -241,10 +245,10 @@ def test_each_process_has_one_client_and_logs_in_the_folder_of_the_job(line, mon
     monkeypatch.delenv("DATASYSTEM_CLIENT_LOG_DIR")
     (tmp_path / "logs").mkdir()
     yr_transport.current_worker().job_dir = str(tmp_path)
-    yr_transport._connected.cache_clear()
+    yr_transport._connect_once.cache_clear()
     assert yr_transport.client("a") is yr_transport.client("b")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     yr_transport.client("a")
-    assert made == [("h", 7)] * 2
+    assert addresses == [("h", 7)] * 2
     assert os.environ["DATASYSTEM_CLIENT_LOG_DIR"] == str(tmp_path / "logs" / "datasystem")
-    yr_transport._connected.cache_clear()
+    yr_transport._connect_once.cache_clear()

@@ -36,7 +36,7 @@ class Store:
             if not ALLOWED.fullmatch(key):
                 raise RuntimeError("code: [Invalid parameter], msg: [The key contains illegal char(s)]")
 
-    def set(self, key: str, val: bytes) -> None:
+    def set(self, key: str, val: bytes, *, ttl_second: int = 0) -> None:
         self._check(key)
         assert val, "dataSize value should be bigger than zero"
         self.values[key] = val
@@ -72,33 +72,33 @@ class Store:
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """Two clients of one store."""
     if request.param == "local":
-        own = LocalKeyValue()
-        return own, own
+        local_store = LocalKeyValue()
+        return local_store, local_store
     store = Store()
     return DatasystemKeyValue(store), DatasystemKeyValue(store)
 
 
 async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_another(pair: tuple[Any, Any]) -> None:
-    one, other = pair
-    await one.put("dljob/a/1", b"")
-    await other.put("dljob/a/2.ü", b"x")
-    await one.put("dljob/b", b"y")
-    assert (await other.get("dljob/a/1"), await one.get("dljob/a/2.ü")) == (b"", b"x")
-    assert await other.keys("dljob/a/") == await one.keys("dljob/a/") == ("dljob/a/1", "dljob/a/2.ü")
-    assert await other.delete("dljob/a/") == 2
-    assert await one.keys("dljob/") == ("dljob/b",)
-    assert await one.get("dljob/a/1") is None
-    await one.put("dljob/a/1", b"again")
-    assert await other.keys("dljob/a/") == ("dljob/a/1",)
+    first, second = pair
+    await first.put("dljob/a/1", b"")
+    await second.put("dljob/a/2.ü", b"x")
+    await first.put("dljob/b", b"y")
+    assert (await second.get("dljob/a/1"), await first.get("dljob/a/2.ü")) == (b"", b"x")
+    assert await second.keys("dljob/a/") == await first.keys("dljob/a/") == ("dljob/a/1", "dljob/a/2.ü")
+    assert await second.delete("dljob/a/") == 2
+    assert await first.keys("dljob/") == ("dljob/b",)
+    assert await first.get("dljob/a/1") is None
+    await first.put("dljob/a/1", b"again")
+    assert await second.keys("dljob/a/") == ("dljob/a/1",)
 
 
 async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair: tuple[Any, Any]) -> None:
-    one, late = pair
+    first, late = pair
     for key in ("a", "b", "c"):
-        await one.put(key, b"")
+        await first.put(key, b"")
     assert await late.keys("") == ("a", "b", "c")
     await late.put("d", b"")
-    assert await one.keys("") == ("a", "b", "c", "d")
+    assert await first.keys("") == ("a", "b", "c", "d")
 
 
 async def test_one_of_many_writers_wins_put_if_absent(pair: tuple[Any, Any]) -> None:
@@ -127,7 +127,7 @@ async def test_a_refusal_of_the_datasystem_says_what_to_do() -> None:
 def test_without_an_address_the_connection_says_which_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATASYSTEM_HOST", "127.0.0.1")
     monkeypatch.delenv("DATASYSTEM_PORT", raising=False)
-    with pytest.raises(UsageError, match=r"DATASYSTEM_HOST is 127.0.0.1 and DATASYSTEM_PORT is not set"):
+    with pytest.raises(UsageError, match=r"the backend yr needs .*, which are 127.0.0.1 and not set"):
         connected()
 
 

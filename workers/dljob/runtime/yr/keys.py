@@ -9,49 +9,17 @@ the keys exist. The index never shrinks.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
 
 from dljob.errors import UnreachableError, UsageError
+from dljob.runtime.weights.datasystem import ABSENT, PRESENT, DatasystemClient, connect
 
-HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
-"""Address of the datasystem's process on this node; its own clients read the same variables."""
-ABSENT, PRESENT = "Key not found", "already exist"
-"""Parts of the datasystem's errors, which have no class or code for these cases."""
-CONNECT_MS = 10_000
-REQUEST_MS = 60_000
 LONGEST = 255
 """Most characters of a key in the datasystem."""
 AT_ONCE = 500
 """Keys in one request."""
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
-
-
-class KeyClient(Protocol):
-    """The methods of `yr.datasystem.KVClient` in use. Source: openyuanrong-datasystem 0.8.1."""
-
-    def set(self, key: str, val: bytes) -> None:
-        """Write a value, over an older one. Raises RuntimeError when it cannot."""
-        ...
-
-    def get(self, keys: list[str]) -> Sequence[bytes]:
-        """Return copies of values. Raises RuntimeError with `Key not found` if one is missing."""
-        ...
-
-    def msettx(self, keys: list[str], vals: list[bytes], write_mode: Any, ttl_second: int, existence_opt: Any) -> None:
-        """Write values of new keys, all or none. Raises RuntimeError with `already exist`."""
-        ...
-
-    def delete(self, keys: list[str]) -> Sequence[str]:
-        """Delete those of these keys that exist; return the ones that could not be deleted."""
-        ...
-
-    def exist(self, keys: list[str]) -> Sequence[bool]:
-        """Return for each key whether it exists."""
-        ...
 
 
 def escaped(key: str) -> str:
@@ -60,16 +28,18 @@ def escaped(key: str) -> str:
     Raises:
         UsageError: The result is too long.
     """
-    made = _ODD.sub(lambda odd: "".join(f"={byte:02X}" for byte in odd[0].encode()), key)
-    if len(made) > LONGEST:
-        raise UsageError(f"the key {key[:60]}... has {len(made)} characters in the datasystem, which takes {LONGEST}")
-    return made
+    encoded = _ODD.sub(lambda odd: "".join(f"={byte:02X}" for byte in odd[0].encode()), key)
+    if len(encoded) > LONGEST:
+        raise UsageError(
+            f"the key {key[:60]}... has {len(encoded)} characters in the datasystem, which takes {LONGEST}"
+        )
+    return encoded
 
 
 class DatasystemKeyValue:
     """A `backend.interface.KeyValue` on the datasystem; each `scope` has keys of its own."""
 
-    def __init__(self, client: KeyClient, scope: str = "dljob") -> None:
+    def __init__(self, client: DatasystemClient, scope: str = "dljob") -> None:
         from yr.datasystem.kv_client import ExistenceOpt, WriteMode
 
         self._client = client
@@ -158,27 +128,27 @@ class DatasystemKeyValue:
     def _keys(self, prefix: str) -> tuple[str, ...]:
         with self._lock:
             self._catch_up()
-            meant = sorted(key for key in self._known if key.startswith(prefix))
-        found: list[str] = []
+            matching_keys = sorted(key for key in self._known if key.startswith(prefix))
+        existing_keys: list[str] = []
         # The index keeps deleted keys for ever, so the store says which of them exist.
-        for first in range(0, len(meant), AT_ONCE):
-            some = meant[first : first + AT_ONCE]
+        for first in range(0, len(matching_keys), AT_ONCE):
+            some = matching_keys[first : first + AT_ONCE]
             try:
-                there = self._client.exist([self._at(key) for key in some])
+                exist_flags = self._client.exist([self._at(key) for key in some])
             except RuntimeError as error:
                 raise _failed(error) from error
-            found += [key for key, is_there in zip(some, there, strict=True) if is_there]
-        return tuple(found)
+            existing_keys += [key for key, exists in zip(some, exist_flags, strict=True) if exists]
+        return tuple(existing_keys)
 
     def _delete(self, prefix: str) -> int:
         # Only what exists: the index holds every key that ever was.
-        there = self._keys(prefix)
-        for first in range(0, len(there), AT_ONCE):
+        existing_keys = self._keys(prefix)
+        for first in range(0, len(existing_keys), AT_ONCE):
             try:
-                self._client.delete([self._at(key) for key in there[first : first + AT_ONCE]])
+                self._client.delete([self._at(key) for key in existing_keys[first : first + AT_ONCE]])
             except RuntimeError as error:
                 raise _failed(error) from error
-        return len(there)
+        return len(existing_keys)
 
 
 class LocalKeyValue:
@@ -207,10 +177,10 @@ class LocalKeyValue:
     async def delete(self, prefix: str) -> int:
         """Delete all keys with a prefix; return their number."""
         with self._lock:
-            gone = [key for key in self._values if key.startswith(prefix)]
-            for key in gone:
+            dropped_keys = [key for key in self._values if key.startswith(prefix)]
+            for key in dropped_keys:
                 del self._values[key]
-            return len(gone)
+            return len(dropped_keys)
 
     async def keys(self, prefix: str) -> tuple[str, ...]:
         """Return all keys with a prefix, sorted."""
@@ -219,30 +189,8 @@ class LocalKeyValue:
 
 
 def connected() -> DatasystemKeyValue:
-    """Connect to the store on this node's datasystem.
-
-    Raises:
-        UsageError: No address is given.
-        UnreachableError: Nothing answers there.
-    """
-    host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
-    if not host or not port.isdigit():
-        raise UsageError(
-            f"the backend yr keeps its keys in openYuanrong's datasystem: {HOST} is {host or 'not set'} and {PORT} is "
-            f"{port or 'not set'}",
-            hint="start `dscli start` on each node, and set both",
-        )
-    from yr.datasystem import KVClient
-
-    client = KVClient(host, int(port), connect_timeout_ms=CONNECT_MS, req_timeout_ms=REQUEST_MS)
-    try:
-        client.init()
-    except RuntimeError as error:
-        raise UnreachableError(
-            f"no datasystem of openYuanrong answers at {host}:{port}: {error}",
-            hint=f"does it run on this node? `dscli start`; {HOST} and {PORT} say where",
-        ) from error
-    return DatasystemKeyValue(cast("KeyClient", client))
+    """Connect to the store on this node's datasystem. Raises as `connect`."""
+    return DatasystemKeyValue(connect("the backend yr"))
 
 
 def _failed(error: RuntimeError) -> UnreachableError:
