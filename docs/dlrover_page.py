@@ -38,7 +38,8 @@ SUITE = (
         2,
         (
             "five replace internals (`_rpc_call`, `BaseWorker.CURRENT`, `DataLoader._get_iterator`); `test_rpc` wants "
-            "an error where the same function is exported twice under one name"
+            "an error where the same function is exported twice under one name, which is allowed here, as a rank "
+            "exports all functions of its entrypoint's module; another function is refused, and both are named"
         ),
     ),
     ("common/test_actor_base", 3, 0, "all run `ActorBase` and `BaseWorker`, which dljob refuses, by hand"),

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from dljob.api.builder import DLJobBuilder
 from dljob.api.job import DLJob
 from dljob.api.rl import RLJobBuilder, RLRoleType
+from dljob.compat.dlrover_api import builder as dlrover
 
 P = "examples.unified.rl.openrlhf.ppo"
 
 
-class FakeOmegaConf(MutableMapping[str, Any]):
-    """As OmegaConf's DictConfig: a mapping that resolves "${...}" when an item is read."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self._content = content
-
-    def __getitem__(self, key: str) -> Any:
-        value = self._content[key]
-        return self._content[value[2:-1]] if isinstance(value, str) and value.startswith("${") else value
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._content[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content)
-
-    def __len__(self) -> int:
-        return len(self._content)
-
-
-def args_2_omega_conf(args: Namespace) -> FakeOmegaConf:
-    return FakeOmegaConf({**vars(args), "ref_model": "${pretrain}"})
+def args_2_omega_conf(args: Namespace) -> DictConfig:
+    return OmegaConf.create({**vars(args), "ref_model": "${pretrain}"})
 
 
 @pytest.fixture
@@ -63,9 +41,9 @@ def args() -> Namespace:
     )
 
 
-def openrlhf_ppo(args: Namespace) -> DLJob:
+def openrlhf_ppo(args: Namespace, builder_class: Any = RLJobBuilder) -> Any:
     # 1. Create a job builder
-    builder = RLJobBuilder().config(args_2_omega_conf(args))
+    builder = builder_class().config(args_2_omega_conf(args))
 
     # 2. Define workloads / roles
     builder.trainer(f"{P}.ppo_trainer.PPOTrainerActor").resource(cpu=4)
@@ -140,6 +118,18 @@ def test_the_ppo_listing_builds_the_job_it_describes(args: Namespace, capsys: py
     assert roles["trainer"]["resources"] == {"cpu": "4"}
     assert printed["spec"]["config"]["ref_model"] == "OpenRLHF/Llama-3-8b-sft-mixture"
     assert job.manifest("ppo").metadata.name == "ppo"
+
+
+def test_the_ppo_listing_prints_the_same_roles_by_dlrovers_names(
+    args: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    openrlhf_ppo(args, dlrover.RLJobBuilder)
+
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["user_config"] == {**vars(args), "ref_model": args.pretrain}
+    assert list(printed["workloads"]) == ["TRAINER", "ACTOR", "CRITIC", "ROLLOUT", "REFERENCE", "REWARD"]
+    assert printed["workloads"]["CRITIC"]["resource"]["accelerator"] == 0.4
+    assert printed["workloads"]["ACTOR"]["comm_pre_check"] is False
 
 
 def test_the_ppo_listing_leaves_out_the_reference_without_a_kl_term(args: Namespace) -> None:

@@ -248,6 +248,14 @@ def test_the_sum_of_resources_and_the_groups_are_as_in_dlrover() -> None:
     assert spec(job)["collocations"][0]["level"] == "Host"
 
 
+@pytest.fixture(params=["with omegaconf", "without omegaconf"])
+def without_omegaconf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param == "without omegaconf":
+        monkeypatch.setattr(config, "find_spec", dict[str, None]().get)
+    return request.param == "without omegaconf"
+
+
+@pytest.mark.usefixtures("without_omegaconf")
 @pytest.mark.parametrize("named", [dict, argparse.Namespace])
 def test_a_job_s_config_is_printed_as_json_whatever_it_was_made_of(named: Any) -> None:
     value = named(lr=1, nested={"path": Path("/x"), "args": argparse.Namespace(a=(1, 2))})
@@ -288,14 +296,16 @@ def test_names_come_back_as_the_user_wrote_them() -> None:
     assert known.workload("other").entry_point == "other.py"
 
 
-def test_config_values_are_converted_as_dlrover_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_values_are_converted_as_dlrover_does(
+    monkeypatch: pytest.MonkeyPatch, *, without_omegaconf: bool
+) -> None:
     made: Any = {"a": "None", "b": "7", "c": "1.5", "d": "x", "e": [{"f": "2"}]}
     config.convert_str_values(made)
     assert made == {"a": None, "b": 7, "c": 1.5, "d": "x", "e": [{"f": 2}]}
     held = config.args_2_omega_conf(argparse.Namespace(lr={"a": [{"b": 1}]}))
     assert held.lr.a[0].b == 1
     assert config.omega_conf_2_args(held).lr.a[0].b == 1
-    with pytest.raises(AttributeError, match="has no 'mu'"):
+    with pytest.raises(AttributeError, match="has no 'mu'" if without_omegaconf else "Missing key mu"):
         held.mu  # noqa: B018
     monkeypatch.setenv("DLROVER_UNIFIED_MASTER_CPU", "3")
     assert config.read_dict_from_envs("DLROVER_UNIFIED_")["master_cpu"] == "3"

@@ -24,6 +24,7 @@ from dljob.compat.dlrover_api.payload import role_name
 from dljob.compat.dlrover_api.worker import info_of
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.outcome import code_line
 from dljob.runtime.rpc import rpc as calls
 from dljob.runtime.rpc.futures import CallFuture
 from dljob.telemetry.wording import counted
@@ -64,11 +65,17 @@ def rpc(name: str | Callable[..., Any] | None = None, export: bool = False) -> C
 def export_rpc_method(name: str, func: Callable[..., Any]) -> None:
     """Let other ranks call a function.
 
+    The same function may be exported again: `@rpc(export=True)` does so in the module whose functions its rank exports.
+
     Raises:
         ValueError: another function has this name.
     """
-    if RPC_REGISTRY.setdefault(name, func) not in (func,):
-        raise ValueError(f"an RPC method {name!r} is registered already: {RPC_REGISTRY[name]!r}")
+    exported = RPC_REGISTRY.setdefault(name, func)
+    if exported != func:
+        raise ValueError(
+            f"RPC method {name!r} already registered. {exported!r} ({code_line(exported, '')}) has this name; export "
+            f"{func!r} ({code_line(func, '')}) under another, as @rpc('NAME') or export_rpc_instance('NAMESPACE', ...)"
+        )
 
 
 def export_rpc_instance(ns: str | None, instance: Any) -> None:

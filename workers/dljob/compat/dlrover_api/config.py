@@ -23,9 +23,13 @@ def config_object(value: object) -> Any:
     """Return a config as DLRover's ranks find it: a DictConfig, or a UserConfig where omegaconf is not installed."""
     if not isinstance(value, Mapping):
         return value
-    if find_spec("omegaconf") is not None:
-        return _omegaconf().create(dict(cast("Mapping[str, Any]", value)))
-    return _attributes(cast("Mapping[str, Any]", value))
+    named = cast("Mapping[str, Any]", value)
+    if find_spec("omegaconf") is None:
+        return _attributes(named)
+    from omegaconf import OmegaConf
+
+    # Parsed arguments hold objects of any class, which a DictConfig refuses without this flag.
+    return named if OmegaConf.is_config(named) else OmegaConf.create(dict(named), flags={"allow_objects": True})
 
 
 def _attributes(value: object) -> Any:
@@ -75,9 +79,3 @@ def _converted(text: str, *, none: bool, digits: bool) -> object:
 def read_dict_from_envs(prefix: str) -> dict[str, str]:
     """Return the environment variables with a prefix, by their names in lower case without it."""
     return {name[len(prefix) :].lower(): value for name, value in os.environ.items() if name.startswith(prefix)}
-
-
-def _omegaconf() -> Any:
-    from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
-
-    return OmegaConf  # pyright: ignore[reportUnknownVariableType]
