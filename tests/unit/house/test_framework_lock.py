@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 LOCKS = sorted(lock for folder in ("frameworks", "bench/peers") for lock in (ROOT / "tests" / folder).glob("*.lock"))
-APART = {"verl": {"pyvers", "tensordict"}}
+APART = {"verl": {"omegaconf", "pyvers", "tensordict"}}
 """Small packages in which a framework's pins do not allow the version that dljob's own tests have."""
 LOCKED = re.compile(r"^([a-z0-9-]+)==([^ ]+) ", re.MULTILINE)
 
