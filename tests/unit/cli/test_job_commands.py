@@ -93,16 +93,37 @@ def test_status_without_jobs_names_the_home(home: Path, capsys: pytest.CaptureFi
     assert str(home) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("said", ["", "~/jobs"])
-def test_a_user_without_a_home_folder_is_told_what_to_set(
-    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def homeless(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """DLJOB_HOME of a user whom the machine does not know, without HOME, as in a container."""
+
     def unknown(_: int) -> object:
         raise KeyError
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    for name in ("HOME", "XDG_STATE_HOME"):
+    for name in ("HOME", "XDG_STATE_HOME", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
+    return home
+
+
+def test_a_user_without_a_home_folder_needs_dljob_home_alone(
+    homeless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["status"]) == 0
+    assert str(homeless) in capsys.readouterr().err
+    # In an interpreter of its own: the Kubernetes client looks for a home folder while it is imported.
+    code = "import pwd, sys; pwd.getpwuid = {}.__getitem__; from dljob.cli import main; main.run(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "status", "-n", "team"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KUBERNETES_")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert "no kubeconfig at ~/.kube/config" in done.stderr
+
+
+@pytest.mark.usefixtures("homeless")
+@pytest.mark.parametrize("said", ["", "~/jobs"])
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("DLJOB_HOME", said)
     assert main.run(["status"]) == 4
     assert "has no home folder" in (shown := capsys.readouterr().err)

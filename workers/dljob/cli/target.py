@@ -118,8 +118,11 @@ def local(verb: str, which: str) -> JobHandle:
 
 def elsewhere(*command: str) -> str:
     """Return a hint to a cluster for a job not found on this machine; empty when no cluster is configured."""
+    return f"on Kubernetes: dljob {' '.join(command)} --kubernetes, or -n NAMESPACE" if has_kubeconfig() else ""
+
+
+def has_kubeconfig() -> bool:
+    """Whether a file that KUBECONFIG names is there, or else the usual one."""
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
-    # KUBECONFIG may name several files.
-    if any(Path(part).expanduser().is_file() for part in files.split(os.pathsep) if part):
-        return f"on Kubernetes: dljob {' '.join(command)} --kubernetes, or -n NAMESPACE"
-    return ""
+    # Of the two functions that find a home folder only this one raises nothing for a user without any.
+    return any(Path(os.path.expanduser(file)).is_file() for file in files.split(os.pathsep) if file)  # noqa: PTH111

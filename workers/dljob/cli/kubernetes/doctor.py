@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dljob.api.kubernetes.jobs import items, nested
+from dljob.cli.target import has_kubeconfig
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ def _installed(package: str) -> str:
 
 def has_cluster() -> bool:
     """Whether anything names a cluster: a kubeconfig, or a pod's service account."""
-    files = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) or any(Path(f).expanduser().is_file() for f in files if f)
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) or has_kubeconfig()
 
 
 # -- reading answers
