@@ -17,6 +17,7 @@ from dljob.master.state.cuts import Cuts
 from dljob.master.state.state import OwnFailure, RankPhase, RankState
 from dljob.runtime.controller.services import holder_ends
 from dljob.runtime.controller.services.holder_ends import HolderEnds, end_of
+from dljob.tasks import TaskOwner
 
 FAILED = OwnFailure(2, 100.0, "e/1: UserError: ValueError: no")
 
@@ -47,6 +48,7 @@ class Master:
         self.setup: Any = SimpleNamespace(info=SimpleNamespace(uid="0123456789"))
         self.backend: Any = self
         self.changed = asyncio.Condition()
+        self.tasks = TaskOwner(lambda error: pytest.fail(str(error)))
         self.answers: dict[str, Any] = {}
         self.asked: list[Any] = []
         self.events: list[Any] = []
@@ -72,6 +74,9 @@ class Master:
         answer = self.answers.get(ref, {})
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            return {}
         return answer
 
     async def offer(self, *events: ev.Event) -> None:
@@ -101,6 +106,23 @@ async def test_each_queue_is_told_of_each_end_once_and_again_where_it_did_not_an
     count = len(master.asked)
     await asyncio.sleep(0.1)
     assert len(master.asked) == count, "all are told"
+    task.cancel()
+
+
+async def test_a_queue_that_hangs_holds_up_no_other_and_hears_of_later_ends_itself():
+    lost = {"e1": RankState(RankPhase.WAITING, 2)}
+    master = Master("tasks", "done", **lost)
+    master.answers = {"tasks": (hang := asyncio.Event())}
+    task = asyncio.create_task(HolderEnds(master).run())
+    await until(lambda: len(master.asked) == 2)
+    master.asked.clear()
+    await master.change(**lost, e2=RankState(RankPhase.WAITING, 1))
+    await until(lambda: bool(master.asked))
+    end = {"e/2": (1, "lost", "")}
+    assert master.asked == [("done", end)], "the other one is asked once at a time"
+    hang.set()
+    await until(lambda: len(master.asked) == 2)
+    assert master.asked[1] == ("tasks", end), "it has heard of the first end"
     task.cancel()
 
 

@@ -13,6 +13,7 @@ from dljob.calls.backlog import ROW, HolderEnd
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.state import RankPhase
+from dljob.tasks import TaskOwner, nobody_waits
 
 if TYPE_CHECKING:
     from dljob.master.state.state import JobState, RankKey, RankState
@@ -41,6 +42,7 @@ class HolderMaster(QueueMaster, Protocol):
 
     state: JobState
     changed: asyncio.Condition
+    tasks: TaskOwner
 
     async def offer(self, *events: ev.Event) -> None:
         """Hand in events; return once the journal holds them."""
@@ -82,6 +84,8 @@ class HolderEnds:
         self._known: dict[RankKey, End] = {}
         self._untold: dict[str, dict[str, End]] = {}
         """Queue -> rank -> the end that it is to be told of."""
+        self._asked: set[str] = set()
+        """Queues that have not answered yet: each may take ANSWER_S, and the others do not wait for it."""
 
     async def run(self) -> None:
         """Serve until the task is cancelled."""
@@ -89,7 +93,10 @@ class HolderEnds:
             state = self._shell.state
             if state.cuts.queues:
                 self._look(state)
-                await asyncio.gather(*(self._tell(queue, ends) for queue, ends in self._untold.items() if ends))
+                for queue, ends in self._untold.items():
+                    if ends and queue not in self._asked:
+                        self._asked.add(queue)
+                        self._shell.tasks.start(f"ends for queue {queue}", self._tell(queue, dict(ends)), nobody_waits)
             await asyncio.sleep(LOOK_S)
             late = any(self._untold.values())
             async with self._shell.changed:
@@ -111,10 +118,14 @@ class HolderEnds:
             self._untold.setdefault(queue, {}).update(news)
 
     async def _tell(self, queue: str, ends: dict[str, End]) -> None:
-        paid = await call_queue(self._shell, queue, "end_lives", ends, without={})
+        try:
+            paid = await call_queue(self._shell, queue, "end_lives", ends, without={})
+        finally:
+            self._asked.discard(queue)
         if paid is None:
             return
-        self._untold[queue] = {}
+        untold = self._untold[queue]
+        self._untold[queue] = {rank: end for rank, end in untold.items() if ends.get(rank) != end}
         events = list[ev.Event]()
         for rank, items in paid.items():
             role, _, number = rank.rpartition("/")
