@@ -156,9 +156,12 @@ def test_run_tells_how_its_ray_ended_and_leaves_a_final_status(victim: str, plac
     with place.running("run", place.job("patient")) as run:
         running(run)
         scratch = place.scratch()
-        if victim == "raylet":  # that of a node is replaced
+        if victim == "raylet":  # that of a node is replaced, and so is the agent for runtime environments
+            agent = child(run.process.pid, "ray::RuntimeEnvAgent")
+            os.kill(agent, signal.SIGKILL)
             os.kill(child(run.process.pid, "/raylet ", "/n1/raylet"), signal.SIGKILL)
             run.until_all("1 raylet of this Ray ended; starting as many", "Recovered")
+            assert child(run.process.pid, "ray::RuntimeEnvAgent") != agent
         pid = child(run.process.pid, f"/{victim} ", *(["--head"] if victim == "raylet" else []))
         os.kill(pid, signal.SIGKILL)
         code, out, errors = run.end()
