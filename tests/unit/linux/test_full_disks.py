@@ -46,6 +46,12 @@ def test_full_file_systems_are_named_with_what_is_left(mounts: Path) -> None:
     assert full_disks.full_disks(mounts) == ["/my data (tmpfs, 0 of 20 MiB free)", "/inodes (xfs, 0 inodes free)"]
 
 
+@pytest.mark.parametrize(("free_mib", "lack"), [(0, "the volume of its log (0 KiB free)"), (1, "")])
+def test_a_log_without_room_is_told(free_mib: int, lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: volume(20, free_mib))
+    assert (lack in full_disks.describe_log(2), bool(full_disks.describe_log(2))) == (True, bool(lack))
+
+
 def test_without_a_list_of_mounts_nothing_is_full(tmp_path: Path) -> None:
     assert full_disks.full_disks(tmp_path / "none") == []
 

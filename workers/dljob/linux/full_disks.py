@@ -18,6 +18,8 @@ WITHIN_S = 2.0
 """Seconds to look at the file systems: a server of NFS that is gone does not answer."""
 LEFT_SHARE, LEFT_BYTES = 50, 64 << 20
 """A file system is full with less than a fiftieth of it free, and less than these bytes."""
+LOG_BYTES = 64 << 10
+"""Free bytes below which a log takes no output, as `VolumeFull` counts them."""
 LINE = 200
 """Characters of a line of the log that are shown."""
 _VIRTUAL = frozenset(
@@ -35,6 +37,20 @@ def describe(log: str) -> str:
     complaint = next((line for line in lines if any(word in line.lower() for word in WORDS)), "")
     full = full_disks() if complaint else []
     return f"no room is left on {', '.join(full[:3])}; its log says: {complaint[-LINE:]}" if full else ""
+
+
+def describe_log(log: int | str) -> str:
+    """Return that no room is left for a log, so that a program that writes to it fails and cannot say why; or nothing.
+
+    Args:
+        log: Its descriptor or path.
+    """
+    with suppress(OSError):
+        seen = os.statvfs(log)
+        free = (seen.f_bavail if os.geteuid() else seen.f_bfree) * seen.f_frsize
+        if seen.f_blocks and free < LOG_BYTES:
+            return f"no room is left on the volume of its log ({free >> 10} KiB free): programs that write to it fail"
+    return ""
 
 
 def full_disks(mounts: Path = MOUNTS) -> list[str]:

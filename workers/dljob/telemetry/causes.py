@@ -378,7 +378,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         "disk-full",
         Source.ERROR,
-        ("; no room is left on *; its log says: ",),
+        ("; no room is left on *; its log says: ", "; no room is left on the volume of its log"),
         "Disk",
         "UnpicklingError: pickle data was truncated (in run); no room is left on /data (ext4, 0 of 20 MiB free); its "
         "log says: OSError: [Errno 28] No space left on device",

@@ -402,6 +402,20 @@ def test_a_full_disk_is_the_cause_of_what_is_cut_off(
     assert classify(said).reason is (Reason.DISK if told else Reason.USER_ERROR)
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(subprocess.CalledProcessError(1, ["sh"]), True), (SystemExit(1), True), (RuntimeError("no"), False)],
+)
+def test_a_child_that_failed_beside_a_full_log_is_no_error_of_the_code(
+    error: BaseException, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lack = "no room is left on the volume of its log (0 KiB free): programs that write to it fail"
+    monkeypatch.setattr(outcome.full_disks, "describe_log", lambda _: lack)
+    said = outcome.from_exception(error, code_dir="/w", phase="run")
+    assert said.message.endswith(lack) is told
+    assert classify(said).reason is (Reason.DISK if told else Reason.USER_ERROR)
+
+
 def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "what it sent to 10.0.0.7:4 is not acknowledged for 28 s"
     monkeypatch.setattr(outcome.own_sockets, "describe_dead_links", lambda: words)

@@ -191,6 +191,8 @@ def _of_machine(error: BaseException) -> str:
     found = ""
     with contextlib.suppress(Exception):  # it is a hint; the error itself is reported in any case
         found = own_sockets.describe_dead_links() or full_disks.describe(_end_of_own_log())
+        if not found and isinstance(error, subprocess.CalledProcessError | SystemExit):
+            found = full_disks.describe_log(2)
     return f"; {_writable(found)}" if found else ""
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import ray
 
 from dljob.errors import UsageError
-from dljob.linux import interpreter
+from dljob.linux import full_disks, interpreter
 from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
@@ -464,6 +464,8 @@ class ForkHost(Host):
         else:
             is_command = self.spec.role.entrypoint[0] == "command"
             bare = with_log(bare, tail, self.spec.job.code_dir, command=is_command)
+            if is_command and (lack := full_disks.describe_log(rank.log)):
+                bare = replace(bare, message=f"{bare.message}; {lack}")
         bare = with_earlier(bare, event.get("earlier", ()))
         # Evidence is collected only for ends that were not ordered.
         if not rank.why:
