@@ -176,19 +176,19 @@ def lost(backend, told, *, pid=41):
     return event.outcome
 
 
-async def killed(_):
+async def killed(*_):
     return 9, "step 7\n"
 
 
-async def silent(_):
+async def silent(*_):
     await asyncio.Event().wait()
 
 
-async def ignorant(_):
+async def ignorant(*_):
     return None
 
 
-async def broken(_):
+async def broken(*_):
     raise GONE
 
 
@@ -239,7 +239,7 @@ def test_another_machine_without_an_agent_is_asked_and_a_loss_waits_little_for_i
             told.extend(events)
 
         inquiry = Inquiry(backend, offer, "j/agent/", TaskOwner(print))
-        first = await inquiry.ended("n1", 41, WITHOUT_A_WORD)
+        first = await inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD)
         inquiry.begin_end(WHO, "n1", 41, WITHOUT_A_WORD)
         await asyncio.gather(*inquiry._tasks)
         return first
@@ -338,7 +338,7 @@ def test_an_exit_status_that_comes_late_corrects_the_cause(monkeypatch):
     monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0, 0.0, 0.0))
     answers, told = [None, (9, "step 7\n"), (9, "never asked")], []
 
-    async def end(_):
+    async def end(*_):
         return answers.pop(0)
 
     async def run():

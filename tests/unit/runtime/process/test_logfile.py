@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dljob.runtime.process.logfile import last_words
+
 CHILD = """
 import os, sys, warnings
 from dljob.runtime.process.logfile import redirect_output
@@ -36,3 +38,11 @@ def test_a_full_disk_is_an_error_for_files_of_the_users_own() -> None:
     code = f"{CHILD}\nos.write(os.open('/dev/full', os.O_WRONLY), b'mine')"
     done = subprocess.run([sys.executable, "-c", code, "/dev/null"], check=False, capture_output=True)
     assert done.returncode == 1
+
+
+def test_the_words_of_a_process_that_ended_itself_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "w-1.log").write_text(
+        "[dljob] 1 pid 7 ends with code 71: the GIL\n[dljob] 2 pid 8 ends with code 1: x\n"
+    )
+    assert last_words(tmp_path, "w/1", 7) == "[dljob] 1 pid 7 ends with code 71: the GIL"
+    assert last_words(tmp_path, "w/1", 9) == last_words(tmp_path, "w/2", 7) == ""

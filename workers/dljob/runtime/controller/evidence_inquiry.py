@@ -51,13 +51,13 @@ class Inquiry:
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ended(self, node: str, pid: int, vanished: Outcome, *, late: bool = False) -> Outcome:
+    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, *, late: bool = False) -> Outcome:
         """Return the outcome of a vanished host, with the exit status of its process where its node knows it.
 
         `late`: nobody waits for it.
         """
         try:
-            noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid)
+            noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
                 noted = await self._noted(node, pid, late=late)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
@@ -92,7 +92,7 @@ class Inquiry:
             )
             log.warning(message, pid, node[:8], error)
 
-    async def _ask_agent(self, node: str, method: str, pid: int) -> Any:
+    async def _ask_agent(self, node: str, method: str, *args: Any) -> Any:
         """Return what a node's agent answers within END_S; None where there is no agent."""
         try:
             async with asyncio.timeout(END_S):
@@ -100,7 +100,7 @@ class Inquiry:
                 if agent is None:
                     return None
                 self._actors[node] = agent
-                return await self._backend.call(agent, method, pid)
+                return await self._backend.call(agent, method, *args)
         except Exception:
             # The agent may have died: the next inquiry looks its name up again.
             self._actors.pop(node, None)
@@ -138,7 +138,7 @@ class Inquiry:
     async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
-            if (end := await self.ended(node, pid, vanished, late=True)) != vanished:
+            if (end := await self.ended(host, node, pid, vanished, late=True)) != vanished:
                 await self._offer(ev.CauseLearned(str(host), (), end=end, host=host))
                 return
 

@@ -340,7 +340,7 @@ class WorkerHosts:
                 # for, a second at most, as the level of the restart may depend on it.
                 self._inquiry.begin(who, watched.node, watched.pid, self._beside(watched.node))
                 if not causes.classify(outcome).rule:  # else Ray itself ended it, and said why
-                    vanished, outcome = outcome, await self._inquiry.ended(watched.node, watched.pid, outcome)
+                    vanished, outcome = outcome, await self._inquiry.ended(who, watched.node, watched.pid, outcome)
                     if outcome == vanished:
                         self._inquiry.begin_end(who, watched.node, watched.pid, vanished)
             await self._offer(ev.HostLost(who, watched.life, outcome))

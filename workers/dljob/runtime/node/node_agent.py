@@ -125,7 +125,7 @@ class NodeAgent:
         return self.hosts.exists(pid)
 
     @ray.method(concurrency_group="end")
-    def end_of(self, pid: int) -> tuple[int, str] | None:
+    def end_of(self, pid: int, host: str) -> tuple[int, str] | None:
         """Return the wait status of a host that vanished and the end of its rank's log; None if the status is unknown.
 
         The log is empty for a host of several ranks.
@@ -137,4 +137,6 @@ class NodeAgent:
         if len(found.lives) == 1:  # with several ranks, no single log explains the end of their process
             rank, incarnation = found.lives[0]
             tail = logfile.end_of_life(self._logs, found.role, rank, incarnation)
+        elif not found.role:  # its code may have held the GIL from its start, so that it could not introduce itself
+            tail = logfile.last_words(self._logs, host, pid)
         return found.status, tail

@@ -71,6 +71,14 @@ def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
     return text.rpartition(begins)[2].partition("\n")[2] if begins in text else text
 
 
+def last_words(logs: Path, host: str, pid: int) -> str:
+    """Return the line in which a process said why it ends, in the log of the rank of a host; empty without one."""
+    with contextlib.suppress(OSError):
+        lines = read_end(logs / f"{host.replace('/', '-')}.log").splitlines()
+        return next((line for line in reversed(lines) if f" pid {pid} ends with code " in line), "")
+    return ""
+
+
 def _name(role: str, rank: int) -> str:
     return f"{role}-{rank}.log"
 
