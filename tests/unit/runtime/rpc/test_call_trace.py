@@ -18,10 +18,11 @@ from dljob.calls.trace_rows import CalleeRow, CallerRow, RowsDropped, TracedFile
 from dljob.logs import archive
 from dljob.logs.archive import keep, trim
 from dljob.runtime.process import guard, wire
-from dljob.runtime.process.messages import DESCRIBE, Call, NotRun, Reply
+from dljob.runtime.process.messages import BATCH, DESCRIBE, Call, NotRun, Reply
 from dljob.runtime.process.worker_context import CallSpan, RankCall
 from dljob.runtime.rpc import call_trace
 from dljob.runtime.rpc.call_trace import CallTraces, RankTrace
+from dljob.runtime.rpc.client import CallCounts
 from dljob.runtime.rpc.rpc import rpc
 from dljob.runtime.rpc.server import RpcServer
 
@@ -70,6 +71,22 @@ def test_a_call_is_written_with_its_times_by_the_wall_clock(trace: RankTrace, tm
     assert row.sent - row.start == pytest.approx(0.25, abs=0.001)
     assert row[:4] == ("ab:1", "t", 0, "m")
     assert (row.parked, row.sends, row.outcome, row.argument_bytes, row.answer_bytes) == (0.125, 1, "ok", 5, 7)
+
+
+def test_a_batch_is_written_by_the_method_of_its_calls(trace: RankTrace, tmp_path: Path) -> None:
+    def answer() -> Reply:
+        trace.began(request())  # as unpacked
+        return Reply()
+
+    batch = replace(call(), method=BATCH, label="m")
+    trace.begin(batch, 1)
+    trace.ended(batch, "ok", 7)
+    trace.serve(replace(request(), method=BATCH), answer)
+    trace.flush(1.0)
+    assert [row.method for row in written(tmp_path).rows if isinstance(row, CallerRow | CalleeRow)] == ["m", "m"]
+    counts = CallCounts()
+    counts.add(batch, 0)
+    assert counts.methods == {"t.m": [1, 0, 0, 0]}
 
 
 def test_a_call_that_is_run_is_written_with_its_wait(trace: RankTrace, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ class RankTrace:
         self._dropped = 0
         self._bytes = 0
         self._failed = ""
-        self._begun: dict[str, float] = {}
-        """Call id -> when a traced call of this rank began to run, in monotonic seconds."""
+        self._begun: dict[str, tuple[float, str]] = {}
+        """Call id -> when a traced call of this rank began to run, in monotonic seconds, and its method."""
 
     # -- on the path of a call
 
@@ -136,13 +136,13 @@ class RankTrace:
         if span.level < 0 and span.sends < 2 and span.parked < PARKED_S and outcome == OK:
             return
         seconds, size = time.monotonic() - call.started, len(call.payload) + len(call.common)
-        what = call.id, call.role, call.rank, call.method, call.started
+        what = call.id, call.role, call.rank, call.label or call.method, call.started
         how = span.sends, span.sent, outcome, max(0, span.level)
         self._add(CallerRow(*what, span.parked, seconds, *how, size, answer_bytes))
 
     def began(self, call: Call) -> None:
         """Note that a call to this rank begins to run."""
-        self._begun[call.id] = time.monotonic()
+        self._begun[call.id] = time.monotonic(), call.method
 
     def serve(self, call: Call, answer: Callable[[], Reply | Future[Reply]]) -> Reply | Future[Reply]:
         """Run a call to this rank, and record it."""
@@ -151,11 +151,11 @@ class RankTrace:
         start = time.monotonic()
 
         def record(reply: Reply | None) -> None:
-            end, begun = time.monotonic(), self._begun.pop(call.id, None)
+            end = time.monotonic()
+            begun, method = self._begun.pop(call.id, (end, call.method))
             if is_recorded:
                 outcome = "error" if reply is None else reply.refused or reply.error_type or OK
-                waited = (end if begun is None else begun) - start
-                self._add(CalleeRow(call.caller, call.id, call.method, start, waited, end - start, outcome))
+                self._add(CalleeRow(call.caller, call.id, method, start, begun - start, end - start, outcome))
 
         try:
             reply = answer()

@@ -103,7 +103,7 @@ class CallCounts:
         if call.role.startswith(KEEPER):
             self.stores.add(call.role)
         elif call.method not in GROUPS:
-            name = f"{call.role}.{call.method}"
+            name = ".".join(_method(call))
             counts = self.methods.get(name)
             if counts is None and len(self.methods) < METHODS:
                 counts = self.methods[name] = [0, 0, 0, 0]
