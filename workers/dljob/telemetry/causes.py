@@ -412,6 +412,14 @@ RULES: tuple[CauseRule, ...] = (
         errors=(*_RUNTIME, "PortTakenError"),
     ),
     CauseRule(
+        "log-full",
+        Source.END,
+        ("; no room is left on the volume of its log",),
+        "Disk",
+        "exited with code 1; no room is left on the volume of its log (0 KiB free): programs that write to it fail",
+        "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC): a command that is the rank cannot say why it ended",
+    ),
+    CauseRule(
         "bus-error",
         Source.END,
         ("ended by sigbus",),
