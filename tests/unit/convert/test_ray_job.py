@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dljob.convert.manifest import ConvertedJob, ConvertOptions, RefusedManifest, convert
 from dljob.convert.source import UNKNOWN
 from dljob.spec.loading.load import load
@@ -95,6 +97,62 @@ def test_a_field_of_a_newer_version_is_named_with_its_line() -> None:
     """Nobody took it, so it is not carried."""
     (row,) = [row for row in job(TEXT).rows if row.fate.kind == "dropped"]
     assert (row.line, row.path, row.fate.why) == (10, "spec.newerField", UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "lost_lines"),
+    [
+        ("onSuccess: {policy: DeleteNone}, onFailure: {policy: DeleteNone}", "Retain", 0),
+        ("onSuccess: {policy: DeleteCluster}, onFailure: {policy: DeleteCluster}", "DeleteCluster", 0),
+        ("onSuccess: {policy: DeleteCluster}, onFailure: {policy: DeleteNone}", "DeleteCluster", 2),
+        ("onSuccess: {policy: DeleteWorkers}, onFailure: {policy: DeleteSelf}", "DeleteCluster", 2),
+        ("deletionRules: [{policy: DeleteCluster, condition: {jobStatus: SUCCEEDED}}]", "DeleteCluster", 1),
+        ("deletionRules: [{policy: DeleteNone, condition: {jobStatus: FAILED}}]", "Retain", 0),
+    ],
+)
+def test_what_kuberay_would_keep_is_kept_or_named(fields: str, policy: str, lost_lines: int) -> None:
+    """`cleanupPolicy` is the same after any end: what is deleted after one end, or in part, is named with its line."""
+    made = job(TEXT.replace("shutdownAfterJobFinishes: true", f"deletionStrategy: {{{fields}}}").replace("newerF", "f"))
+    assert load(made.text).spec.cleanup_policy == policy
+    lost = [row for row in made.rows if row.fate.kind == "dropped" and "deletionStrategy" in row.loc]
+    assert [row.line for row in lost] == [9] * lost_lines
+
+
+def test_a_note_says_that_kuberay_would_keep_the_cluster() -> None:
+    """KubeRay deletes it only where a field says so."""
+    assert not [remark for remark in job(TEXT).remarks if "KubeRay keeps" in remark]
+    assert [remark for remark in job(TEXT.replace("  shutdownAfter", "  # ")).remarks if "KubeRay keeps" in remark]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("  newerField: 7", "  ttlSecondsAfterFinished: 60"),
+        ("  newerField: 7", "  entrypointResources: '{\"big\": 1}'"),
+        ("  newerField: 7", "  managedBy: example.com/another"),
+        ("      rayStartParams: {dashboard-host: 0.0.0.0}", "      serviceType: LoadBalancer"),
+        ("      replicas: 2", "      suspend: true"),
+        ("      replicas: 2", "      rayStartParams: {num-cpus: '0'}"),
+        ("            image: rayproject/ray:2.60.0", "            args: [pip install x]"),
+        (
+            "            image: rayproject/ray:2.60.0",
+            "            lifecycle: {preStop: {exec: {command: [sh, -c, ray stop; up]}}}",
+        ),
+    ],
+)
+def test_a_field_that_changes_what_runs_or_stays_is_not_called_harmless(line: str, field: str) -> None:
+    text = TEXT.replace("  newerField: 7\n", "" if "newer" not in line else "  newerField: 7\n").replace(line, field, 1)
+    (row,) = [row for row in job(text).rows if row.fate.kind == "dropped"]
+    assert text.splitlines()[row.line - 1].strip().startswith(field.split(":", maxsplit=1)[0].strip()), row
+
+
+def test_a_suspended_cluster_makes_a_suspended_job_and_its_folder_is_the_drivers() -> None:
+    text = TEXT.replace("    rayVersion", "    suspend: true\n    rayVersion").replace("  newerField: 7\n", "")
+    made = job(text.replace("            image: ray", "            workingDir: /code\n            image: ray"))
+    spec = load(made.text).spec
+    assert spec.suspend
+    assert "/code" in (spec.roles[0].entrypoint.command or ())
+    assert not [row for row in made.rows if row.fate.kind == "dropped"]
 
 
 def test_comments_stay_with_their_fields() -> None:

@@ -392,7 +392,8 @@ def test_an_indexed_job_with_torchrun_is_a_torch_world() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "managed"), [("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"), ("example.com/mine", None)]
+    ("by", "managed"),
+    [("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"), ("kubernetes.io/job-controller", None)],
 )
 def test_a_job_with_devices_is_converted_without_torchrun_too(by: str, managed: str | None) -> None:
     """One rank for each pod, as of a JobSet."""

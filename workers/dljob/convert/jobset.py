@@ -16,6 +16,8 @@ from dljob.spec.text.tree import Loc
 MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN, sets=(INDEX,))
 BACKOFF_LIMIT = 6
 """Default of a Job's `backoffLimit`, from Kubernetes."""
+_TOPOLOGY = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
+_TOPOLOGY_LOST = "write scheduling.dljob.io/topology-key or strategy as an annotation of the role"
 _PODS = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
 _JOB_FIELDS = {
     "podReplacementPolicy": _PODS,
@@ -32,12 +34,12 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
     source = draft.source
     head(draft)
     source.stands(("spec",), ("spec",))
-    for name in ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"):
+    for name in _TOPOLOGY:
         at: Loc = ("metadata", "annotations", name)
         if source.value(at) is not None:
             annotations: dict[str, str] | None = draft.get(("metadata", "annotations"))
             (annotations or {}).pop(name, None)
-            source.drop(at, "write scheduling.dljob.io/topology-key or strategy as an annotation of the role")
+            source.drop(at, _TOPOLOGY_LOST)
     jobs(draft, (), given, workdir)
 
 
@@ -147,8 +149,11 @@ def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
             source.harmless(place, "it only names jobs for success and failure policies")
         elif key == "dependsOn":
             _depends(draft, place, role)
-    for _, place in source.keys((*at, "template", "metadata")):
+    for key, place in source.keys((*at, "template", "metadata")):
         source.harmless(place, "Jobs are not made: the pods' own labels are carried")
+        for name in _TOPOLOGY if key == "annotations" else ():
+            if source.value((*place, name)) is not None:
+                source.drop((*place, name), _TOPOLOGY_LOST)
     _job_fields(draft, job, role)
 
 

@@ -77,10 +77,12 @@ def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -
             source.drop(place, "ranks restart after any exit code: write faultTolerance.rules for those below 128")
         elif key == "restartPolicy":
             source.carry(place, ("spec", "roles", number, "restartPolicy"), "Never: no restart; else ranks restart")
+        elif key == "autoScale" and source.value(place) is True:
+            source.drop(place, "the number of ranks changes within minReplicas and maxReplicas of the role only")
         elif key == "autoScale":
-            source.harmless(place, "PrimeMaster scales by minReplicas and maxReplicas")
+            source.harmless(place, "off")
         elif key in ("restartTimeout", "priority", "BatchScheduler"):
-            source.harmless(place, "DLRover's own way to queue pods: scheduling.queueName has that here")
+            source.drop(place, "DLRover's own way to queue pods: scheduling.queueName and priorityClassName have that")
     return PodSet(name, (*at, "template"), 1 if pods is None else pods, manner)
 
 
@@ -107,24 +109,41 @@ def run_policy(draft: Draft, at: Loc, worlds: Sequence[PodWorld]) -> None:
                 pass
 
 
+_CONTROLLERS = (
+    *("ray.io/kuberay-operator", "kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller"),
+    *("jobset.sigs.k8s.io/jobset-controller", "kubernetes.io/job-controller"),
+)
+"""Values of `managedBy` with which a kind's own controller runs it, as without the field."""
+
+
 def managed(draft: Draft, at: Loc) -> None:
     """Carry the controller of a job."""
-    if draft.source.value(at) == "kueue.x-k8s.io/multikueue":
+    source = draft.source
+    if source.value(at) == "kueue.x-k8s.io/multikueue":
         draft.move(at, ("spec", "managedBy"))
+    elif source.value(at) in _CONTROLLERS:
+        source.harmless(at, "the operator of dljob runs the job")
     else:
-        draft.source.harmless(at, "the operator of dljob runs the job")
+        source.drop(at, "the operator of dljob runs the job at once, and not this controller")
 
 
 def _scheduling(draft: Draft, at: Loc) -> None:
     source = draft.source
+    specs = [place for key, place in source.keys(("spec",)) if key.endswith("ReplicaSpecs")]
+    counts = [source.number((*place, "replicas")) for loc in specs for _, place in source.keys(loc)]
+    pods = sum(1 if count is None else count for count in counts)
     for key, place in source.keys(at):
         if key in ("queue", "priorityClass") and (text := source.text(place)):
             label = "volcano.sh/queue-name" if key == "queue" else "ray.io/priority-class-name"
             draft.move(place, ("spec", "scheduling", "labels", label), text)
         elif key == "scheduleTimeoutSeconds":
             scalar(draft, place, ("spec", "preRunningDeadlineSeconds"))
-        elif key in ("minAvailable", "minResources"):
+        elif key == "minResources" or (key == "minAvailable" and (source.number(place) or 0) >= pods):
             source.harmless(place, "the job starts when all its ranks have room")
+        elif key == "minAvailable":
+            source.drop(
+                place, f"the job starts when all its {pods} pods have room: minReplicas lets it start with fewer"
+            )
 
 
 def _elastic(draft: Draft, at: Loc, world: PodWorld) -> None:

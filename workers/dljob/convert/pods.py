@@ -25,6 +25,8 @@ ARCH = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 WRITTEN = ("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences")
 """Fields of metadata that the API server writes."""
 BY_SERVER = "the API server writes it"
+DRIVER = "driver"
+"""Node group of a RayJob's driver, made from headGroupSpec."""
 BY_RAY = ("RAY_IP", "FQ_RAY_IP", "RAY_ADDRESS", "RAY_PORT", "REDIS_PASSWORD")
 _EXPANDED = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.]*)\)")
 _RESERVED_VOLUMES = re.compile(r"dljob(-.*)?")
@@ -240,14 +242,19 @@ def _container(work: _Work) -> None:
         if key in _HANDLERS:
             _HANDLERS[key](work, at)
         elif key in ("command", "args"):
-            if work.manner.ray:
+            if work.manner.ray and _SHELL_ALONE.fullmatch(" ".join(source.words(at))):
                 source.harmless(at, "dljob starts Ray")
+            elif work.manner.ray:
+                source.drop(at, "dljob starts Ray: write what runs before `ray start` into the image")
         elif key in CONTAINER_FIELDS:
             work.draft.move(at, (*work.ray(), key))
         else:
             _unknown(source, at, key, CONTAINER_FIELDS)
 
 
+_SHELL = r"(/bin/)?(ba)?sh -l?c( --)?"
+_SHELL_ALONE = re.compile(rf"({_SHELL})?")
+_RAY_STOP = re.compile(rf"({_SHELL} )?ray stop( --force| -f)?")
 _PROBE = frozenset(
     (
         "httpGet",
@@ -292,10 +299,14 @@ def _shared(work: _Work, loc: Loc) -> None:
 
 
 def _workdir(work: _Work, loc: Loc) -> None:
-    source = work.draft.source
+    draft, source = work.draft, work.draft.source
     work.pod.workdir = source.text(loc) or ""
-    if work.manner.ray:
-        source.harmless(loc, "ranks and tasks start in the job's folder")
+    if not work.manner.ray:
+        return
+    if draft.get(("spec", "runtimeEnv", "working_dir")):
+        source.harmless(loc, "runtimeEnv.working_dir takes its place")
+    elif draft.get((*work.pod.group, "name")) != DRIVER:  # its folder becomes the driver's
+        source.drop(loc, "tasks of Ray start in the job's folder")
 
 
 def _mounts(work: _Work, loc: Loc) -> None:
@@ -332,7 +343,7 @@ def _ports(work: _Work, loc: Loc) -> None:
 
 def _lifecycle(work: _Work, loc: Loc) -> None:
     source = work.draft.source
-    if "ray stop" in str(source.value((*loc, "preStop"))):
+    if _RAY_STOP.fullmatch(" ".join(source.words((*loc, "preStop", "exec", "command")))):
         source.harmless((*loc, "preStop"), "dljob has a preStop of its own, which saves checkpoints first")
     for key, at in source.keys(loc):
         if at not in source.fates:

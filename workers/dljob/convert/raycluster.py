@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dljob.convert.meta import dns_name
-from dljob.convert.pods import ConvertedPod, Manner, machine
+from dljob.convert.kubeflow import managed
+from dljob.convert.meta import dns_name, scalar
+from dljob.convert.pods import DRIVER, ConvertedPod, Manner, machine
 from dljob.convert.source import Draft, SourceManifest, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
 from dljob.spec.text.tree import Loc
 from dljob.spec.versions import RAY
 
-DRIVER = "driver"
-"""Node group of the driver, made from headGroupSpec."""
 _AUTOSCALER = "Ray's autoscaler stays off: all machines that it could add are there from the start"
 _HARMLESS = {
     "autoscalerOptions": _AUTOSCALER,
     "authOptions": "the operator makes a token for each job",
     "upgradeStrategy": "the operator replaces pods one by one",
-    "suspend": "the job is suspended, and with it its RayCluster",
-    "managedBy": "the operator of dljob makes the RayCluster",
     "historyServerOptions": "dljob keeps logs and events itself",
-    "headServiceAnnotations": "the head's service is only for the job",
 }
 _HEAD_SERVICE = "the head's service is only for the job: `dljob open` and `kubectl port-forward` reach it"
+_PRIVATE = {"serviceType": "ClusterIP", "enableIngress": False}
+"""Fields of the head's service -> the value with which it is reached within the cluster only."""
 MANNER = Manner(("ray-head", "ray-worker", "ray-node", "machine-learning"), ray=True)
 
 
@@ -39,6 +37,10 @@ def cluster(draft: Draft, loc: Loc) -> ConvertedPod:
                 _workers(draft, place, scaled=scaled)
         elif key == "enableInTreeAutoscaling":
             source.harmless(at, _AUTOSCALER if scaled else "off")
+        elif key == "suspend":
+            scalar(draft, at, ("spec", "suspend"))
+        elif key == "managedBy":
+            managed(draft, at)
         else:
             _cluster_field(draft, key, at)
     return pod
@@ -63,6 +65,8 @@ def _cluster_field(draft: Draft, key: str, at: Loc) -> None:
                 source.drop(at, "Ray's connections are not encrypted here")
             else:
                 source.harmless(at, "off")
+        case "headServiceAnnotations":
+            source.drop(at, _HEAD_SERVICE)
         case _ if key in _HARMLESS:
             source.harmless(at, _HARMLESS[key])
         case _:
@@ -84,8 +88,10 @@ def _head(draft: Draft, loc: Loc) -> ConvertedPod:
     source.stands(loc, group)
     pod = machine(draft, (*loc, "template"), group, MANNER)
     for key, at in source.keys(loc):
-        if key in ("serviceType", "headService", "enableIngress", "ingressOptions"):
+        if key in _PRIVATE and source.value(at) == _PRIVATE[key]:
             source.harmless(at, _HEAD_SERVICE)
+        elif key in ("serviceType", "headService", "enableIngress", "ingressOptions"):
+            source.drop(at, _HEAD_SERVICE)
         else:
             _group_field(draft, key, at, group, pod)
     return pod
@@ -104,8 +110,10 @@ def _workers(draft: Draft, loc: Loc, *, scaled: bool) -> None:
     _replicas(draft, loc, at_group, scaled=scaled)
     pod = machine(draft, (*loc, "template"), at_group, MANNER)
     for key, at in source.keys(loc):
-        if key == "suspend":
-            source.harmless(at, "KubeRay's own, while it deletes a RayJob")
+        if key == "suspend" and source.value(at) is True:
+            source.drop(at, "all machines are there from the start: delete the group, or suspend the job")
+        elif key == "suspend":
+            source.harmless(at, "off")
         elif key in ("idleTimeoutSeconds", "priority"):
             source.harmless(at, _AUTOSCALER)
         elif key == "scaleStrategy":
@@ -207,7 +215,7 @@ def _ray_amount(draft: Draft, name: str, at: Loc, group: Loc, pod: ConvertedPod)
     text = source.text(at)
     if text is None:
         return
-    if text.strip() in ("0", "0.0"):
+    if text.strip() in ("0", "0.0") and (name == "gpu" or draft.get((*group, "name")) == DRIVER):
         source.harmless(at, "the head of dljob runs no tasks; the driver's machine is a machine like others")
     elif name == "cpu" and (pod.cpu is None or pod.cpu == text):
         pod.cpu = text

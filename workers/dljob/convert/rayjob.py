@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from dljob.api.torchrun import FOR_EVER
 from dljob.convert import command
+from dljob.convert.kubeflow import managed
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import ConvertedPod
 from dljob.convert.raycluster import cluster
-from dljob.convert.source import Draft, UnfitError
+from dljob.convert.source import UNKNOWN, Draft, UnfitError
 from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
 from dljob.spec.text import tree
@@ -26,9 +27,16 @@ _HARMLESS = {
     "metadata": "Ray's own table of jobs shows it, and nothing else reads it",
     "submitterPodTemplate": _SUBMITTER,
     "submitterConfig": _SUBMITTER,
+    "submissionMode": _SUBMITTER,
     "entrypointNumCpus": "the driver has a machine of its own",
-    "entrypointResources": "the driver has a machine of its own",
-    "ttlSecondsAfterFinished": "it is the time until KubeRay deletes the cluster; cleanupPolicy decides that here",
+    "ttlSecondsAfterFinished": "the RayCluster is deleted as soon as the job has ended",
+}
+_RETAIN = "cleanupPolicy: Retain keeps it"
+_AT_ONCE = f"the RayCluster is deleted as soon as the job has ended: {_RETAIN}"
+_LOST_DELETIONS = {
+    "DeleteNone": f"the RayCluster is deleted after this end of the job, too: {_RETAIN} after any",
+    "DeleteWorkers": f"the head is deleted with the workers, as soon as the job has ended: {_RETAIN}",
+    "DeleteSelf": "the job's own object stays: ttlSecondsAfterFinished deletes it",
 }
 
 
@@ -46,11 +54,10 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     role: Loc = ("spec", "roles", 0)
     draft.put(role, {"name": "driver", "reserve": "Quota"})
     for key, at in source.keys(("spec",)):
-        if key in _HARMLESS:
-            source.harmless(at, _HARMLESS[key])
-        else:
-            _field(draft, key, at)
+        _field(draft, key, at)
     selected = draft.get(("spec", "rayClusterRef")) is not None
+    if not selected and draft.get(("spec", "cleanupPolicy")) is None:
+        draft.remarks.append(f"KubeRay keeps the RayCluster of a job that has ended, and dljob deletes it: {_RETAIN}")
     pod = None if selected else cluster(draft, ("spec", "rayClusterSpec"))
     folder = workdir or _folder(draft, pod, line)
     _driver(draft, pod, role)
@@ -68,25 +75,16 @@ def _field(draft: Draft, key: str, at: Loc) -> None:
     match key:
         case "suspend" | "activeDeadlineSeconds" | "preRunningDeadlineSeconds":
             scalar(draft, at, ("spec", key))
-        case "backoffLimit":
-            pass  # `_attempts`, which holds without the field too
-        case "shutdownAfterJobFinishes":
-            kept = source.value(at) is False
-            draft.move(at, ("spec", "cleanupPolicy"), "Retain" if kept else "DeleteCluster")
-        case "submissionMode":
-            source.harmless(at, _SUBMITTER)
-        case "managedBy":
-            _managed(draft, at)
-        case "clusterSelector":
-            _selector(draft, at)
-        case "deletionStrategy":
-            source.harmless(at, "cleanupPolicy and ttlSecondsAfterFinished decide what is deleted")
-        case "entrypointNumGpus":
-            _driver_devices(draft, at)
-        case "runtimeEnvYAML":
-            _runtime_env(draft, at)
+        case "ttlSecondsAfterFinished" if source.number(at):
+            source.drop(at, _AT_ONCE)
+        case "entrypointResources":
+            source.drop(at, "machines have no resources of Ray's beyond CPU, memory and devices")
+        case _ if key in _HARMLESS:
+            source.harmless(at, _HARMLESS[key])
+        case _ if key in _CONVERTERS:
+            _CONVERTERS[key](draft, at)
         case _:
-            pass
+            pass  # `_attempts` reads backoffLimit, and holds without it too
 
 
 def _attempts(draft: Draft, role: Loc) -> None:
@@ -109,11 +107,41 @@ def _attempts(draft: Draft, role: Loc) -> None:
     draft.put(("spec", "faultTolerance"), budgets)
 
 
-def _managed(draft: Draft, at: Loc) -> None:
-    if draft.source.value(at) == "kueue.x-k8s.io/multikueue":
-        draft.move(at, ("spec", "managedBy"))
+def _shutdown(draft: Draft, at: Loc) -> None:
+    source = draft.source
+    if source.value(("spec", "deletionStrategy")):
+        source.harmless(at, "KubeRay follows deletionStrategy")
     else:
-        draft.source.harmless(at, "the operator of dljob runs the job")
+        draft.move(at, ("spec", "cleanupPolicy"), "Retain" if source.value(at) is False else "DeleteCluster")
+
+
+def _deletion(draft: Draft, at: Loc) -> None:
+    """Carry what is deleted after the job as far as `cleanupPolicy` has it: all at once after any end, or nothing."""
+    source, to = draft.source, ("spec", "cleanupPolicy")
+    # (place, end of the job, policy, seconds after it)
+    deletions: list[tuple[Loc, str, str | None, int]] = [
+        ((*at, key), end, source.text((*at, key, "policy")), 0)
+        for key, end in (("onSuccess", "SUCCEEDED"), ("onFailure", "FAILED"))
+        if source.value((*at, key)) is not None
+    ]
+    for rule in source.items((*at, "deletionRules")):
+        condition, policy = (*rule, "condition"), source.text((*rule, "policy"))
+        end = source.text((*condition, "jobStatus")) or source.text((*condition, "jobDeploymentStatus")) or ""
+        deletions.append((rule, end.upper(), policy, source.number((*condition, "ttlSeconds")) or 0))
+    if not deletions:
+        return
+    keeps_all = all(policy == "DeleteNone" for _, _, policy, _ in deletions)
+    deleted_ends = {end for _, end, policy, _ in deletions if policy in ("DeleteCluster", "DeleteSelf")}
+    draft.put(to, "Retain" if keeps_all else "DeleteCluster")
+    for place, _, policy, seconds in deletions:
+        if keeps_all or (policy == "DeleteCluster" and not seconds and {"SUCCEEDED", "FAILED"} <= deleted_ends):
+            source.carry((*place, "policy"), to)
+            source.harmless((*place, "condition"), "cleanupPolicy holds for any end of the job")
+        elif policy == "DeleteCluster":
+            other = f"the RayCluster is deleted after any end of the job: {_RETAIN}"
+            source.drop(place, _AT_ONCE if seconds else other)
+        else:
+            source.drop(place, _LOST_DELETIONS.get(policy or "", UNKNOWN))
 
 
 def _selector(draft: Draft, at: Loc) -> None:
@@ -160,6 +188,16 @@ def _runtime_env(draft: Draft, at: Loc) -> None:
         )
 
 
+_CONVERTERS: Mapping[str, Callable[[Draft, Loc], None]] = {
+    "shutdownAfterJobFinishes": _shutdown,
+    "deletionStrategy": _deletion,
+    "managedBy": managed,
+    "clusterSelector": _selector,
+    "entrypointNumGpus": _driver_devices,
+    "runtimeEnvYAML": _runtime_env,
+}
+
+
 def _uris(value: object) -> bool:
     items = cast("list[object]", value) if isinstance(value, list) else []
     return bool(items) and all(map(is_uri, items))
@@ -184,12 +222,14 @@ def _folder(draft: Draft, pod: ConvertedPod | None, line: command.ContainerComma
         source.drop(
             at, f"working_dir {local} is a folder of the machine that submits: use `dljob submit`, or an archive's URI"
         )
-    if draft.get(("spec", "runtimeEnv", "working_dir")) or not (files := command.relative_files(line)):
+    if draft.get(("spec", "runtimeEnv", "working_dir")):
         return ""
-    image = str(draft.get(("spec", "image")))
     if pod and pod.workdir:
         source.carry((*pod.loc, "workingDir"), ("spec", "roles", 0, "entrypoint", "command"))
         return pod.workdir
+    if not (files := command.relative_files(line)):
+        return ""
+    image = str(draft.get(("spec", "image")))
     if re.search(r"(^|/)(rayproject/)?ray(-ml|-llm)?:", image):
         return "/home/ray"
     source.drop(
@@ -231,5 +271,9 @@ def ray_cluster(draft: Draft, given: Sequence[str], workdir: str) -> None:
     line = command.of_words(given)
     _driver(draft, pod, role)
     image = str(draft.get(("spec", "image")))
-    folder = workdir or ("/home/ray" if command.relative_files(line) and "rayproject/ray" in image else "")
+    if pod.workdir and not workdir:
+        draft.source.carry((*pod.loc, "workingDir"), (*role, "entrypoint", "command"))
+    folder = (
+        workdir or pod.workdir or ("/home/ray" if command.relative_files(line) and "rayproject/ray" in image else "")
+    )
     draft.put((*role, "entrypoint", "command"), command.argv(line, folder))

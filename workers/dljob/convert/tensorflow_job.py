@@ -43,6 +43,8 @@ def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
             run_policy(draft, at, [world for world in worlds if _policy(draft, world)[1] != "Never"])
+        elif key == "successPolicy" and source.value(at) == "AllWorkers":
+            source.drop(at, "the job ends with its chief, whether or not the workers have ended")
         elif key == "successPolicy":
             source.harmless(at, "the job ends with its chief")
         elif key == "enableDynamicWorker":
