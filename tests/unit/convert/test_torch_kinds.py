@@ -490,7 +490,7 @@ def test_what_starts_no_ranks_is_passed_on(text: str) -> None:
         ),
         (("uv", "run", "--no-sync", "torchrun", "/w/a.py"), ("uv", "run", "--no-sync", "python", "-u", "/w/a.py")),
         (("sh", "-c", "A=1 B=$C torchrun /w/a.py"), ("sh", "-c", "A=1 B=$C python -u /w/a.py")),
-        (("sh", "-c", "timeout 9 torchrun /w/a.py; rm x"), ("sh", "-c", "timeout 9 python -u /w/a.py; rm x")),
+        (("sh", "-c", "timeout 9 torchrun /w/a.py 2>&1"), ("sh", "-c", "timeout 9 python -u /w/a.py 2>&1")),
         (("sh", "-c", "nohup python -m torch.distributed.run /w/a.py &"), ("sh", "-c", "nohup python -u /w/a.py &")),
     ],
 )
@@ -510,6 +510,12 @@ def test_what_stands_before_torchrun_in_its_own_command_is_carried(
         (("python", "/w/wrap.py", "torchrun", "/w/a.py"), "torchrun starts ranks itself"),
         (("sh", "-c", "torchrun /w/a.py && torchrun /w/b.py"), "torchrun stands behind torchrun: each rank"),
         (("sh", "-c", "torchrun /w/a.py; accelerate launch /w/b.py"), "accelerate launch stands behind torchrun"),
+        (("sh", "-c", "torchrun /w/a.py 2>&1 | tee /log"), "'| tee /log' stands behind torchrun: each rank runs it"),
+        (("sh", "-c", "torchrun /w/a.py && echo done"), "'&& echo done' stands behind torchrun"),
+        (("sh", "-c", "torchrun /w/a.py; /w/upload.sh"), "'; /w/upload.sh' stands behind torchrun"),
+        (("sh", "-c", "torchrun /w/a.py > out.txt 2>&1"), "'> out.txt' stands behind torchrun"),
+        (("sh", "-c", "torchrun /w/a.py\ncp -r out /nfs\n"), "'cp -r out /nfs' stands behind torchrun"),
+        (("sh", "-c", '"$@" || sleep 9', "sh", "torchrun", "/w/a.py"), "'|| sleep 9' stands behind torchrun"),
         (("bash", "/scripts/run.sh"), "/scripts/run.sh starts ranks by torchrun"),
         (("sh", "-c", "cd /scripts && exec ./run.sh --x"), "./run.sh starts ranks by torchrun"),
         (("torchrun", "--nnodes=$NUM_NODES", "/w/a.py"), "--nnodes=$NUM_NODES: its value is not in the manifest"),
@@ -523,6 +529,12 @@ def test_ranks_that_dljob_would_not_start_as_the_manifest_says_are_told(words: t
     made, _ = convert(f"{pytorch(pod(*words))}---\n{script}", "job.yaml")
     (first, *_) = [line for line in lines([made], "job.yaml") if why in line]
     assert "containers[0].command: not carried: " in first
+
+
+@pytest.mark.parametrize("text", ["torchrun /w/a.py 2>&1 ;\n", "torchrun /w/a.py '| tee' # && echo done"])
+def test_nothing_is_told_of_a_line_with_nothing_behind_torchrun(text: str) -> None:
+    """The end of the line, a comment, quoted words, and a stream that joins another."""
+    assert spec_of(pytorch(pod("sh", "-c", text))).roles[0].type == "Elastic"
 
 
 def test_several_pods_that_are_a_world_each_are_refused() -> None:

@@ -27,6 +27,8 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _FILE = re.compile(r"(\./)?([\w.-]+/)*[\w.-]+\.(py|sh|json|ya?ml|cfg|toml|txt|jsonl|ipynb)")
 _END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
+_DUPLICATE = re.compile(r"\d*>&\d")
+"""One stream of a process that goes where another goes, such as `2>&1`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Torchrun:
     """What the shell runs before it."""
     tail: str = ""
     """The script and its arguments as they stand in the shell's text, with all behind them."""
+    later: str = ""
+    """What of `tail` the shell runs behind the torchrun line, or where it writes the line's output."""
     shell: tuple[str, ...] = ("bash", "-c")
     """The words of the shell before its text."""
     behind: tuple[str, ...] = ()
@@ -268,7 +272,10 @@ def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
         script = at + own - 1  # the last of torchrun's own words is the script
         if not at <= script < len(pieces):
             return None
-        return Torchrun(tuple(words[at:]), before=text[: pieces[begin][0]], tail=text[pieces[script][0] :])
+        before, tail = text[: pieces[begin][0]], text[pieces[script][0] :]
+        later = _DUPLICATE.sub("", text[last:])
+        runs = any(later[begin:end].strip() for begin, end in _simple_commands(later))
+        return Torchrun(tuple(words[at:]), before=before, tail=tail, later=later.strip() if runs else "")
     return None
 
 

@@ -279,6 +279,10 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         draft.remarks.append("each rank runs what stands before torchrun, and not once for each machine")
     if again := command.launcher(command.ContainerCommand((), found.tail)) if found.tail else "":
         draft.source.drop(_place(draft, pod), f"{again} stands behind torchrun: each rank would start it")
+    elif found.later:
+        text = " ".join(found.later.split())
+        why = "each rank runs it for itself, and not once for each machine"
+        draft.source.drop(_place(draft, pod), f"'{text[:60]}' stands behind torchrun: {why}")
     _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
 
 
