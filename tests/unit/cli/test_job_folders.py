@@ -21,11 +21,11 @@ from dljob.api import reach, registry
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection
 from dljob.api.registry import RegistryEntry
-from dljob.calls.trace_rows import VARIABLE
 from dljob.cli import main
 from dljob.cli.job_file import Overrides, manifest_of, unfit_here
 from dljob.cli.machine.facts import leftovers
 from dljob.errors import NotFoundError, SpecError, UnreachableError, UsageError
+from dljob.spec.variables import TRACE_CALLS
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -360,7 +360,7 @@ def test_the_changed_job_is_checked_and_not_that_of_the_file(tmp_path: Path) -> 
 def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(FILE)
     made = manifest_of(tmp_path / "job.yaml", changes=Overrides(trace_calls=True))
-    assert {each.name: each.value for each in made.spec.env} == {VARIABLE: "1"}
+    assert {each.name: each.value for each in made.spec.env} == {TRACE_CALLS: "1"}
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ from dljob.compat.dlrover_api.models import (
     SimpleWorkloadDesc,
     get_entrypoint_type,
 )
-from dljob.compat.dlrover_api.payload import VARIABLE, Payload, payload_of, role_name
+from dljob.compat.dlrover_api.payload import Payload, payload_of, role_name
 from dljob.compat.dlrover_api.submit import PrimeMaster
 from dljob.errors import SpecError, UsageError
+from dljob.spec.variables import DLROVER
 
 
 def spec(job: DLConfig, **options: Any) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def test_workloads_are_edited_between_build_and_submit() -> None:
     assert role["restartPolicy"] == {"maxRestarts": 3, "level": "Job"}
     assert role["resources"]["custom"] == {"W": "1"}
     assert made["faultTolerance"] == {"maxRestarts": 2}
-    (payload,) = [one["value"] for one in made["env"] if one["name"] == VARIABLE]
+    (payload,) = [one["value"] for one in made["env"] if one["name"] == DLROVER]
     assert "hush" not in payload
     with pytest.raises(ValueError, match="comm_pre_chek"):
         work.comm_pre_chek = True  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

@@ -6,9 +6,12 @@ import sys
 import pytest
 from plan_kit import job, role
 
+from dljob.errors import SpecError
 from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.plan import plan
+from dljob.spec import variables
+from dljob.spec.loading.validate import check
 
 TORCHRUN = {
     "RANK": "9",
@@ -64,6 +67,33 @@ def env_of(kind, *, local_world_size=8, inherited=None, store="fe80::1:29500", *
 
 def test_an_elastic_rank_finds_what_torchrun_would_give_it():
     assert env_of("Elastic") == {**OURS, **TORCHRUN, **STORE, "OMP_NUM_THREADS": "1"}
+
+
+def test_what_a_rank_is_given_over_its_roles_own_value_is_refused_in_a_spec():
+    """In the role's own list, in the job's and in Ray's; what the user's value wins over may be set."""
+    for name in env_of("Elastic"):
+        env = [{"name": name, "value": "theirs"}]
+        wins = name in ("ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_SIGNALS_TO_HANDLE", "OMP_NUM_THREADS")
+        for places in ({"env": env}, {"runtimeEnv": {"env_vars": {name: "theirs"}}}):
+            assert is_refused(job(role("a", type="Elastic"), **places)) is not wins, name
+        assert is_refused(job(role("a", type="Elastic", env=env))) is not wins, name
+        assert is_refused(job(role("a", type="Actor", env=env))) is name.startswith("DLJOB_"), name
+
+
+def is_refused(spec):
+    try:
+        check(spec)
+    except SpecError as error:
+        return "is set by dljob" in str(error)
+    return False
+
+
+def test_names_that_a_spec_may_set_itself():
+    """Switches that ranks read, and the address of a world of the user's own."""
+    for name in variables.SWITCHES:
+        assert not is_refused(job(role("a", env=[{"name": name, "value": "1"}])))
+    env = [{"name": "MASTER_ADDR", "value": "10.0.0.1"}]
+    assert not is_refused(job(role("a", type="Elastic", comm={"backend": "None"}, env=env)))
 
 
 def test_a_virtual_local_rank_is_0_for_torch_and_counts_for_us():

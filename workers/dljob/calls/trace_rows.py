@@ -13,8 +13,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast, get_type_hints
 
-VARIABLE = "DLJOB_TRACE_CALLS"
-"""The variable of a role's `env` that switches the recording on; `--trace-calls` sets it for all roles."""
 FORMAT = 1
 """Version of the format, in the first line of each file."""
 RATE = 50

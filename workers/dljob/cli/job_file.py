@@ -64,8 +64,8 @@ def manifest_of(
         UsageError: the file cannot be read, or a flag names something that does not exist.
         SpecError: the spec is wrong; the error has every problem.
     """
-    from dljob.calls.trace_rows import VARIABLE
     from dljob.spec.loading.load import load_file, parse
+    from dljob.spec.variables import TRACE_CALLS
 
     if changes == UNCHANGED and backend is None:
         return load_file(file, rules=rules)
@@ -80,7 +80,7 @@ def manifest_of(
         spec["backend"] = {**(spec.get("backend") or {}), "name": backend}
     for text in changes.set:
         _assign(spec, text)
-    for text in (*changes.env, *[f"{VARIABLE}=1"] * changes.trace_calls):
+    for text in (*changes.env, *[f"{TRACE_CALLS}=1"] * changes.trace_calls):
         name, value = _split(text, "--env", "NAME=VALUE")
         # The last value of a name counts, also over the file's.
         rest = [each for each in spec.get("env", []) if each["name"] != name]

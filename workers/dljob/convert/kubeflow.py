@@ -11,6 +11,7 @@ from dljob.convert.source import Draft, UnfitError
 from dljob.convert.variables import GIVEN
 from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
+from dljob.spec.variables import is_reserved
 
 PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",), sets=("PET_NODE_RANK", "PET_NNODES"))
 DLROVER = Manner(("main",), given=GIVEN, sets=("NODE_RANK", "NODE_NUM", "WORKER_NUM"))
@@ -208,6 +209,8 @@ def variables(draft: Draft, role: Loc) -> None:
         value = source.text((*at, "value"))
         if value is None:
             source.drop(at, "only plain values: write it as nodeGroups[].template")
+        elif name in GIVEN or is_reserved(name):
+            source.drop(at, f"{name} is set by dljob")
         else:
             draft.append(at, (*role, "env"), {"name": name, "value": expanded(value, {})})
 

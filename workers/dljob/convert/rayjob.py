@@ -17,6 +17,7 @@ from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
 from dljob.spec.text import tree
 from dljob.spec.text.tree import Loc
+from dljob.spec.variables import is_reserved
 from dljob.telemetry.wording import counted
 
 AGAIN = {"name": "backoff-limit", "onReasons": ["UserError", "ImportError"], "action": "RestartProcess"}
@@ -179,8 +180,13 @@ def _runtime_env(draft: Draft, at: Loc) -> None:
             draft.put(("<workdir>",), value)
         elif key not in RUNTIME_ENV or (key == "py_modules" and not _uris(value)):
             lost.append(key)
+        elif key == "env_vars" and isinstance(value, dict):
+            variables = {name: str(text) for name, text in value.items() if not is_reserved(name)}
+            draft.put(("spec", "runtimeEnv", key), variables)
+            if reserved := ", ".join(sorted(value.keys() - variables.keys())):
+                source.drop(at, f"{reserved} is set by dljob")
         else:
-            draft.put(("spec", "runtimeEnv", key), _texts(value) if key == "env_vars" else value)
+            draft.put(("spec", "runtimeEnv", key), value)
     source.carry(at, ("spec", "runtimeEnv"))
     if lost:
         source.drop(
@@ -201,10 +207,6 @@ _CONVERTERS: Mapping[str, Callable[[Draft, Loc], None]] = {
 def _uris(value: object) -> bool:
     items = cast("list[object]", value) if isinstance(value, list) else []
     return bool(items) and all(map(is_uri, items))
-
-
-def _texts(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    return {key: str(one) for key, one in cast("dict[str, Any]", value).items()} if isinstance(value, dict) else value
 
 
 def _folder(draft: Draft, pod: ConvertedPod | None, line: command.ContainerCommand) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import get_args
 
 from dljob.convert.command import mentions
 from dljob.convert.pods import ConvertedPod, plain_variable
 from dljob.convert.source import Draft, SourceManifest
+from dljob.spec.variables import StoreVariable, TorchVariable
 
-TORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+TORCH: tuple[str, ...] = (*get_args(TorchVariable), *get_args(StoreVariable))
 """Variables that PrimeMaster gives to each rank of an Elastic role."""
 INDEX = "JOB_COMPLETION_INDEX"
 COUNTS = ("NODE_NUM", "WORKER_NUM", "PET_NNODES")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dljob.plan.role import RolePlan
+from dljob.spec.variables import RankVariable, StoreVariable, TorchVariable
 
 NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -42,10 +43,7 @@ def rank_env(
     waits for peers that never come. `store` is "host:port", or empty; `error_file`: where torch's `@record` writes an
     error, empty for nowhere; `inherited`: the process's present variables.
     """
-    said = dict(role.env)
-    env = {
-        # First, so that a role's own variables cannot lie about the rank.
-        **said,
+    ours: dict[RankVariable, str] = {
         "DLJOB_NAME": job,
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
@@ -56,9 +54,11 @@ def rank_env(
         "DLJOB_INCARNATION": str(incarnation),
         "DLJOB_RESTART_REASON": restart_reason,
     }
+    # dljob's last, so that a role's own variables cannot lie about the rank.
+    env: dict[str, str] = {**dict(role.env), **ours}
     if role.elastic:
         # Source: torch 2.15, `torch/distributed/elastic/agent/server/local_elastic_agent.py`, one role an agent.
-        env |= {
+        of_torch: dict[TorchVariable, str] = {
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
             "LOCAL_RANK": "0" if role.virtual_local_rank else str(local_rank),
@@ -67,19 +67,20 @@ def rank_env(
             "GROUP_WORLD_SIZE": str(group_world_size),
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
-            "ROLE_NAME": said.get("ROLE_NAME", role.name),  # and the run id below: `dljob torchrun` passes the user's
             "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # generations count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
-            "TORCHELASTIC_RUN_ID": said.get("TORCHELASTIC_RUN_ID", uid),
             "TORCHELASTIC_ERROR_FILE": error_file,
-            SIGNALS: said.get(SIGNALS, DEFAULT_SIGNALS),
         }
+        # `dljob torchrun` passes the user's.
+        defaults = {"ROLE_NAME": role.name, "TORCHELASTIC_RUN_ID": uid, SIGNALS: DEFAULT_SIGNALS}
+        env = {**defaults, **env, **of_torch}
     if store:
         host, _, port = store.rpartition(":")
-        env.update(MASTER_ADDR=host, MASTER_PORT=port)
+        meeting: dict[StoreVariable, str] = {"MASTER_ADDR": host, "MASTER_PORT": port}
         # This tells torch that another process serves the store; ranks with a SubMaster make their own.
         if not role.sub_master:
-            env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        env = {**env, **meeting}
     return env | _defaults(role, local_world_size, {**(inherited or {}), **env})
 
 

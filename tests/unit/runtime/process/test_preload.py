@@ -8,6 +8,7 @@ import pytest
 from role_kit import role_plan
 
 from dljob.runtime.process import preload
+from dljob.spec.variables import PRELOAD
 
 OWN = "import numpy\nfrom . import sibling\nWORDS = [f'w{n}' for n in range(60)]\n\ndef late():\n    import scipy\n"
 
@@ -82,7 +83,7 @@ def test_the_fork_server_of_a_role_gets_the_imports_of_its_script(code):
     role = role_plan("w", ("module", "train.py"))
     imports = (("torch", ()), ("trl", ()))
     assert preload.of(role, str(code)) == preload.Preload(("torch",), imports, str(code), "train.py", str(code))
-    assert preload.of(role_plan("w", ("module", "train.py"), env=((preload.SWITCH, "0"),)), str(code)) == (
+    assert preload.of(role_plan("w", ("module", "train.py"), env=((PRELOAD, "0"),)), str(code)) == (
         preload.Preload(("torch",))
     )
     assert preload.of(role_plan("w", ("command", "python", "train.py")), str(code)) == preload.Preload()

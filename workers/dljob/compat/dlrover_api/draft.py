@@ -21,10 +21,11 @@ from dljob.compat.dlrover_api.models import (
     WorkloadDesc,
     WorkloadEntrypointType,
 )
-from dljob.compat.dlrover_api.payload import VARIABLE, encoded, payload_of, role_name
+from dljob.compat.dlrover_api.payload import encoded, payload_of, role_name
 from dljob.compat.dlrover_api.wrong_job import wrong_job
 from dljob.errors import UsageError
 from dljob.spec.model import DLJobManifest
+from dljob.spec.variables import DLROVER
 
 RANK = "dljob.compat.dlrover_api.rank.DLRoverRank"
 MODULE = "dljob.compat"
@@ -95,7 +96,7 @@ def draft_of(config: JobConfig) -> Draft:
     if not roles:
         raise UsageError("no role of the job has a worker", hint="give one of them a total of 1 or more")
     spec: dict[str, Any] = {"config": _config(job)}
-    env = {**job.global_envs, VARIABLE: encoded(payload_of(job, config.job_name))}
+    env = {**job.global_envs, DLROVER: encoded(payload_of(job, config.job_name))}
     spec["env"] = [{"name": name, "value": value} for name, value in env.items()]
     if "job_max_restart" in config.model_fields_set:
         spec["faultTolerance"] = {"maxRestarts": config.job_max_restart}

@@ -16,9 +16,7 @@ from dljob.compat.dlrover_api.models import (
     SimpleWorkloadDesc,
     WorkloadDesc,
 )
-
-VARIABLE = "DLJOB_DLROVER"
-"""Environment variable of all roles that holds it, as JSON."""
+from dljob.spec.variables import DLROVER
 
 
 def role_name(said: str) -> str:
@@ -61,4 +59,4 @@ def encoded(payload: Payload) -> str:
 
 def here() -> Payload:
     """Return the payload of this process's job."""
-    return Payload(**json.loads(os.environ.get(VARIABLE) or "{}"))
+    return Payload(**json.loads(os.environ.get(DLROVER) or "{}"))

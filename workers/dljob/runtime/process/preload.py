@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dljob.plan.role import RolePlan
+from dljob.spec.variables import PRELOAD
 
 FILES = 100
 """The most source files that are read for one role."""
-SWITCH = "DLJOB_PRELOAD"
-"""Variable in a role's `env`: with 0 the fork server imports torch alone."""
 HARMLESS = {
     *("bool", "bytes", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "range", "set"),
     *("sorted", "str", "sum", "tuple", "zip", "TypeVar", "compile", "field", "namedtuple"),
@@ -57,7 +56,7 @@ class Preload:
 def of(role: RolePlan, code_dir: str) -> Preload:
     """Return what the fork server of a role imports."""
     kind, target = role.entrypoint[:2]
-    if kind != "module" or dict(role.env).get(SWITCH) == "0":
+    if kind != "module" or dict(role.env).get(PRELOAD) == "0":
         return Preload(modules(role, code_dir))
     first = folder(target, code_dir)
     return Preload(modules(role, code_dir), leading(target, first), str(first), target, code_dir)

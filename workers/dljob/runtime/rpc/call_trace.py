@@ -20,13 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from dljob.calls import trace_rows
-from dljob.calls.trace_rows import OK, PARKED_S, VARIABLE, CalleeRow, CallerRow, RowsDropped, TracedRow
+from dljob.calls.trace_rows import OK, PARKED_S, CalleeRow, CallerRow, RowsDropped, TracedRow
 from dljob.logs import archive
 from dljob.logs.archive import CALLS_BYTES
 from dljob.plan.role import RolePlan
 from dljob.runtime.process import guard
 from dljob.runtime.process.messages import GROUPS, KEEPER, Call, JobInfo, Reply
 from dljob.runtime.process.worker_context import CallSpan, RankCall
+from dljob.spec.variables import TRACE_CALLS
 
 FLUSH_S = 1.0
 END_S = 0.2
@@ -43,7 +44,7 @@ class CallTraces:
     def __init__(self, job: JobInfo, role: RolePlan) -> None:
         self._folder = Path(job.dir) / archive.CALLS
         self._role = role.name
-        self._is_on = dict(role.env).get(VARIABLE, "0") not in ("", "0")
+        self._is_on = dict(role.env).get(TRACE_CALLS, "0") not in ("", "0")
         # Half: files of processes that ended may take the other half (`trim`).
         self._most = CALLS_BYTES // 2 // max(1, sum(ranks for _, ranks in job.roles))
         volume = os.environ.get(archive.CHECKPOINT)

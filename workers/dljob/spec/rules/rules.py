@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast, get_args
 
-from dljob.spec import cel
-from dljob.spec.model import Comm, DLJobSpec, EnvVar
+from dljob.spec import cel, variables
+from dljob.spec.model import Comm, DLJobSpec, EnvVar, Role
 from dljob.spec.policy import Rule
 from dljob.spec.rules.annotations import annotation_findings, spoken, written_at
 from dljob.spec.rules.auto import AUTO_RULES
@@ -167,10 +168,31 @@ def _way_back(waits: Mapping[str, list[str]], start: str) -> list[str]:
 
 
 def _env(spec: DLJobSpec) -> Iterator[Finding]:
-    lists: list[tuple[Loc, tuple[EnvVar, ...]]] = [(("spec", "env"), spec.env)]
-    lists += [(("spec", "roles", index, "env"), role.env) for index, role in enumerate(spec.roles)]
-    for loc, env in lists:
+    roles = list(enumerate(spec.roles))
+    env_vars = spec.runtime_env.get("env_vars")
+    for name in cast("dict[str, object]", env_vars) if isinstance(env_vars, dict) else ():
+        yield from _set_by_dljob(("spec", "runtimeEnv", "env_vars", name), name, roles)
+    lists: list[tuple[Loc, tuple[EnvVar, ...], list[tuple[int, Role]]]] = [(("spec", "env"), spec.env, roles)]
+    lists += [(("spec", "roles", index, "env"), role.env, [(index, role)]) for index, role in roles]
+    for loc, env, having in lists:
         yield from one_each(loc, [variable.name for variable in env], "variables")
+        for at, variable in enumerate(env):
+            yield from _set_by_dljob((*loc, at, "name"), variable.name, having)
+
+
+# Ranks get dljob's value, so that one of the user's would be ignored.
+def _set_by_dljob(loc: Loc, name: str, roles: list[tuple[int, Role]]) -> Iterator[Finding]:
+    hint = "take it out, or choose another name"
+    if variables.is_reserved(name):
+        yield Finding(loc, f"{name} is set by dljob, as are all variables whose names begin with DLJOB_", hint)
+    for index, role in roles:
+        meets = role.comm.backend != "None" or role.comm.sub_master
+        names = (*get_args(variables.TorchVariable), *(get_args(variables.StoreVariable) if meets else ()))
+        if role.type == "Elastic" and name in names:
+            reads = (loc, *(("spec", "roles", index, key) for key in ("type", "comm")))
+            words = f"{name} is set by dljob in each rank of {role.name}, as torchrun does: it is Elastic"
+            yield Finding(loc, words, hint, reads)
+            return
 
 
 def _rules(spec: DLJobSpec) -> Iterator[Finding]:
