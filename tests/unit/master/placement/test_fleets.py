@@ -79,7 +79,7 @@ def test_a_rank_that_goes_finishes_its_calls_before_it_is_killed():
     assert len(world.of(act.KillHost)) == killed
     assert world.state.units["e/2"].node, "its machine is not given back yet"
     (note,) = world.notes(reasons.RANKS_LEAVING)
-    assert note.message.startswith("e/2 of 3 ranks ends once its calls are finished, within")
+    assert note.message.startswith("e/2 of 3 ranks ends once its calls are finished, within 30 s")
     (one, other, gone) = peers(world.state, "e")
     assert (one.ready, other.ready, gone.ready, gone.gone) == (True, True, False, "it is gone: e has 2 ranks now")
     world.settle()

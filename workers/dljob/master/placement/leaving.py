@@ -42,7 +42,8 @@ def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by:
         is_ending = is_ending or phase is RankPhase.STOPPING
     if not (asked or is_ending):
         return False
-    leave_by = min(by, d.now + limits.FINISH_S + limits.STOP_S + facts.plan.drain_s)
+    finish_by = d.now + limits.FINISH_S + facts.plan.drain_s
+    leave_by = min(by, finish_by + limits.STOP_S)
     d.sizes = d.sizes.set(role, evolve(d.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
     d.wake_at(leave_by)
     for host, working in asked.items():
@@ -51,7 +52,7 @@ def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by:
         d.do(order(d, host, tuple(working)))
     who = ", ".join(f"{role}/{rank}" for rank in ranks)
     ends = "ends once its calls are" if len(ranks) == 1 else "end once their calls are"
-    ends = f"{ends} finished, within {leave_by - d.now:.0f} s"
+    ends = f"{ends} finished, within {min(by, finish_by) - d.now:.0f} s"
     d.note(reasons.RANKS_LEAVING, role, f"{who} of {counted(facts.plan.replicas, 'rank')} {ends}: {why}")
     return True
 
