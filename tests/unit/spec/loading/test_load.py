@@ -282,6 +282,50 @@ def test_a_list_of_too_many_wrong_items_is_one_finding() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "paths"),
+    [
+        (
+            "roles: [{entrypoint: {module: y.py}}, {name: a, entrypoint: {module: x.py}, env: [{name: A}, {name: A}]}]",
+            ["roles[0].name", "roles[1].env[1].name"],
+        ),
+        ("roles: [hello]\n  rayVersion: 2.1.0", ["roles[0]", "rayVersion"]),
+        (
+            "nodeGroups: [{name: G_1}]\n  roles: [{name: a, dependsOn: [{role: z}], entrypoint: {module: x.py}}]",
+            ["nodeGroups[0].name", "roles[0].dependsOn[0].role"],
+        ),
+        (
+            "roles: [{name: a, ports: [{name: X_}], entrypoint: {module: x.py}, replicas: 3, replicasPerGroup: 2}]",
+            ["roles[0].ports[0].name", "roles[0].replicasPerGroup"],
+        ),
+    ],
+)
+def test_an_item_that_cannot_be_read_leaves_the_others_checked(spec: str, paths: list[str]) -> None:
+    """In the same round, so that nobody corrects a file twice."""
+    text = f"apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {{name: j}}\nspec:\n  {spec}\n"
+    with pytest.raises(SpecError) as caught:
+        load(text)
+    assert [problem.path.removeprefix("spec.") for problem in caught.value.problems] == paths
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "nodeGroups: [{name: 7}]\n  roles: [{name: a, nodeGroup: g, entrypoint: {module: x.py}}]",
+        "roles: [{entrypoint: {module: x.py}}, {name: a, dependsOn: [{role: b}], entrypoint: {module: x.py}}]",
+        "roles: [{entrypoint: {module: x.py}}, {name: a, restartPolicy: {with: [b]}, entrypoint: {module: x.py}}]",
+        "roles: [{name: 3, entrypoint: {module: x.py}}, {name: a, driver: false, entrypoint: {module: x.py}}]",
+        "roles: [{name: a, ports: [{port: 80}], readinessProbe: {tcpSocket: {port: web}}, entrypoint: {module: x.py}}]",
+    ],
+)
+def test_what_may_refer_to_an_item_that_cannot_be_read_is_no_problem(spec: str) -> None:
+    """A name that is not there may be its own."""
+    with pytest.raises(SpecError) as caught:
+        load(f"apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {{name: j}}\nspec:\n  {spec}\n")
+    (problem,) = caught.value.problems
+    assert problem.path.endswith("name")
+
+
 def test_a_rest_that_is_still_wrong_is_checked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dljob.spec.loading.validate.is_required", lambda loc: False)
     with pytest.raises(SpecError) as caught:

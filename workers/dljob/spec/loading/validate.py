@@ -10,7 +10,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from dljob.errors import Problem, SpecError
 from dljob.spec.model import DLJobManifest
-from dljob.spec.rules.findings import Finding
+from dljob.spec.rules.findings import NAMES, Finding
 from dljob.spec.rules.rules import findings
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import describe, did_you_mean, is_required, most_items, nearest_field, path_of
@@ -22,8 +22,12 @@ PRIVATE = "env"
 """Field that may hold secrets: errors in it do not repeat the value, since they may end in a log or a condition."""
 _STAND_INS: dict[str | int, JsonValue] = {"metadata": {"name": "job"}, "entrypoint": {"command": ["true"]}}
 """Required field -> a right value in the place of a wrong one, while the rules between the other fields run."""
-_REFERRED = ("roles", "nodeGroups", "ports", "backends")
-"""Lists to whose items other fields refer: without one of them, rules would find faults that are none."""
+_REFERRED: dict[str | int, dict[str, JsonValue]] = {
+    "roles": {"entrypoint": {"command": ["true"]}},
+    "nodeGroups": {},
+    "ports": {},
+}
+"""List to whose items other fields refer by name -> the rest of an item in the place of one that cannot be read."""
 
 
 def check(manifest: DLJobManifest) -> None:
@@ -160,6 +164,10 @@ def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[DLJobManifest |
         gone.add(loc)
         if name in _STAND_INS:
             parent[name] = _STAND_INS[name]
+        elif isinstance(name, int) and loc[-2] in _REFERRED:
+            # Another field may refer to it by a name that is not known.
+            parent[name] = {"name": f"unread-{name}", **_REFERRED[loc[-2]]}
+            gone.add((*loc[:-1], NAMES))
         else:
             parent.pop(name, None)
     try:
@@ -178,7 +186,7 @@ def _optional(loc: Loc) -> Loc:
     """Return the smallest part around a wrong value that can be left out or replaced; () where there is none."""
     while loc and loc[-1] not in _STAND_INS and (isinstance(loc[-1], int) or is_required(loc)):
         if isinstance(loc[-1], int) and loc[-2] in _REFERRED:
-            return ()
+            return loc
         loc = loc[:-1]
     return loc
 

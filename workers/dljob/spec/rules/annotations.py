@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 from dljob.spec.model import AcceleratorType, Collocation, DLJobSpec, Role, RoleAccelerator
 from dljob.spec.quantity import GRAIN, parse_devices
-from dljob.spec.rules.findings import Finding
+from dljob.spec.rules.findings import ROLE_NAMES, Finding
 from dljob.spec.scalars import NAME_PATTERN, QUALIFIED_PATTERN, WORDS
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import nearest, one_of
@@ -126,7 +126,8 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     if beside is not None and (beside not in names or beside == role.name):
         there = "is the role itself" if beside == role.name else "is no role"
         others = [name for name in names if name != role.name]
-        yield Finding((*loc, COLLOCATE), f"{beside} {there}", one_of(beside, others) if others else "")
+        hint = one_of(beside, others) if others else ""
+        yield Finding((*loc, COLLOCATE), f"{beside} {there}", hint, ((*loc, COLLOCATE), ROLE_NAMES))
     if unit is not None and beside is not None:
         yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
     if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec
-from dljob.spec.rules.findings import Check, Finding, one_each, repeated
+from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, one_each, repeated
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
@@ -39,7 +39,8 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding((*loc, at), f"{name} is listed twice", "keep one")
         for at, name in enumerate(group.roles):
             if name not in there:
-                yield Finding((*loc, at), f"{cel.GROUP_ROLES.message}: there is no role {name}", one_of(name, there))
+                words = f"{cel.GROUP_ROLES.message}: there is no role {name}"
+                yield Finding((*loc, at), words, one_of(name, there), ((*loc, at), ROLE_NAMES))
 
 
 COLLECTIVE_RULES: tuple[Check, ...] = (_backends, _groups)

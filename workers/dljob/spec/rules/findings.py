@@ -13,6 +13,12 @@ from dljob.spec.text.words import path_of
 T = TypeVar("T", bound=Hashable)
 
 
+NAMES = "<names>"
+"""Last part of a location in `reads`: all names of a list's items, among which the rule looks one up."""
+ROLE_NAMES: Loc = ("spec", "roles", NAMES)
+GROUP_NAMES: Loc = ("spec", "nodeGroups", NAMES)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """An error at `loc`.

@@ -9,7 +9,7 @@ from itertools import combinations
 from dljob.spec import cel
 from dljob.spec.model import Collocation, DLJobSpec, NodeGroup, Role
 from dljob.spec.quantity import GRAIN, parse_devices, show
-from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.rules.findings import GROUP_NAMES, ROLE_NAMES, Check, Finding, listed, one_each, repeated
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
@@ -70,7 +70,8 @@ def _bound(spec: DLJobSpec) -> Iterator[Finding]:
             there = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
             hint = one_of(role.node_group, names) if names else "declare it, or leave nodeGroup out"
             words = f"{cel.NODE_GROUP.message}: {there}"
-            yield Finding(("spec", "roles", index, "nodeGroup"), words, hint)
+            loc: Loc = ("spec", "roles", index, "nodeGroup")
+            yield Finding(loc, words, hint, (loc, GROUP_NAMES))
 
 
 # A rank and a role group live on one host: what fits on none would wait for ever.
@@ -187,7 +188,7 @@ def _members(spec: DLJobSpec) -> Iterator[Finding]:
         for at, name in enumerate(collocation.roles):
             if name not in names:
                 words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
-                yield Finding((*here, at), words, one_of(name, names))
+                yield Finding((*here, at), words, one_of(name, names), ((*here, at), ROLE_NAMES))
             # The first collocation of a role counts; each later one is reported.
             elif where.setdefault(name, collocation.name) != collocation.name:
                 words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"

@@ -15,7 +15,7 @@ from dljob.spec.rules.collectives import COLLECTIVE_RULES
 from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
 from dljob.spec.rules.failure_domains import FAILURE_DOMAIN_RULES
-from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, listed, one_each, repeated
 from dljob.spec.rules.head import HEAD_RULES
 from dljob.spec.rules.interpreters import INTERPRETER_RULES
 from dljob.spec.rules.machines import MACHINE_RULES
@@ -130,7 +130,9 @@ def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
         for at, dependency in enumerate(role.depends_on):
             if dependency.role not in names:
                 words = f"{cel.DEPENDS_ON.message}: there is no role {dependency.role}"
-                yield Finding((*loc, at, "role"), words, one_of(dependency.role, names))
+                yield Finding(
+                    (*loc, at, "role"), words, one_of(dependency.role, names), ((*loc, at, "role"), ROLE_NAMES)
+                )
             elif dependency.role == role.name:
                 yield Finding((*loc, at, "role"), f"{cel.DEPENDS_ON.message}: {role.name} waits for itself")
 
@@ -206,7 +208,8 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
         here = (*loc, index)
         for at, name in enumerate(rule.roles):
             if name not in names:
-                yield Finding((*here, "roles", at), f"there is no role {name}", one_of(name, names))
+                reads = ((*here, "roles", at), ROLE_NAMES)
+                yield Finding(reads[0], f"there is no role {name}", one_of(name, names), reads)
         for key, items in (("roles", rule.roles), ("onReasons", rule.on_reasons), ("onExitCodes", rule.on_exit_codes)):
             for at, _, item in repeated(items):
                 yield Finding((*here, key, at), f"{item} is listed twice", "keep one")

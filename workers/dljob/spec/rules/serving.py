@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Probe, Role
 from dljob.spec.references import referred
-from dljob.spec.rules.findings import Check, Finding, one_each, repeated
+from dljob.spec.rules.findings import NAMES, ROLE_NAMES, Check, Finding, one_each, repeated
 from dljob.spec.serving import HttpGet
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
@@ -73,7 +73,7 @@ def port_findings(role: Role, port: str, loc: Loc) -> Iterator[Finding]:
     names = [one.name for one in role.ports]
     if not port.isdecimal() and port not in names:
         hint = one_of(port, names) if names else "give the role ports"
-        yield Finding(loc, f"{role.name} has no port {port}", hint)
+        yield Finding(loc, f"{role.name} has no port {port}", hint, (loc, (*loc[:3], "ports", NAMES)))
     if port.isdecimal() and int(port) > 65535:
         yield Finding(loc, "a port is at most 65535")
 
@@ -111,7 +111,8 @@ def _references(spec: DLJobSpec) -> Iterator[Finding]:
             for name in dict.fromkeys(referred(value)):
                 if name not in servers:
                     hint = one_of(name, servers) if servers else "give that role ports"
-                    yield Finding(loc, f"refers to the endpoints of {name}, which is no role with ports", hint)
+                    words = f"refers to the endpoints of {name}, which is no role with ports"
+                    yield Finding(loc, words, hint, (loc, ROLE_NAMES))
                 elif name not in waits:
                     words = f"refers to the endpoints of {name}, for which {role.name} does not wait"
                     yield Finding(loc, words, f"add dependsOn: [{{role: {name}}}]", (loc, depends))

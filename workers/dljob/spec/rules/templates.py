@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.model import DLJobSpec, NodeGroup
-from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.rules.findings import GROUP_NAMES, Check, Finding
 from dljob.spec.rules.outside import inside, is_ours
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import did_you_mean, one_of
@@ -324,7 +324,8 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
         if name not in groups:
             # Worker groups are made from nodeGroups; a template only changes them.
             hint = one_of(name, list(groups)) if groups else "declare it in nodeGroups"
-            sheet.say((*at, "groupName"), f"there is no node group {name}", hint)
+            reads = ((*at, "groupName"), GROUP_NAMES)
+            sheet.found.append(Finding(reads[0], f"there is no node group {name}", hint, reads))
             continue
         _refuse_unknown(sheet, at, group, _WORKER_GROUP)
         _ray_start(sheet, at, group)

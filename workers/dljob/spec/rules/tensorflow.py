@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Role
-from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding
 from dljob.spec.text.tree import Loc
 
 
@@ -30,7 +30,8 @@ def _cluster(spec: DLJobSpec) -> Iterator[Finding]:
         if first and task not in first:
             at, name = next(iter(first.values()))
             words = f"{name} is a task of a TensorFlow cluster, which has no {task}"
-            yield Finding(("spec", "roles", at, "tf"), words, f"give the role of the {task} tf: {{task: {task}}}")
+            hint, place = f"give the role of the {task} tf: {{task: {task}}}", ("spec", "roles", at, "tf")
+            yield Finding(place, words, hint, (place, ROLE_NAMES))
 
 
 def _roles(spec: DLJobSpec) -> Iterator[Finding]:
