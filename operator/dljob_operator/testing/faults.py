@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from dljob.api.kubernetes.orders import annotations_for
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob.spec.status import TERMINAL
@@ -288,6 +289,22 @@ def _annotated(**annotations: str) -> Callable[[StoryState, Mishap], None]:
     return do
 
 
+def _go_on_after_end(w: StoryState, m: Mishap) -> None:
+    """Resume the ended job as `dljob resume` does, or as `dljob run --resume` with another spec.
+
+    Half of the users do not look whether the job has ended; the others wait for that.
+    """
+    if w.job is None or (m.pick & 1 == 0 and w.phase == "Succeeded"):
+        return
+    if m.pick & 1 == 0 and w.phase not in TERMINAL:
+        w.agenda.after(max(m.value, 1.0), lambda: _go_on_after_end(w, m))
+        return
+    w.happened()
+    w.fails &= m.pick & 2 == 0  # half of them have mended their code
+    patch: Body = {"metadata": {"annotations": annotations_for("resume", "job", f"{w.agenda.now:.3f}")}}
+    w.server.merge("DLJob", w.name, patch | ({"spec": {"runtimeEnv": _ENV[m.pick % 3]}} if m.pick & 4 else {}))
+
+
 def _pause(w: StoryState, m: Mishap) -> None:
     _annotated(PAUSE="true")(w, m)
     w.agenda.after(m.value, lambda: w.job and w.server.annotate("DLJob", w.name, {names.PAUSE: None}))
@@ -343,9 +360,12 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "deleted": (1, _delete),
     "api slow": (0, _slow("api")),
     "head slow": (0, _slow("head")),
+    "resume": (0, _go_on_after_end),
 }
 """Kind -> (weight in the draw, what it does). Weight 0: drawn where it is named, so that it shifts no other draw."""
 SLOW = ("api slow", "head slow")
+RESUMING = ("resume", "stop", "master gone", "head restarts")
+"""Kinds that end a job and let it go on."""
 HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
 """Kinds that hit only operators, their calls and KubeRay."""
 SHORT_S = 10.0

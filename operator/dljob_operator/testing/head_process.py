@@ -42,6 +42,10 @@ class SimulatedMaster:
     """Whether its user code succeeds."""
     count: int
     """Restarts of processes, those of earlier attempts included."""
+    saved: list[float]
+    """Attempt, number of the life, step and time of the last checkpoint, as in `carry`; empty: none."""
+    saves: bool
+    """Whether there is a place for checkpoints."""
     phase: str = "Pending"
     reason: str = ""
     version: int = 1
@@ -66,6 +70,8 @@ class SimulatedMaster:
         """Return the snapshot that the gateway serves."""
         over, run = self.phase in TERMINAL, self.phase == "Running"
         role = {"name": "worker", "desired": RANKS, "ready": RANKS if run else 0, "running": 0 if over else RANKS}
+        carry: dict[str, Any] = {"count": self.count} if self.count else {}
+        carry |= {"checkpoints": {"worker": self.saved}} if self.saved else {}
         role |= {"succeeded": RANKS if self.phase == "Succeeded" else 0, "failed": 0, "restarts": 0}
         return {
             "phase": self.phase,
@@ -76,7 +82,7 @@ class SimulatedMaster:
             "version": self.version,
             "roles": [role],
             "restarts": {"process": self.count, "master": self.epoch - 1},
-            "carry": {"v": 1, "count": self.count} if self.count else {},
+            "carry": {"v": 1, **carry} if carry else {},
             "recentFaults": [],
             "progress": {"step": self.step, "metrics": {}},
             "nodes": {"desired": RANKS, "ready": RANKS, "replaced": len(self.left), "excluded": list(self.left)},
@@ -158,7 +164,7 @@ class HeadProcess:
         there = self.masters.get(launch.id.rpartition("-r")[0])
         if there is None:
             return False
-        master.count = max(master.count, there.count)  # whoever is made anew replays the journal
+        master.count, master.saved = max(master.count, there.count), there.saved  # a new one replays the journal
         if there.phase in EXITS:
             launch.status, launch.exit_code = EXITS[there.phase]
         return not there.gone
@@ -293,4 +299,6 @@ class HeadProcess:
         master.phase, master.reason = phase, reason
         master.version += 1
         master.step += 1
+        if master.saves and phase in ("Running", "Failed", "Stopped", "Suspended"):
+            master.saved = [master.attempt, 1, master.step, 1.0]
         self._news(self)

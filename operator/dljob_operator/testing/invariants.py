@@ -13,13 +13,16 @@ from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_process import HeadProcess
 from dljob_operator.testing.kuberay_model import is_leaving, node_of
 from dljob_operator.testing.simulated_process import SimulatedProcess
-from dljob_operator.testing.world import StoryState
+from dljob_operator.testing.world import StoryState, last_checkpoint
 
 MOST_WRITES = 40
 """Most writes in a row without an event from outside."""
 CLOSE_S = 0.1
 LEASE_S, LEAVE_S = 30.0, 55.0
-UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED, reasons.SUSPENDING)
+UNCOUNTED = (
+    *(reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED, reasons.SUSPENDING),
+    reasons.JOB_RESUMED,
+)
 """Reasons of a new attempt that do not count against maxClusterRestarts."""
 
 
@@ -55,6 +58,11 @@ def check_submission(w: StoryState, head: HeadProcess, id_: str) -> None:
     late = w.slow.arriving and any(text(body, "status", "submissionId") == id_ for _, body, _ in w.log)
     if w.job is not None and text(status, "submissionId") != id_ and not (close or late):
         w.broken(f"unwritten: {id_} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
+    carried, attempt = part(status, "carried"), number(status, "attempt") or 1
+    if 0 < number(carried, "attempt") < attempt and w.handed != last_checkpoint(carried) and not (close or late):
+        w.broken(f"checkpoint: {id_} goes on from {w.handed}, and the last one is {last_checkpoint(carried)}")
+    if not w.shared and any(m.attempt != attempt for m in head.masters.values()) and not (close or late):
+        w.broken(f"old cluster: {id_} of attempt {attempt} runs on {head.cluster}, which ran another attempt")
     for other in w.nature.heads:
         if other is not head and w.nature.rank_lives(other, LEASE_S):
             w.broken(f"two live: {id_} begins while ranks of {other.session} live")
@@ -74,7 +82,8 @@ def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
         if gone:
             _check_deleted(w, body)
         w.wrote_at = w.agenda.now
-        _status(w, part(w.last, "status"), part(body, "status"), body)
+        resumed = _settle_orders(w, body)
+        _status(w, part(w.last, "status"), part(body, "status"), body, resumed=resumed)
         w.last = body
 
 
@@ -88,21 +97,43 @@ def _check_deleted(w: StoryState, body: Body) -> None:
             w.broken("left running: the DLJob goes while its job runs on a RayCluster that stays")
 
 
-def _status(w: StoryState, old: Object, new: Object, body: Body) -> None:
+def _settle_orders(w: StoryState, body: Body) -> bool:
+    """Check that each order to resume is settled by the phase that it was given in; return whether one is obeyed."""
+    resumed = False
+    order = text(body, "metadata", "annotations", names.RESUME)
+    if order != text(w.last, "metadata", "annotations", names.RESUME):
+        w.orders[order] = w.phase
+    for entry in items(body, "status", "lastCommands"):
+        phase = w.orders.pop(entry["at"], "") if entry["kind"] == "resume" else ""
+        stops = names.STOP in part(body, "metadata", "annotations")
+        resumable = phase in ("Failed", "Stopped") and not stops and last_checkpoint(part(body, "status", "carried"))
+        obeyed = entry["state"] == "Sent"
+        if phase and obeyed != bool(resumable):
+            w.broken(f"order: it was given in phase {phase}, and is {entry['state']}: {entry['message']}")
+        resumed = resumed or (obeyed and phase != "")
+    return resumed
+
+
+def _status(w: StoryState, old: Object, new: Object, body: Body, *, resumed: bool) -> None:
     if old != new:
-        _forward(w, old, new)
+        _forward(w, old, new, resumed=resumed)
         _allowed(w, old, new, body)
         _verdict(w, new)
         if text(new, "phase") == "Suspended" != text(old, "phase"):
             _suspended(w)
 
 
-def _forward(w: StoryState, old: Object, new: Object) -> None:
-    """Check that phase, attempt and counts never go back."""
-    if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase"):
-        w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
+def _forward(w: StoryState, old: Object, new: Object, *, resumed: bool) -> None:
+    """Check that phase, attempt, checkpoint and counts go forward, but for a job that is resumed with new budgets."""
     before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
-    if after not in (before, before + 1):
+    saved, last = (last_checkpoint(part(each, "carried"))[2:] for each in (new, old))
+    if saved < last and text(new, "phase") != "Succeeded":
+        w.broken(f"checkpoint: {part(old, 'carried')} became {part(new, 'carried')}")
+    if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase") and not resumed:
+        w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
+    if resumed:
+        w.lost, old = 0, {}
+    if after not in ((before + 1,) if resumed else (before, before + 1)):
         w.broken(f"attempt: {before} became {after}")
     for level, count in part(old, "restarts").items():
         if number(new, "restarts", level) < count:
@@ -166,6 +197,8 @@ def at_the_end(w: StoryState) -> list[str]:
     stuck = [] if w.shared else leaving  # pods of a RayCluster that is there are its owner's matter
     if stuck:
         found.append(f"stuck: {', '.join(stuck)} on nodes that are lost")
+    if w.orders.keys() & {text(job, "metadata", "annotations", names.RESUME)}:
+        found.append("order: the last order to resume is neither obeyed nor refused")
     live = accept.live(accept.source(job))
     if len(clusters) > live.retain:
         found.append(f"left: {', '.join(clusters)} of a job that is over")

@@ -17,7 +17,7 @@ from dljob.testing.simulate.shrink import fewest
 from dljob.testing.world.fault_schedule import chance
 from dljob_operator.testing import invariants as laws
 from dljob_operator.testing.checked_story import CheckedStory
-from dljob_operator.testing.faults import HARMLESS, SLOW, Mishap, draw, happen, harmless, mend
+from dljob_operator.testing.faults import HARMLESS, RESUMING, SLOW, Mishap, draw, happen, harmless, mend
 from dljob_operator.testing.world import EPOCH_S, StoryState
 
 HORIZON_S = 300.0
@@ -67,14 +67,20 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
     # Chance of its own, so that this draw shifts none of the others.
     if not shared and chance(f"operator head {seed}").random() < 0.3:
         made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
+    # The same: a chance of its own.
+    going_on = chance(f"operator resume {seed}")
+    if resumes := "resume" in of or (not of and going_on.random() < 0.2):
+        made["spec"]["checkpoint"] = {"path": "/ckpt"}
     story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
     aims = _play(story)[0].acted if of or rng.random() < 0.33 else ()
     mishaps = draw(rng, most, horizon, kinds, aims)
+    if not of and resumes:
+        mishaps += draw(going_on, 6, horizon, RESUMING, aims)
     # The same: a chance of its own.
     slow = chance(f"operator slow {seed}")
     if not of and slow.random() < 0.15:
-        mishaps = tuple(sorted((*mishaps, *draw(slow, 4, horizon, SLOW, aims)), key=lambda mishap: mishap.at))
-    return replace(story, mishaps=mishaps)
+        mishaps += draw(slow, 4, horizon, SLOW, aims)
+    return replace(story, mishaps=tuple(sorted(mishaps, key=lambda mishap: mishap.at)))
 
 
 def _manifest(rng: Random, *, shared: bool) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 from dljob.raycluster.pod_security import PodPolicy
-from dljob.raycluster.pods import CARRIED_KEY
 from dljob.reconcile.state import names
-from dljob.reconcile.state.fields import part, text
-from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
+from dljob.reconcile.state.fields import number, part, text
+from dljob.reconcile.state.model import Object, Observed, ReconcileResult, Settings
 from dljob_operator.testing.api_server import NAMESPACE, ApiServer, Body
 from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
 from dljob_operator.testing.kuberay_model import Nature
@@ -43,6 +43,11 @@ class ApiTrouble:
     status: int
     done: bool
     seconds: float
+
+
+def last_checkpoint(carried: Object) -> list[float]:
+    """Return the last checkpoint in the state that an attempt hands on: attempt, life, step, time; empty: none."""
+    return list(part(carried, "state", "checkpoints").get("worker", ()))
 
 
 class StoryState(ABC):
@@ -75,6 +80,10 @@ class StoryState(ABC):
         """Whether the next launcher refuses to start, and whether user code fails."""
         self.taken: dict[str, HeadProcess] = {}
         """Submission id -> the head that accepted it."""
+        self.orders: dict[str, str] = {}
+        """Order to resume that is not settled -> the job's phase when it was given."""
+        self.handed: list[float] = []
+        """The checkpoint from which the last submission goes on, as in `carry`; empty: none."""
         self.wrote_at = 0.0
         """Time of the DLJob's last change."""
         self.lost = 0
@@ -191,15 +200,17 @@ class StoryState(ABC):
     def submitted(self, operator: SimulatedProcess, head: HeadProcess, posted: Body) -> None:
         """Let a submission arrive at a head."""
         # The spec is in Ray's packages on a foreign RayCluster, else in the mounted ConfigMap (ADR 15).
-        id_, argv = posted["submission_id"], shlex.split(posted["entrypoint"])
+        id_, options = posted["submission_id"], dict(pairwise(shlex.split(posted["entrypoint"])))
         spec = self.server.find("ConfigMap", names.spec_map(head.cluster))
         handed = head.packages if self.shared else dict(part(spec, "data"))
-        told = next((words for key, words in handed.items() if key == CARRIED_KEY or '"state"' in words), "")
-        count = int(part(json.loads(told), "state").get("count", 0)) if "--carried" in argv and told else 0
-        attempt = int(argv[argv.index("--attempt") + 1])
+        carried = json.loads(handed.get(options.get("--carried", "").rpartition("/")[2], "{}"))
+        count = 0 if carried.get("newBudgets") else number(carried, "state", "count")
+        self.handed = last_checkpoint(carried)
+        attempt = int(options["--attempt"])
         well, refused = not self.fails, self.refuses
         work = self.work * (0.3 + 0.7 * self.rng.random())
-        master = None if refused else SimulatedMaster(id_, attempt, work, well, count)
+        saves, step = bool(part(self.job, "spec", "checkpoint")), int((self.handed or [0, 0, 0])[2])
+        master = None if refused else SimulatedMaster(id_, attempt, work, well, count, self.handed, saves, step=step)
         if head.take(id_, posted["metadata"], master):
             self.note(f"operator {operator.number}: {head.session} takes {id_}")
             self.refuses = False
