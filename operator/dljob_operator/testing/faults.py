@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from dljob.api.kubernetes.orders import annotations_for
@@ -292,7 +292,8 @@ def _annotated(**annotations: str) -> Callable[[StoryState, Mishap], None]:
 def _go_on_after_end(w: StoryState, m: Mishap) -> None:
     """Resume the ended job as `dljob resume` does, or as `dljob run --resume` with another spec.
 
-    Half of the users do not look whether the job has ended; the others wait for that.
+    Half of the users do not look whether the job has ended; the others wait for that. Half are impatient, and order it
+    twice.
     """
     if w.job is None or (m.pick & 1 == 0 and w.phase == "Succeeded"):
         return
@@ -303,6 +304,8 @@ def _go_on_after_end(w: StoryState, m: Mishap) -> None:
     w.fails &= m.pick & 2 == 0  # half of them have mended their code
     patch: Body = {"metadata": {"annotations": annotations_for("resume", "job", f"{w.agenda.now:.3f}")}}
     w.server.merge("DLJob", w.name, patch | ({"spec": {"runtimeEnv": _ENV[m.pick % 3]}} if m.pick & 4 else {}))
+    if m.pick & 8:
+        w.agenda.after(m.value, lambda: _go_on_after_end(w, replace(m, pick=m.pick & 4 | 1)))
 
 
 def _pause(w: StoryState, m: Mishap) -> None:
@@ -364,7 +367,7 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
 }
 """Kind -> (weight in the draw, what it does). Weight 0: drawn where it is named, so that it shifts no other draw."""
 SLOW = ("api slow", "head slow")
-RESUMING = ("resume", "stop", "master gone", "head restarts")
+RESUMING = ("resume", "stop")
 """Kinds that end a job and let it go on."""
 HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
 """Kinds that hit only operators, their calls and KubeRay."""

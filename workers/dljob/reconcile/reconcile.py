@@ -149,7 +149,7 @@ def _step(case: ReconcileContext) -> PolicyDecision:
     for policy in POLICIES:
         step = policy(case)
         if step is not None:
-            return step
+            return resuming.ignore_at_end(case, step)
     return PolicyDecision("everything is as it should be")
 
 

@@ -13,7 +13,7 @@ from dljob.kube.api import Kube
 from dljob.kube.gateway import GatewayClient, answered
 from dljob.reconcile import reconcile
 from dljob.reconcile.children import annotate, children
-from dljob.reconcile.policies import attempts, finish, leaving, machines, stopping, suspending
+from dljob.reconcile.policies import attempts, finish, leaving, machines, resuming, stopping, suspending
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.model import Annotate, Finalize
@@ -142,6 +142,12 @@ def counts_a_suspension(patch):
 def never_resumes(patch):
     """A job that is suspended stays so."""
     patch.setattr(suspending, "_rest", lambda case: PolicyDecision("the job is suspended"))
+
+
+@bug
+def obeys_an_order_from_before_the_end(patch):
+    """An order to resume a job that has not ended is obeyed when the job ends."""
+    patch.setattr(resuming, "ignore_at_end", lambda case, step: step)
 
 
 @bug

@@ -28,6 +28,7 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "suspends_without_waiting": (("job suspended",), {"not gone"}),
     "counts_a_suspension": (("job suspended",), {"budget"}),
     "never_resumes": (("job suspended",), {"no end"}),
+    "obeys_an_order_from_before_the_end": (("resume", "stop", "deadline changed"), {"order"}),
     "believes_a_late_watch": (("rewound",), {"false loss", "cost"}),
     "polls_the_last_head": (("head restarts", "head deleted"), {"restless", "no end"}),
     "forgets_news_during_a_pass": ((), {"no end", "left"}),

@@ -77,6 +77,14 @@ def test_an_order_to_a_job_that_has_not_ended_is_ignored_for_good():
     assert world.master("Failed", carry=CARRY).settle().phase == "Failed"
 
 
+def test_a_job_that_ends_before_its_order_is_looked_at_does_not_go_on_by_itself():
+    world = resumed(World(dljob(checkpoint={"path": "/ckpt"})).running())
+    world.master("Failed", carry=CARRY).settle()
+    assert order(world) == ("Ignored", "the job has not ended")
+    assert (world.phase, world.status["attempt"], world.reasons().count("CommandIgnored")) == ("Failed", 1, 1)
+    assert resumed(world, "2").settle().status["attempt"] == 2
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -6,12 +6,14 @@ budgets and deadlines begin anew. What cannot be obeyed is refused, once for eac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dljob.reconcile.policies import attempts, commands, finish
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import field, items, part
 from dljob.reconcile.state.model import Event
-from dljob.reconcile.state.steps import NewAttempt, Noted, PolicyDecision
+from dljob.reconcile.state.steps import JobEnd, NewAttempt, Noted, PolicyDecision
 
 KIND = "resume"
 
@@ -39,6 +41,15 @@ def ignore(case: ReconcileContext) -> PolicyDecision | None:
     if not value:
         return None
     return _refuse(case, value, "Ignored", reasons.COMMAND_IGNORED, "the job has not ended")
+
+
+def ignore_at_end(case: ReconcileContext, step: PolicyDecision) -> PolicyDecision:
+    """Return the step that ends a job with the order to resume settled that came before; another step as it is."""
+    match step.change, ignore(case):
+        case JobEnd() as end, PolicyDecision(change=Noted(commands), events=events):
+            return replace(step, change=replace(end, commands=commands), events=(*step.events, *events))
+        case _:
+            return step
 
 
 def _new_value(case: ReconcileContext) -> str:

@@ -39,6 +39,8 @@ class JobEnd:
     message: str
     at: float
     """When the job ended, in unix seconds."""
+    commands: tuple[Object, ...] = ()
+    """The order to resume that came too early, for status.lastCommands."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,8 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         # A job that was stopped or that failed may go on; nobody serves any more.
         case JobEnd():
             carried = None if change.condition == "Complete" else handover.closed(case)
-            return {"completionTime": stamp(change.at), "carried": carried, "endpoints": None}
+            commands = _with_commands(case, change.commands)
+            return {"completionTime": stamp(change.at), "carried": carried, "endpoints": None, **commands}
         case Noted() | Intent():
             return _with_commands(case, change.commands)
         case Halt():
