@@ -1,4 +1,4 @@
-"""A job on real pods that is suspended and resumed: its step goes on from what was in memory, with no pod between."""
+"""A job on real pods that is suspended, then stopped, and goes on each time: from what was in memory, on new pods."""
 
 from __future__ import annotations
 
@@ -52,12 +52,17 @@ def job(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def test_a_step_goes_on_where_it_was_with_no_pod_between(node: Cluster, operator: Operator, namespace: str) -> None:
+def test_a_step_goes_on_where_it_was_after_suspension_and_stop(
+    node: Cluster, operator: Operator, namespace: str
+) -> None:
     volume(node, namespace)
     node.apply(*job(namespace))
 
     def look() -> dict[str, Any]:
         return found(node, "dljob", "long", namespace)
+
+    def log() -> str:
+        return found(node, "configmap", "long-logs", namespace).get("data", {}).get("worker-0.log", "")
 
     def suspend(on: bool) -> None:
         patch = json.dumps({"spec": {"suspend": on}})
@@ -79,12 +84,21 @@ def test_a_step_goes_on_where_it_was_with_no_pod_between(node: Cluster, operator
     assert reached >= 1
     assert f"its last checkpoint is of step {reached}" in status["message"]
     suspend(False)
+    seen(lambda status: status["attempt"] == 2 and status["phase"] == "Running", "it steps again", 90)
+    annotate = ("annotate", "dljob", "long", "-n", namespace, "--overwrite")
+    node.kubectl(*annotate, "dljob.io/stop=now")
+    seen(lambda status: status["phase"] == "Stopped", "it is stopped", 90)
+    until(lambda: f"begins at {reached} of {STEPS}" in log(), "the log of what goes on is kept", 60)
+    stopped_at = look()["status"]["progress"]["lastCheckpointStep"]
+    assert reached <= stopped_at < STEPS
+    node.kubectl(*annotate, "dljob.io/stop-", "dljob.io/resume=now")
     seen(lambda status: status["phase"] in ("Succeeded", "Failed"), "it ends", 180)
     body = look()
     assert body["status"]["phase"] == "Succeeded", body["status"]
-    assert (body["status"]["attempt"], body["status"]["restartsTotal"]) == (2, 0)
+    assert (body["status"]["attempt"], body["status"]["restartsTotal"]) == (3, 0)
+    orders = [(one["kind"], one["state"]) for one in body["status"]["lastCommands"]]
+    assert orders == [("stop", "Sent"), ("resume", "Sent")]
     gone = [child for child in children(node, body["metadata"]["uid"], namespace) if child.startswith("RayCluster/")]
     until(lambda: not gone or found(node, "raycluster", gone[0].partition("/")[2], namespace) == {}, "it goes")
-    said = found(node, "configmap", "long-logs", namespace)["data"]["worker-0.log"]
-    assert f"begins at {reached} of {STEPS}" in said
-    assert f"ends at {STEPS}" in said
+    assert f"begins at {stopped_at} of {STEPS}" in log()
+    assert f"ends at {STEPS}" in log()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -233,6 +233,9 @@ class Backlog:
         if key:
             self.keys[key] = None
             self.item_keys[number] = key
+            before = next((item for item in self.failed.values() if item.key == key), None)
+            if before is not None:
+                self.failed[number] = replace(self.failed.pop(before.number), number=number)
             if len(self.keys) > KEYS:
                 del self.keys[next(iter(self.keys))]
         return number
@@ -336,18 +339,24 @@ class Backlog:
 
     # -- going back
 
-    def restore(self, sizes: Mapping[int, int], keys: Iterable[str], *, closed: bool) -> None:
+    def restore(self, sizes: Mapping[int, int], keys: Mapping[str, int], *, closed: bool) -> None:
         """Go back to the items of a cut. Numbers of items and puts go on, so that no late request is taken for another.
 
         Nothing is handed out any more: what a session got before is of the past.
         """
-        self.sizes, self.waiting, self.bytes = dict(sizes), [], 0
-        self._requeue(sizes)
-        self.item_keys = {number: key for number, key in self.item_keys.items() if number in sizes}
-        self.failed = {number: item for number, item in self.failed.items() if number in sizes}
-        self.returned.clear()
         # What was set aside stays so, also where its item is put again.
+        self.sizes = {number: size for number, size in sizes.items() if number not in self.dead}
         self.keys, self.closed = dict.fromkeys((*keys, *(item.key for item in self.dead.values() if item.key))), closed
+        self.waiting, self.bytes = [], 0
+        self._requeue(self.sizes)
+        self.item_keys = {number: key for key, number in keys.items() if number in self.sizes}
+        # An item that was put after the cut is put again: its failed deliveries count on.
+        self.failed = {
+            number: item
+            for number, item in self.failed.items()
+            if number in self.sizes or (item.key and item.key not in self.keys)
+        }
+        self.returned.clear()
         for line in self.lines.values():
             line.ids, line.answered = (), False
 

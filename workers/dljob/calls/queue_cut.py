@@ -36,7 +36,8 @@ class QueueCut:
     """Rank -> incarnation, of those that save a state in this cut."""
     left: dict[int, int]
     """Item -> bytes, of the items that wait after a restore."""
-    keys: dict[str, None]
+    keys: dict[str, int]
+    """Key -> the item that has it; 0: it is not in the queue any more."""
     closed: bool
     turned: set[str] = field(default_factory=set[str])
     """The members that have saved."""
@@ -46,7 +47,8 @@ class QueueCut:
     @classmethod
     def begun(cls, number: int, members: Mapping[str, int], backlog: Backlog) -> QueueCut:
         """Begin a cut of a queue: what waits in it, and what is handed out and not acknowledged."""
-        return cls(number, dict(members), dict(backlog.sizes), dict(backlog.keys), backlog.closed)
+        keys = dict.fromkeys(backlog.keys, 0) | {key: item for item, key in backlog.item_keys.items()}
+        return cls(number, dict(members), dict(backlog.sizes), keys, backlog.closed)
 
     def is_before(self, who: Who, stamp: CutStamp) -> bool:
         """Return whether a request belongs before the cut; one from after it may turn the ranks without a state."""
@@ -74,7 +76,7 @@ class QueueCut:
         """Add an item that was put before the cut."""
         self.left[number] = size
         if key:
-            self.keys[key] = None
+            self.keys[key] = number
 
     def acknowledged(self, numbers: Iterable[int]) -> None:
         """Drop items that were acknowledged before the cut."""

@@ -27,7 +27,8 @@ class CutFile:
     name: str
     bounds: tuple[int, int]
     places: Sequence[tuple[int, Place]]
-    keys: tuple[str, ...]
+    keys: Mapping[str, int]
+    """Key -> the item that has it; 0: none of these."""
     closed: bool
     body_of: Callable[[Place], bytes]
 
@@ -53,7 +54,7 @@ class Restored:
     """What a file says: item -> bytes, in order."""
 
     sizes: Mapping[int, int]
-    keys: tuple[str, ...] = ()
+    keys: Mapping[str, int]
     closed: bool = False
     path: Path | None = None
     begin: int = 0
@@ -73,7 +74,7 @@ class Restored:
                 yield number, file.read(size)
 
 
-EMPTY = Restored({})
+EMPTY = Restored({}, {})
 
 
 def copy(source: Path, path: Path, crc: int) -> None:
@@ -150,4 +151,4 @@ def read(path: Path, crc: int) -> Restored:
         _, length = _HEAD.unpack(file.read(_HEAD.size))
         head = json.loads(file.read(length))
     sizes: dict[int, int] = dict(head["items"])
-    return Restored(sizes, tuple(head["keys"]), head["closed"], path, _HEAD.size + length)
+    return Restored(sizes, head["keys"], head["closed"], path, _HEAD.size + length)

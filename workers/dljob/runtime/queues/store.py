@@ -177,7 +177,7 @@ class QueueStore:
         self.cut.seal()
         places = [(item, self._cut_places[item]) for item in sorted(self.cut.left)]
         bounds = (self.backlog.max_items, self.backlog.max_bytes)
-        return CutFile(name, bounds, places, tuple(self.cut.keys), self.cut.closed, self._files.read)
+        return CutFile(name, bounds, places, dict(self.cut.keys), self.cut.closed, self._files.read)
 
     def end_cut(self) -> None:
         """Forget the cut: it is committed, or given up."""
@@ -198,10 +198,9 @@ class QueueStore:
         for item, body in found.bodies():
             if item not in dead:
                 self._cut_places[item] = self._write({"op": "again", "item": item}, body)
-        sizes = {item: size for item, size in found.sizes.items() if item not in dead}
         # All at once, by the state below: a process that dies before it leaves the queue as it was.
-        self.backlog.restore(sizes, found.keys, closed=found.closed)
-        self.backlog.next = max([self.backlog.next, *(item + 1 for item in sizes)])
+        self.backlog.restore(found.sizes, found.keys, closed=found.closed)
+        self.backlog.next = max([self.backlog.next, *(item + 1 for item in found.sizes)])
         dead_places = {item: self._places[item] for item in dead}
         self.epoch, self._places, self._cut_places = epoch, {**dead_places, **self._cut_places}, {}
         self._live = Counter(place[0] for place in self._places.values())

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 from immutables import Map
 
-from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.calls.backlog import Backlog, HolderEnd, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.master.failure import cuts as core
 from dljob.master.start import shards
@@ -30,7 +31,14 @@ from dljob.testing.world.fault_schedule import chance
 
 PROMPTS, TURNS, FAULTY = 24, 6000, 900
 """Prompts of a job, and the turns in all and with faults."""
-SHAPES: dict[str, dict[str, Any]] = {"queues": {}, "shards": {"reader": True}, "calls": {"asks": True}}
+DELIVERIES = 2
+"""Failed deliveries after which an item is set aside, in jobs whose ranks fail by themselves."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "queues": {},
+    "shards": {"reader": True},
+    "calls": {"asks": True},
+    "queues, failing ranks": {"fails": True},
+}
 """Where the prompts come from, and how their answers reach the trainer."""
 
 
@@ -122,13 +130,17 @@ class CutStory:
     """One job under a seeded schedule; `bug` plants a fault in the protocol.
 
     `reader`: the prompts come from shards of a rank without a state, not from the driver. `asks`: the driver asks for
-    their answers by calls, whose requests its state has, and puts the samples itself.
+    their answers by calls, whose requests its state has, and puts the samples itself. `fails`: ranks fail by
+    themselves, with some items always; PrimeMaster tells the queues of each end, and rollouts leave for good.
     """
 
-    def __init__(self, seed: int, bug: str = "", *, reader: bool = False, asks: bool = False) -> None:
+    def __init__(
+        self, seed: int, bug: str = "", *, reader: bool = False, asks: bool = False, fails: bool = False
+    ) -> None:
         self.random, self.bug = chance(f"cuts {seed}"), bug
         self.reads, self.asks = reader, asks
-        self.queues = {"prompts": KeptQueue(), "samples": KeptQueue()}
+        self.fails = fails
+        self.queues = self.empty_queues()
         self.lives = Counter[str]()
         self.number, self.epoch = 0, 0
         self.core = CutCore()
@@ -150,9 +162,29 @@ class CutStory:
         self.foreign = list[int]()
         """Samples that were accepted in another history than the one in which they were made."""
         self.reader, self.shard = self.client("reader/0", stateful=False), list[int]()
+        self.away = set[int]()
+        """Rollouts that have left."""
+        self.bad: dict[str, set[int]] = {"prompts": set(), "samples": set()}
+        """Queue -> the prompts with whose items its consumers always fail."""
+        if fails:
+            picked = self.random.sample(range(PROMPTS), 4)
+            self.bad = {"prompts": set(picked[:2]), "samples": set(picked[2:])}
+        self.ends: dict[str, tuple[QueueUser, HolderEnd]] = {}
+        """Rank -> its last process that has ended, of which the queues are to be told."""
+        self.failures = Counter[tuple[str, int]]()
+        """(queue, prompt) -> its failed deliveries of which the queue was told."""
+        self.aside = dict[tuple[str, int], bool]()
+        """(queue, prompt) of each item that was set aside -> whether its answer was put before, so that it counts."""
+        self.broken = list[str]()
+        """What broke the law of deliveries."""
         self.calls, self.answers = list[tuple[int, int]](), list[tuple[int, int]]()
         """(life of the driver, prompt): under way, and answered."""
         self.begin(FRESH["driver"], FRESH["trainer"])
+
+    def empty_queues(self) -> dict[str, KeptQueue]:
+        """Return queues without items."""
+        deliveries = DELIVERIES if self.fails else 0
+        return {name: KeptQueue(Backlog(6, 1 << 20, deliveries)) for name in ("prompts", "samples")}
 
     def client(self, name: str, *, stateful: bool) -> QueueUser:
         """Return the next process of a rank."""
@@ -204,12 +236,19 @@ class CutStory:
         if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
             queue.cut.acknowledged(done)
         only = queue.cut.left if queue.cut is not None and queue.cut.hides(who, stamp) else None
+        if self.fails:
+            # Now and then an item has waited long enough for another rank.
+            patient = self.random.random() < 0.9
+            only = queue.backlog.choose(who, 1, only, () if patient else queue.backlog.failed)
         if not queue.backlog.ready(1, only):
             queue.backlog.take(who, 0, only)
             return None
         ids = queue.backlog.take(who, 1, only)
         self.learn(client, queue, ids)
-        return self.bodies[name][ids[0]]
+        body = self.bodies[name][ids[0]]
+        if (name, body) in self.aside:
+            self.broken.append(f"item {body} of {name} is delivered after it was set aside")
+        return body
 
     def seen_by(self, client: QueueUser) -> CutStamp:
         """Return the stamp that a queue sees."""
@@ -279,7 +318,9 @@ class CutStory:
     def roll(self, rank: int) -> None:
         """Get a prompt, or put the sample of the one that is held."""
         client, held = self.rollouts[rank], self.holds[rank]
-        if held is None:
+        if held in self.bad["prompts"]:
+            self.die(rank, HolderEnd.FAILED)
+        elif held is None:
             self.holds[rank] = self.get(client, "prompts")
             self.made_in[rank] = self.epoch
         elif self.put(client, "samples", held):
@@ -288,8 +329,46 @@ class CutStory:
     def train(self) -> None:
         """Train on a sample: its prompt is in the state."""
         prompt = self.get(self.trainer, "samples")
-        if prompt is not None:
+        if prompt in self.bad["samples"]:
+            self.end(self.trainer, HolderEnd.FAILED)
+            self.restore()
+        elif prompt is not None:
             self.trained.append(prompt)
+
+    # -- ends of processes
+
+    def end(self, client: QueueUser, how: HolderEnd) -> None:
+        """Note how a process ended: often the queues are told before the next one asks them."""
+        self.ends.setdefault(client.name, (client, how))
+        if self.ends[client.name][0].life < client.life:
+            self.ends[client.name] = (client, how)
+        if self.random.random() < 0.7:
+            self.tell_ends()
+
+    def tell_ends(self) -> None:
+        """Tell all queues of the last ends, as PrimeMaster does, and count the deliveries that failed by them."""
+        for (name, queue), (client, how) in product(self.queues.items(), self.ends.values()):
+            items = queue.backlog.end_life(client.name, client.life, how)
+            if items is None:
+                self.bad[name].clear()  # the role pays, and somebody mends its code
+            for item in items or ():
+                self.check_failed(name, queue, item.number)
+        self.ends = {}
+
+    def check_failed(self, name: str, queue: KeptQueue, number: int) -> None:
+        """Count a failed delivery, and check that the item is set aside after so many unless another rank has it."""
+        body, aside = self.bodies[name][number], number in queue.backlog.dead
+        self.failures[name, body] += 1
+        held = any(number in line.ids for line in queue.backlog.lines.values())
+        if aside is not (self.failures[name, body] >= DELIVERIES and not held):
+            which = f"item {body} of {name} after {self.failures[name, body]} failed deliveries"
+            self.broken.append(f"{which}: it {'is' if aside else 'is not'} set aside")
+        if aside:
+            # A rank that failed between its put and its next get leaves an item that was used.
+            answered = name == "prompts" and str(body) in self.queues["samples"].backlog.keys
+            self.aside[name, body] = answered
+            if queue.cut is not None:
+                queue.cut.acknowledged((number,))
 
     # -- cuts
 
@@ -310,7 +389,10 @@ class CutStory:
             cut = self.queues[name].cut
             assert cut is not None  # noqa: S101 - all queues have begun it
             cut.seal()
-            self.open["queues"][name] = (dict(cut.left), list(cut.keys))
+            self.open["queues"][name] = (dict(cut.left), dict(cut.keys))
+            left = {self.bodies[name][number] for number in cut.left}
+            sealed = {(queue, body) for queue, body in self.aside if queue == name and str(body) in cut.keys}
+            self.open["aside"] = self.open.get("aside", set()) | {item for item in sealed if item[1] not in left}
         else:
             self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
             self.core.commit(self.number)
@@ -341,6 +423,9 @@ class CutStory:
     def restore(self) -> None:
         """Take the ranks with a state and the queues back to the last cut, as after the loss of one of them."""
         self.give_up()
+        if self.fails:
+            self.end(self.driver, HolderEnd.LOST)
+            self.end(self.trainer, HolderEnd.LOST)
         self.epoch, self.restores = self.epoch + 1, self.restores + 1
         before, epoch = self.core.cuts.kept, self.core.cuts.epoch
         chosen = self.decide()
@@ -356,9 +441,11 @@ class CutStory:
             queue.epoch = self.epoch
             if self.bug == "logged" and back is not None and (back.number, name) in self.damaged:
                 continue  # what was a line in the log: the queue stays as it is
-            left, keys = dict[int, int](), list[str]()
+            left, keys = dict[int, int](), dict[str, int]()
             if back is not None:
                 left, keys = self.files[back.number]["queues"][name]
+            if self.bug == "set aside":
+                queue.backlog.dead.clear()
             queue.backlog.restore(left, keys, closed=False)
         self.lost += len(self.trained) - len(states["trainer"]["trained"])
         self.begin(states["driver"], states["trainer"])
@@ -391,8 +478,16 @@ class CutStory:
             part = self.random.choice([*WORLDS, *self.queues, "manifest"])
             self.damaged.add((self.random.choice(self.core.cuts.kept).number, part))
 
-    def die(self, rank: int) -> None:
+    def leave(self) -> None:
+        """Let a rollout leave for good, as a role that shrinks, or come back."""
+        rank = self.random.randrange(1, 3)
+        self.die(rank)
+        self.away ^= {rank}
+
+    def die(self, rank: int, how: HolderEnd = HolderEnd.LOST) -> None:
         """End a rollout, or the reader (3): another process of the rank takes its place."""
+        if self.fails and rank < 3:
+            self.end(self.rollouts[rank], how)
         if rank == 3:
             self.reader, self.shard, self.leased = self.client("reader/0", stateful=False), [], ()
             return
@@ -413,13 +508,18 @@ class CutStory:
 
     def lose_head(self) -> None:
         """Lose the head with all processes and queues: only the files of the last cut are left."""
-        self.queues = {"prompts": KeptQueue(), "samples": KeptQueue()}
+        self.queues = self.empty_queues()
         for queue in self.queues.values():
             queue.backlog.next = 1000 * (self.restores + 1)
         self.core.next_attempt({number for number, part in self.damaged if part == "manifest"}, self.data)
         for rank in range(4):
             self.die(rank)
         self.restore()
+        # The queues know of set-aside items by their cut alone: it has neither the item nor room for its key.
+        back = self.core.cuts.present
+        sealed = self.files[back.number]["aside"] if back is not None else set[tuple[str, int]]()
+        self.aside = {item: answered for item, answered in self.aside.items() if item in sealed}
+        self.failures = Counter(dict.fromkeys(self.aside, DELIVERIES))
 
     def run(self) -> list[int]:
         """Go on until all is trained, under faults for a while; return the log of the trainer's state."""
@@ -428,19 +528,22 @@ class CutStory:
             if turn < FAULTY and drawn < 0.035:
                 faults = [self.restore, self.lose_keeper, self.lose_master, self.lose_head]
                 faults += [lambda: self.die(self.random.randrange(3 + self.reads))] * 3 + [self.damage] * 2
+                if self.fails:
+                    faults += [self.leave, lambda: self.die(self.random.randrange(3), HolderEnd.FAILED)]
                 self.random.choice(faults)()
             elif drawn < 0.12:
                 self.cut()
             else:
-                work = [self.drive, self.train, *(lambda rank=rank: self.roll(rank) for rank in range(3))]
+                rolls = [lambda rank=rank: self.roll(rank) for rank in range(3) if rank not in self.away]
+                work = [self.drive, self.train, *rolls, *([self.tell_ends] if self.fails else [])]
                 self.random.choice(work)()
-            if len(self.trained) >= PROMPTS and turn > FAULTY:
+            if turn > FAULTY and len({*self.trained, *(body for _, body in self.aside)}) >= PROMPTS:
                 break
         return self.trained
 
 
 def wrong(log: list[int]) -> str:
-    """Say which prompts were trained twice or never."""
+    """Say which prompts were trained, or set aside, twice or never."""
     count = Counter(log)
     twice, never = sorted(n for n in count if count[n] > 1), sorted(set(range(PROMPTS)) - count.keys())
     return f"twice {twice}, never {never}" if twice or never else ""
@@ -448,8 +551,11 @@ def wrong(log: list[int]) -> str:
 
 def problems(story: CutStory) -> list[str]:
     """Run a job, and return what is wrong with the log of its trainer."""
-    why = wrong(story.run())
-    return [*([why] if why else []), *(f"{one} is of a history that was left" for one in story.foreign)]
+    log = story.run()
+    aside = {body for (_, body), answered in story.aside.items() if not (answered and body in log)}
+    why = wrong([*log, *aside])
+    foreign = [f"{one} is of a history that was left" for one in story.foreign]
+    return [*([why] if why else []), *foreign, *story.broken]
 
 
 def many(seeds: Iterable[int]) -> list[dict[str, Any]]:
@@ -467,6 +573,7 @@ def many(seeds: Iterable[int]) -> list[dict[str, Any]]:
                 "cuts": sum(one.cuts for one in made),
                 "restores": sum(one.restores for one in made),
                 "passed over": sum(one.passed for one in made),
+                "set aside": sum(len(one.aside) for one in made),
                 "lost per restore": round(sum(one.lost for one in made) / max(1, sum(one.restores for one in made)), 2),
                 "problems": [f"seed {seed}: {line}" for seed, bad in found.items() for line in bad],
             }
