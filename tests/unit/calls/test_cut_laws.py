@@ -1,4 +1,4 @@
-"""Laws of consistent cuts, over seeded schedules of faults: each prompt is trained exactly once."""
+"""Laws of consistent cuts, over seeded schedules of faults: each prompt is trained, or set aside, exactly once."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def test_without_a_whole_cut_all_begins_anew():
         *((bug, "queues") for bug in ("acknowledgement", "marker", "future", "logged", "alone")),
         *((bug, "shards") for bug in ("positions", "lease")),
         *((bug, "calls") for bug in ("answered", "stale answer", "marker")),
+        ("set aside", "queues, failing ranks"),
     ],
 )
 def test_a_planted_bug_is_found(bug, shape):

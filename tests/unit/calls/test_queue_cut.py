@@ -100,6 +100,7 @@ def test_a_queue_goes_back_to_the_items_of_a_cut_and_hands_them_out_again():
     made.restore(cut.left, cut.keys, closed=cut.closed)
     assert (sorted(made.waiting), made.bytes, made.next, made.closed) == ([1, 2, 3], 30, 5, False)
     assert made.refused(ROLLOUT, 5, 10, "k4") is None
+    assert made.item_keys == {1: "k1", 2: "k2", 3: "k3"}
     assert made.begin_get(TRAINER, 2, 1) == ()  # what it got before is of the past
     assert made.take(TRAINER, 2) == (1, 2)
     assert Backlog.loaded(made.dumped()) == made

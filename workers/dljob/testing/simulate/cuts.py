@@ -1,4 +1,4 @@
-"""Jobs with consistent cuts under seeded schedules of faults: each prompt is to be trained exactly once.
+"""Jobs with consistent cuts under seeded schedules of faults: each prompt is to be trained, or set aside, exactly once.
 
 The queues are the real pure ones (`Backlog`, `QueueCut`), with their clients' turns and stamps. A driver with a state
 puts prompts, rollouts without a state answer them, a trainer with a state trains; each may die at any step, so may a
@@ -233,6 +233,8 @@ class CutStory:
         client.turns[name] = turn
         stamp = self.seen_by(client)
         done = queue.backlog.begin_get(who, turn, turn - 1) or ()
+        for number in done:
+            del self.failures[name, self.bodies[name][number]]  # it was no bad item
         if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
             queue.cut.acknowledged(done)
         only = queue.cut.left if queue.cut is not None and queue.cut.hides(who, stamp) else None
@@ -437,6 +439,12 @@ class CutStory:
         if self.core.cuts.epoch == epoch:  # there has been no cut: all begins anew, the queues of this model as well
             self.core.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
         back = self.core.cuts.present
+        # A queue knows what it set aside, and that of another head by its cut alone, which has the key and no item.
+        known = {(name, self.bodies[name][item]) for name, queue in self.queues.items() for item in queue.backlog.dead}
+        if back is not None:
+            known |= self.files[back.number]["aside"]
+        for item in self.aside.keys() - known:
+            del self.aside[item], self.failures[item]
         for name, queue in self.queues.items():
             queue.epoch = self.epoch
             if self.bug == "logged" and back is not None and (back.number, name) in self.damaged:
@@ -514,12 +522,8 @@ class CutStory:
         self.core.next_attempt({number for number, part in self.damaged if part == "manifest"}, self.data)
         for rank in range(4):
             self.die(rank)
+        self.failures.clear()
         self.restore()
-        # The queues know of set-aside items by their cut alone: it has neither the item nor room for its key.
-        back = self.core.cuts.present
-        sealed = self.files[back.number]["aside"] if back is not None else set[tuple[str, int]]()
-        self.aside = {item: answered for item, answered in self.aside.items() if item in sealed}
-        self.failures = Counter(dict.fromkeys(self.aside, DELIVERIES))
 
     def run(self) -> list[int]:
         """Go on until all is trained, under faults for a while; return the log of the trainer's state."""
