@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from dljob.api.kubernetes.orders import annotations_for
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob.spec.status import TERMINAL
@@ -302,7 +301,7 @@ def _go_on_after_end(w: StoryState, m: Mishap) -> None:
         return
     w.happened()
     w.fails &= m.pick & 2 == 0  # half of them have mended their code
-    patch: Body = {"metadata": {"annotations": annotations_for("resume", "job", f"{w.agenda.now:.3f}")}}
+    patch: Body = {"metadata": {"annotations": {names.STOP: None, names.RESUME: f"{w.agenda.now:.3f}"}}}
     w.server.merge("DLJob", w.name, patch | ({"spec": {"runtimeEnv": _ENV[m.pick % 3]}} if m.pick & 4 else {}))
     if m.pick & 8:
         w.agenda.after(m.value, lambda: _go_on_after_end(w, replace(m, pick=m.pick & 4 | 1)))
