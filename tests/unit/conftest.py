@@ -16,6 +16,8 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 HERE = Path(__file__).parent
 UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
 """Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
+REPEATED = ("slow", "hypothesis")
+"""The markers of tests that run the same lines again and again; Hypothesis sets its own."""
 
 RUN = os.getpid()
 exit_at_once = os._exit
@@ -40,7 +42,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     pytest-cov's own marker `no_cover` does nothing in a process of xdist: two collectors run there, one in the other,
     and the outer one goes on where the inner one pauses (pytest-cov 7.1).
     """
-    if item.path.relative_to(HERE).parts[0] not in UNTRACED and item.get_closest_marker("slow") is None:
+    if item.path.relative_to(HERE).parts[0] not in UNTRACED and not any(map(item.get_closest_marker, REPEATED)):
         return (yield)
     here, elsewhere = sys.gettrace(), threading.gettrace()
     sys.settrace(None)

@@ -9,8 +9,8 @@ assert world.phase == "Running"
 
 from __future__ import annotations
 
-import copy
 import json
+import pickle
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +57,11 @@ __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot",
 IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
 MANY = ("cause", "Pod", "ConfigMap", "NetworkPolicy", "Secret")
 """Kinds of commands and deletions that may occur many times in a pass."""
+
+
+def copied(value: Any) -> Any:
+    """A copy that shares nothing with the original, several times faster than one by `copy.deepcopy`."""
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - ours
 
 
 class CrashError(Exception):
@@ -122,13 +127,13 @@ class World:
         name = named.get("name") or own
         if "rayClusterRef" not in self.job["spec"] and name not in self.clusters and not self.pods.get(name):
             name = own  # As in the shell: nothing of the last attempt is left to look at.
-        cluster = copy.deepcopy(self.clusters.get(name))
+        cluster = copied(self.clusters.get(name))
         past = {names.cluster_name(self.job["metadata"]["name"], UID, each) for each in range(1, attempt)}
         return Observed(
-            job=copy.deepcopy(self.job),
+            job=copied(self.job),
             cluster=cluster and cluster_digest(cluster),  # only what the operator's cache keeps
             pods=tuple(self.pods.get(name, ())),
-            strays=tuple(copy.deepcopy(self.clusters[each]) for each in sorted(past - {name}) if each in self.clusters),
+            strays=tuple(copied(self.clusters[each]) for each in sorted(past - {name}) if each in self.clusters),
             earlier=tuple(
                 pod for each in past if each not in (name, *self.clusters) for pod in self.pods.get(each, ())
             ),
@@ -289,7 +294,7 @@ class World:
     def _create(self, body: Any) -> None:
         name = body["metadata"]["name"]
         if name not in self.clusters:
-            made = copy.deepcopy(body)
+            made = copied(body)
             at = stamp(self.now)
             made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1, "creationTimestamp": at}
             made["status"] = {"observedGeneration": 1}  # KubeRay has seen it.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reconcile_kit import World, dljob, snapshot
+from reconcile_kit import World, copied, dljob, snapshot
 
 from dljob.spec.status import TERMINAL
 
@@ -64,13 +64,14 @@ def lived(stage: str) -> World:
 
 
 STAGES = {stage: lived(stage) for stage in ("made", "running", "stopping", "second")}
+RUNNING = World().running().master()
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @settings(max_examples=25)
 @given(st.data())
 def test_a_damaged_status_is_mended(stage: str, data: st.DataObject):
-    world = copy.deepcopy(STAGES[stage])
+    world = copied(STAGES[stage])
     gone = data.draw(st.lists(st.sampled_from(sorted(places(world.status), key=str)), max_size=4))
     for path in gone:
         without(world.status, path)
@@ -94,7 +95,7 @@ def test_a_snapshot_of_another_version_is_taken_for_what_it_says(data: st.DataOb
     )
     for path in data.draw(st.lists(st.sampled_from(sorted(places(whole), key=str)), max_size=4)):
         without(whole, path)
-    world = World().running().master()
+    world = copied(RUNNING)
     world.view = type(world.view)(whole)
     world.settle()
     assert world.master("Succeeded").settle().phase == "Succeeded"
@@ -108,6 +109,6 @@ def test_a_snapshot_with_values_of_another_kind_breaks_nothing(data: st.DataObje
     for path in data.draw(st.lists(st.sampled_from(sorted(places(whole), key=str)), max_size=3)):
         with suppress(KeyError, IndexError, TypeError):  # an earlier one may have taken the place away
             functools.reduce(lambda value, key: value[key], path[:-1], whole)[path[-1]] = data.draw(odd)
-    world = World().running()
+    world = copied(RUNNING)
     world.view = type(world.view)(whole)
     world.look()

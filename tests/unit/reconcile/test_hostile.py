@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reconcile_kit import World, dljob, snapshot
+from reconcile_kit import World, copied, dljob, snapshot
 
 from dljob.errors import SpecError
 from dljob.reconcile.state.context import stamp
@@ -129,7 +129,7 @@ def bounded(actions: list[Any]) -> None:
 PLAIN: list[Any] = lived(dljob())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), HOSTILE), min_size=1, max_size=3))
 def test_no_shell_evaluates_text_from_the_spec(written: list[tuple[tuple[str | int, ...], str]]) -> None:
     job = copy.deepcopy(dljob())
@@ -163,7 +163,7 @@ WRONG = (
 @pytest.mark.parametrize("entry", WRONG)
 @pytest.mark.parametrize("where", ["job", "role"])
 def test_a_refusal_does_not_repeat_the_value(entry: Any, where: str) -> None:
-    job = copy.deepcopy(dljob())
+    job = dljob()
     (job["spec"] if where == "job" else job["spec"]["roles"][0])["env"] = [entry, {"name": "B", "value": SECRET}]
     with pytest.raises(SpecError) as caught:
         parse({key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "j"}})
@@ -251,19 +251,23 @@ def with_value(said: dict[str, Any], path: tuple[str | int, ...], value: object)
     return made
 
 
-@pytest.mark.parametrize("value", ODD_VALUES, ids=lambda value: repr(value)[:20])
-def test_the_api_server_takes_the_status_whatever_a_head_says(value: object) -> None:
+def test_the_api_server_takes_the_status_whatever_a_head_says() -> None:
     """A status that it refused would be refused in each pass, and with it the end of the job that is written there."""
     running = World().running()
-    for path, phase in itertools.product(leaves(TOLD), ("Running", "Failed")):
-        world = copy.deepcopy(running)
+    digests: set[str] = set()
+    for path, phase, value in itertools.product(leaves(TOLD), ("Running", "Failed"), ODD_VALUES):
         said = digest(with_value({**TOLD, "phase": phase}, path, value))
+        if repr(said) in digests:  # most values are dropped, and leave the same as another one does
+            continue
+        digests.add(repr(said))
+        world = copied(running)
         assert world.view is not None
         world.view = dataclasses.replace(world.view, snapshot=said)
         world.settle()
         json.dumps(world.status, allow_nan=False)
         refused = [error.message for error in SCHEMA.iter_errors(world.status)]
-        assert not refused, (path, refused)
+        assert not refused, (path, value, refused)
+    assert len(digests) > len(ODD_VALUES)
 
 
 def test_a_job_ends_no_later_than_now_whatever_a_head_says() -> None:

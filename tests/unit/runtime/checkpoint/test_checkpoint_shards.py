@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 pytestmark = pytest.mark.torch
 
 WHOLE = torch.arange(10.0 * 6).view(10, 6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_compiler() -> None:
+    """Import what the first DTensor of a process imports, once for all ranks that are forked here: a second each."""
+    importlib.import_module("torch._dynamo")
 
 
 def piece(value: Any, rank: int, world: int, dim: int) -> Any:
@@ -78,7 +85,6 @@ def in_turn(saver: Any, folder: Path, world: int, number: int, body: Any) -> lis
     return said
 
 
-@pytest.mark.timeout(600)  # eight processes, each of which imports torch's tensors of many devices
 @pytest.mark.parametrize(("world", "dim"), [(2, 0), (4, 1)])
 def test_shards_are_cut_anew_for_another_world(tmp_path: Path, world: int, dim: int):
     with a_saver() as (saver, _):
