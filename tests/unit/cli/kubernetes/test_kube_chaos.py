@@ -14,6 +14,7 @@ from fake_kube import HEAD, FakeKube, add_head, add_job
 
 from dljob.api.kubernetes import chaos
 from dljob.kube.api import DLJOBS, NODES, PODS, ApiError, Response
+from dljob.runtime.faults import injector
 
 Run = Callable[..., tuple[int, str, str]]
 Json = dict[str, Any]
@@ -77,6 +78,7 @@ class Cluster:
         monkeypatch.setattr(kube, "delete", self.delete)
         monkeypatch.setattr(kube, "proxy_post", self.post, raising=False)
         monkeypatch.setattr(chaos, "LOOK_S", 0.01)
+        monkeypatch.setattr(injector, "TOLD_S", 1.0)
 
     def status(self) -> Json:
         ranks = [
