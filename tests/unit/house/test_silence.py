@@ -52,9 +52,10 @@ def silent(text: str) -> Iterator[int]:
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_suppressed_exception_is_logged_or_justified(path: Path) -> None:
-    assert list(silent(path.read_text(encoding="utf-8"))) == []
+def test_each_suppressed_exception_is_logged_or_justified() -> None:
+    lines = {path.relative_to(ROOT): list(silent(path.read_text(encoding="utf-8"))) for path in SOURCES}
+    assert len(lines) > 500
+    assert {path: numbers for path, numbers in lines.items() if numbers} == {}
 
 
 @pytest.mark.parametrize(

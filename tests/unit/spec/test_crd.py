@@ -49,32 +49,29 @@ def test_the_walk_reaches_every_corner() -> None:
     assert len(SPEC) > 90
 
 
-@pytest.mark.parametrize("path", NODES)
-def test_every_node_is_structural(path: str) -> None:
-    node = NODES[path]
-    assert set(node) <= WORDS
-    assert (INT_OR_STRING in node) != ("type" in node), "exactly one type"
-    assert not ("properties" in node and "additionalProperties" in node)
-    assert set(node.get("required", ())) <= set(node.get("properties", {}))
-    # That of the status is for kstatus, which takes an object without a status for one that is as it should be.
-    assert path == ".status" or not isinstance(node.get("default"), dict | list)
-    assert node.get("properties") != {}, "the API server drops it, and helm would never be of one mind with it"
+def test_every_node_is_structural() -> None:
+    for path, node in NODES.items():
+        assert set(node) <= WORDS, path
+        assert (INT_OR_STRING in node) != ("type" in node), f"{path}: exactly one type"
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert set(node.get("required", ())) <= set(node.get("properties", {})), path
+        # That of the status is for kstatus, which takes an object without a status for one that is as it should be.
+        assert path == ".status" or not isinstance(node.get("default"), dict | list), path
+        assert node.get("properties") != {}, f"{path}: the API server drops it, and helm would never agree with it"
 
 
-@pytest.mark.parametrize("path", SPEC)
-def test_every_list_map_and_text_is_bounded_and_described(path: str) -> None:
-    node = SPEC[path]
-    if node.get("type") == "array":
-        assert node["maxItems"] <= 256
-    if "additionalProperties" in node:
-        assert node["maxProperties"] <= 64
-    if node.get("type") == "string" or INT_OR_STRING in node:
-        assert "enum" in node or node["maxLength"] <= 32768
-    if node.get("type") == "integer":
-        assert "minimum" in node
-        assert "maximum" in node
-    if not path.endswith(("]",)):
-        assert len(node["description"]) > 8
+def test_every_list_map_and_text_is_bounded_and_described() -> None:
+    for path, node in SPEC.items():
+        if node.get("type") == "array":
+            assert node["maxItems"] <= 256, path
+        if "additionalProperties" in node:
+            assert node["maxProperties"] <= 64, path
+        if node.get("type") == "string" or INT_OR_STRING in node:
+            assert "enum" in node or node["maxLength"] <= 32768, path
+        if node.get("type") == "integer":
+            assert {"minimum", "maximum"} <= set(node), path
+        if not path.endswith("]"):
+            assert len(node["description"]) > 8, path
 
 
 @pytest.mark.parametrize("path", [path for path, node in SPEC.items() if node.get("type") == "array"])

@@ -63,13 +63,16 @@ def test_each_rule_accepts_its_right_case_and_refuses_its_wrong_one(case: Case) 
         assert any(case.rule in problem.message for problem in caught.value.problems), caught.value
 
 
-@pytest.mark.parametrize("bound", BOUNDS, ids=str)
-def test_each_bound_accepts_its_last_value_and_refuses_the_next(bound: Bound) -> None:
-    if bound.ok:
+def is_accepted(bound: Bound) -> bool:
+    try:
         parse(bound.job)
-        return
-    with pytest.raises(SpecError):
-        parse(bound.job)
+    except SpecError:
+        return False
+    return True
+
+
+def test_each_bound_accepts_its_last_value_and_refuses_the_next() -> None:
+    assert [str(bound) for bound in BOUNDS if is_accepted(bound) != bound.ok] == []
 
 
 def stored(value: Any, schema: dict[str, Any]) -> Any:
@@ -85,9 +88,9 @@ def stored(value: Any, schema: dict[str, Any]) -> Any:
     return made
 
 
-@pytest.mark.parametrize("document", [job(WHOLE), *(case.accepted for case in RULES)], ids=lambda d: str(d)[-40:])
-def test_a_document_with_the_servers_defaults_means_the_same(document: dict[str, Any]) -> None:
-    spec = stored(document["spec"], ROOT["properties"]["spec"])
-    assert spec != document["spec"], "some default was filled in"
-    assert parse({**document, "spec": spec}) == parse(document)
-    assert DLJobManifest.model_validate(document) == parse(document)
+def test_a_document_with_the_servers_defaults_means_the_same() -> None:
+    for document in (job(WHOLE), *(case.accepted for case in RULES)):
+        spec, manifest = stored(document["spec"], ROOT["properties"]["spec"]), parse(document)
+        assert spec != document["spec"], "some default was filled in"
+        assert parse({**document, "spec": spec}) == manifest
+        assert DLJobManifest.model_validate(document) == manifest
