@@ -136,10 +136,3 @@ def test_one_of_two_is_stopped_another_deleted_and_the_third_goes_on(
     subprocess.run(["bash", "-c", line.replace("NAMESPACE", namespace)], env=env, check=True, timeout=60)
     until(lambda: not found(plane, "namespace", namespace), "it is gone")
     operator.start()
-
-
-def test_the_cluster_that_is_named_cannot_be_changed(plane: Cluster, operator: Operator, namespace: str) -> None:
-    plane.apply(on_shared("fixed", namespace))
-    patch = json.dumps({"spec": {"rayClusterRef": {"name": "other"}}})
-    with pytest.raises(Exception, match="rayClusterRef is immutable"):
-        plane.kubectl("patch", "dljob", "fixed", "-n", namespace, "--type=merge", "-p", patch)

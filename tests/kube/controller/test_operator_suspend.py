@@ -141,12 +141,3 @@ def test_a_job_that_is_applied_suspended_makes_nothing_until_it_is_resumed(
     assert it.left("rayclusters", "pods") == []
     plane.kubectl("delete", "dljob", "j", "-n", namespace, "--timeout=30s")
     assert it.body == {}
-
-
-def test_suspend_is_refused_on_an_existing_raycluster(plane: Cluster, namespace: str) -> None:
-    role = job("j")["spec"]["roles"]
-    body = {**job("j"), "spec": {"roles": role, "rayClusterRef": {"name": "shared"}, "suspend": True}}
-    with pytest.raises(
-        KubectlError, match="rayClusterRef excludes suspend: the operator cannot give the machines back"
-    ):
-        plane.apply({**body, "metadata": {"name": "j", "namespace": namespace}})

@@ -63,7 +63,7 @@ def job(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "master": {"cpu": "100m", "memory": "512Mi"},
         "nodeGroups": [{"name": "cpu", "cpu": "500m", "memory": "2Gi", "replicas": 2, "template": {"spec": pod}}],
         "checkpoint": {"path": "/ckpt", "claimName": "ckpt", "gracePeriodSeconds": 20},
-        "faultTolerance": {"elastic": {"shrinkAfterSeconds": 10, "growAfterSeconds": 5}},
+        "faultTolerance": {"elastic": {"shrinkAfterSeconds": 3, "growAfterSeconds": 2}},
         "roles": [role],
     }
     meta = {"name": NAME, "namespace": namespace}

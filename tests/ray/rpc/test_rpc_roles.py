@@ -17,7 +17,7 @@ from prime_help import Job
 from rpc_kit import World
 from tensordict import TensorDict
 
-from dljob import CallError, CallTimeoutError, PeerLostError, RemoteError, RoleGroup
+from dljob import CallError, CallTimeoutError, PeerLostError, RoleGroup
 
 pytestmark = pytest.mark.ray
 
@@ -52,22 +52,6 @@ def test_large_arguments_that_all_get_come_whole_beside_the_shards(group):
     assert got == [(n, n, "", table) for n in (1, 2, 3, 4)]
 
 
-async def test_answers_come_as_they_are_completed(group):
-    ranks = list(group.finish(0))
-    assert sorted(ranks) == [(0, 0), (1, 10), (2, 20), (3, 30)]
-    assert ranks[-1] == (0, 0)
-    seen = [pair async for pair in await group.call("finish", 2)]
-    assert seen[-1] == (2, 20)
-
-
-def test_a_call_whose_answer_is_not_wanted_does_not_block(group, caplog):
-    begin = time.monotonic()
-    assert group.note("a word") is None
-    assert group.note_badly() is None
-    assert time.monotonic() - begin < 5
-    eventually(lambda: "nobody hears it" in caplog.text)
-
-
 def test_deadline_of_the_method_counts(group):
     begin = time.monotonic()
     with pytest.raises(CallTimeoutError, match=r"callee/0.hurried: no answer within 0.3 s"):
@@ -75,33 +59,7 @@ def test_deadline_of_the_method_counts(group):
     assert time.monotonic() - begin < 4
 
 
-def test_first_error_ends_the_wait_for_the_others(group):
-    begin = time.monotonic()
-    with pytest.raises(RemoteError, match=r"callee/2.one_fails raised ValueError: not me"):
-        group.one_fails(2)
-    assert time.monotonic() - begin < 10
-
-
-class TestBatches:
-    """The forms of DLRover's unified API."""
-
-    def test_five_items_over_four_ranks_are_five_items(self, world):
-        got = RoleGroup("callee").options(mesh="dp,tp").call_batch("lengths", 5, list("abcde"))
-        assert len(got) == 5
-        assert [item[0] for item in got] == list("abcde")
-        assert got[-1] == got[4] == got.wait(20)[-1]
-        assert got[1:4] == got.result()[1:4]
-        assert [item[0] for item in reversed(got)] == list("edcba")
-        assert got[::2] == [got[0], got[2], got[4]]
-        for index in (5, -6):
-            with pytest.raises(IndexError):
-                got[index]
-
-
 class TestStreams:
-    def test_items_come_in_their_order(self, group):
-        assert list(group.count(50)) == list(range(50))
-
     def test_rank_is_a_window_ahead_and_no_more(self, group):
         stream = group.count(1000)
         assert next(stream) == 0
@@ -110,18 +68,6 @@ class TestStreams:
         assert group.how_far() <= 8
         stream.close()
         assert group.wait_closed()
-        assert list(stream) == []
-
-    async def test_items_of_all_ranks_as_they_come(self, group):
-        items = [item async for item in group.everywhere(20)]
-        assert sorted(items) == [(rank, i) for rank in range(4) for i in range(20)]
-        assert [i for rank, i in items if rank == 2] == list(range(20))
-
-    def test_error_comes_after_the_items(self, group):
-        stream = group.breaks()
-        assert next(stream) == 1
-        with pytest.raises(RemoteError, match=r"callee/0.breaks raised ValueError: out of words"):
-            next(stream)
         assert list(stream) == []
 
     def test_more_callers_than_a_rank_has_threads_have_their_turns(self, group):

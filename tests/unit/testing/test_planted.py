@@ -66,6 +66,8 @@ LONG = {
     "kills_ranks_at_work",
     "takes_those_along_who_stay",
     "forgets_a_spare_and_lets_it_live",
+    "gives_a_spare_twice",
+    "ends_who_goes_at_work",
 }
 """Bugs that take thousands of states; the same worlds show others in fewer."""
 SEGMENTS = ("misorders_two_segments", "reads_beyond_the_fence")

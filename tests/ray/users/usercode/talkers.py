@@ -29,19 +29,6 @@ class Talker(dljob.Worker):
     def why(self):
         return self.context.restart_reason
 
-    @rpc(collect="as_completed")
-    def finish(self, slow_rank):
-        time.sleep(0.4 if self.rank == slow_rank else 0)
-        return self.rank * 10
-
-    @rpc(collect="none")
-    def note(self, word):
-        self.seen.append(word)
-
-    @rpc(collect="none")
-    def note_badly(self):
-        raise ValueError("nobody hears it")
-
     @rpc
     def what_was_seen(self):
         seen, self.seen = self.seen, []
@@ -50,12 +37,6 @@ class Talker(dljob.Worker):
     @rpc(dispatch="rank0", timeout=0.3)
     def hurried(self):
         time.sleep(5)
-
-    @rpc
-    def one_fails(self, bad):
-        if self.rank == bad:
-            raise ValueError("not me")
-        time.sleep(20)
 
     @rpc(dispatch="rank0", stream=4)
     def count(self, n):
@@ -73,16 +54,6 @@ class Talker(dljob.Worker):
     @rpc(stream=2, concurrency=1)
     def one_at_a_time(self, n):
         yield from range(n)
-
-    @rpc(stream=True)
-    async def everywhere(self, n):
-        for i in range(n):
-            yield self.rank, i
-
-    @rpc(dispatch="rank0", stream=True)
-    def breaks(self):
-        yield 1
-        raise ValueError("out of words")
 
     @rpc(dispatch="rank0")
     def how_far(self):
