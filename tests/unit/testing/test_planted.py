@@ -67,7 +67,7 @@ LONG = {
     "takes_those_along_who_stay",
     "forgets_a_spare_and_lets_it_live",
     "gives_a_spare_twice",
-    "ends_who_goes_at_work",
+    "restarts_a_fleet_for_its_size",
 }
 """Bugs that take thousands of states; the same worlds show others in fewer."""
 SEGMENTS = ("misorders_two_segments", "reads_beyond_the_fence")
