@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_kit import job, layouts
 
@@ -19,6 +19,7 @@ from dljob.plan.plan import plan
 def test_each_rank_sits_in_one_bundle_and_place_finds_it(layout):
     roles, collocations = layout
     made = plan(job(*roles, collocations=collocations))
+    home = {role: c["name"] for c in collocations if c["level"] != "Separate" for role in c["roles"]}
     seen = {}
     for name, unit in made.units.items():
         assert unit.name == name
@@ -30,6 +31,7 @@ def test_each_rank_sits_in_one_bundle_and_place_finds_it(layout):
     for (role, rank), where in seen.items():
         place = made.place(role, rank)
         assert (place.unit, place.bundle) == where
+        assert place.unit == f"{home.get(role, role)}/{rank // made.roles[role].group_size}"
         assert place.group * made.roles[role].group_size + place.local == rank
 
 
@@ -45,16 +47,6 @@ def test_a_bundle_holds_what_its_ranks_take_and_no_device_is_overshared(layout):
             for name, amount in bundle.resources:
                 if name in BY_RAY and len(bundle.ranks) > 1:
                     assert amount <= GRAIN
-
-
-@given(layouts())
-def test_a_group_is_in_one_unit_with_the_groups_of_its_number(layout):
-    roles, collocations = layout
-    made = plan(job(*roles, collocations=collocations))
-    home = {role: c["name"] for c in collocations if c["level"] != "Separate" for role in c["roles"]}
-    for role in made.roles.values():
-        for rank in range(role.replicas):
-            assert made.place(role.name, rank).unit == f"{home.get(role.name, role.name)}/{rank // role.group_size}"
 
 
 @pytest.mark.slow
@@ -89,6 +81,7 @@ def test_derived_machines_hold_the_job_and_are_not_larger_than_needed(layout):
     assert len({group.resources for group in made.node_groups.values()}) == len(made.node_groups)
 
 
+@settings(max_examples=20)
 @given(layouts())
 def test_a_plan_survives_pickling_and_its_digest_is_that_of_its_content(layout):
     roles, collocations = layout
