@@ -14,10 +14,16 @@ import pytest
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 """Make a unit test that calls Ray fail: Ray would otherwise start itself, for all tests of the process."""
 HERE = Path(__file__).parent
-UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
+UNTRACED = (
+    *("testing/", "operator_shell/", "observability/", "chart/", "examples/", "docs/", "house/", "kube/", "api/"),
+    *("compat/", "calls/test_cut_laws.py"),
+)
 """Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
-REPEATED = ("slow", "hypothesis")
-"""The markers of tests that run the same lines again and again; Hypothesis sets its own."""
+DRAWN = (
+    *("calls/test_completions.py", "calls/test_dispatch.py", "calls/test_split.py", "spec/test_properties.py"),
+    *("master/persistence/test_codec.py", "master/state/test_pairing.py"),
+)
+"""Files with draws of Hypothesis that reach lines which no example reaches; other laws repeat those of examples."""
 
 RUN = os.getpid()
 exit_at_once = os._exit
@@ -42,7 +48,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     pytest-cov's own marker `no_cover` does nothing in a process of xdist: two collectors run there, one in the other,
     and the outer one goes on where the inner one pauses (pytest-cov 7.1).
     """
-    if item.path.relative_to(HERE).parts[0] not in UNTRACED and not any(map(item.get_closest_marker, REPEATED)):
+    file = item.path.relative_to(HERE).as_posix()
+    is_law = item.get_closest_marker("hypothesis") is not None and file not in DRAWN
+    if not (file.startswith(UNTRACED) or is_law or item.get_closest_marker("slow")):
         return (yield)
     here, elsewhere = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
