@@ -488,13 +488,14 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
 
 
 def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
-    def tell(*done, rank=0):
+    def tell(*done, rank=0, data="d"):
         run = [(start, end, None, 0) for start, end in done]
-        made = ev.ShardsTold("d", 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1)
+        made = ev.ShardsTold(data, 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1)
         world.send(made)
         return world.state.feeds["d"]
 
     tell()
+    tell(data="of which nothing is done")
     cut(world, 1)
     tell((0, 2))  # after the cut was begun: what came of it may not be in the queue's part
     cut(world, 2)
@@ -505,7 +506,7 @@ def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     table = world.state.feeds["d"]
     assert (table.todo, world.state.ranks["rollout", 0].incarnation) == (((2, 12),), 1)
-    assert "2 samples of d are handed out again, as of the cut" in told(world, reasons.DATA_RETURNED)
+    assert told(world, reasons.DATA_RETURNED) == ["2 samples of d are handed out again, as of the cut"]
     world.send(ev.CutDamaged(2, "torn"))
     world.send(ev.CutDamaged(1, "torn"))
     world.send(ev.CheckpointDecided("w/0", RunId(1, 3), None))
