@@ -16,14 +16,19 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 HERE = Path(__file__).parent
 UNTRACED = (
     *("testing/", "operator_shell/", "observability/", "chart/", "examples/", "docs/", "house/", "kube/", "api/"),
-    *("compat/", "calls/test_cut_laws.py"),
+    *("compat/", "runtime/", "calls/test_cut_laws.py"),
 )
-"""Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
-DRAWN = (
+"""Simulations, whole operators and code that is not pure: like slow tests and laws, they run the same lines a million
+times."""
+TRACED = {
     *("calls/test_completions.py", "calls/test_dispatch.py", "calls/test_split.py", "spec/test_properties.py"),
-    *("master/persistence/test_codec.py", "master/state/test_pairing.py"),
-)
-"""Files with draws of Hypothesis that reach lines which no example reaches; other laws repeat those of examples."""
+    *("master/persistence/test_codec.py", "master/state/test_pairing.py", "runtime/controller/test_checking.py"),
+    *("runtime/controller/test_master_loop.py", "runtime/controller/test_rebuild.py", "runtime/job/test_driver.py"),
+    *("runtime/job/test_launch_files.py", "runtime/journal/test_journal.py", "runtime/process/test_extensions.py"),
+    *("runtime/process/test_outcome.py", "runtime/rpc/test_async_calls.py", "runtime/rpc/test_resuming.py"),
+    *("runtime/rpc/test_talk.py", "runtime/serving/test_completion_stream.py", "runtime/worker/test_serving.py"),
+}
+"""Of these, files that reach pure lines which no other test reaches; in the first six it is Hypothesis that does."""
 
 RUN = os.getpid()
 exit_at_once = os._exit
@@ -49,8 +54,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     and the outer one goes on where the inner one pauses (pytest-cov 7.1).
     """
     file = item.path.relative_to(HERE).as_posix()
-    is_law = item.get_closest_marker("hypothesis") is not None and file not in DRAWN
-    if not (file.startswith(UNTRACED) or is_law or item.get_closest_marker("slow")):
+    repeats = file.startswith(UNTRACED) or item.get_closest_marker("hypothesis") is not None
+    if item.get_closest_marker("slow") is None and (file in TRACED or not repeats):
         return (yield)
     here, elsewhere = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
