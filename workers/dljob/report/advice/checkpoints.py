@@ -47,9 +47,7 @@ def advise(uses: Sequence[JobUse]) -> Advice:
     found = Advice()
     saving = [name for name in uses[-1].roles if any(_saves(use.roles.get(name)) for use in uses)]
     if not saving:
-        return Advice.no(
-            "checkpoints", "no save was recorded"
-        )
+        return Advice.no("checkpoints", "no save was recorded")
     for name in saving:
         found += _role(name, uses)
     return found
