@@ -132,7 +132,8 @@ def _forward(w: StoryState, old: Object, new: Object, *, resumed: bool) -> None:
     if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase") and not resumed:
         w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
     if resumed:
-        w.lost, old = 0, {}
+        w.lost = 0
+        old = {}
     if after not in ((before + 1,) if resumed else (before, before + 1)):
         w.broken(f"attempt: {before} became {after}")
     for level, count in part(old, "restarts").items():
