@@ -25,7 +25,7 @@ def queue_cut(path: Path) -> tuple[float, float]:
     """Seconds of a whole cut of one queue, and those in which it serves nobody."""
     store = QueueStore(path / "queue", (ITEMS, 1 << 30, 0))
     who = Who("rollout/0", 1, "a")
-    store.meet(who)
+    store.register(who)
     for number in range(1, ITEMS + 1):
         store.put(who, number, os.urandom(BYTES))
     begin = time.perf_counter()

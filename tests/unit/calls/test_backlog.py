@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dljob.calls import backlog
-from dljob.calls.backlog import ROW, Backlog, FailedItem, HolderEnd, PutRefusal, Who
+from dljob.calls.backlog import DEAD_STREAK_LIMIT, Backlog, FailedItem, HolderEnd, PutRefusal, Who
 
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 
 def queue(items: int = 3, size: int = 100, *, filled: int = 0) -> Backlog:
     made = Backlog(items, size)
-    assert made.meet(A)
-    assert made.meet(B)
+    assert made.register(A)
+    assert made.register(B)
     for number in range(1, filled + 1):
         made.put(A, number, 10)
     return made
@@ -119,7 +119,7 @@ def test_a_get_that_was_overtaken_is_not_current_any_more():
     assert made.current(B, 1)
     made.begin_get(B, 2, 0)
     assert not made.current(B, 1)
-    assert made.meet(Who("b/0", 2, "q"))
+    assert made.register(Who("b/0", 2, "q"))
     assert not made.current(B, 2)
     assert not made.current(Who("c/0", 1, "r"), 1)
 
@@ -131,12 +131,12 @@ def test_items_of_a_dead_process_come_back_in_front_and_its_late_answers_are_ref
     made.begin_get(A, 1, 0)
     made.take(A, 1)
     later = Who("b/0", 2, "other")
-    assert made.meet(later)
-    assert not made.meet(B)
+    assert made.register(later)
+    assert not made.register(B)
     assert made.waiting[0] == 1
     made.begin_get(later, 1, 0)
     assert made.take(later, 3) == (1, 2)
-    assert made.lines["p"].ids == (3,)
+    assert made.sessions["p"].ids == (3,)
 
 
 def test_a_backlog_is_the_same_after_dump_and_load():
@@ -148,7 +148,7 @@ def test_a_backlog_is_the_same_after_dump_and_load():
 
 def get(items: Backlog, caller: Who, turn: int, count: int = 1) -> tuple[int, ...]:
     """A rank gets items, which acknowledges those that it got before."""
-    assert items.meet(caller)
+    assert items.register(caller)
     items.begin_get(caller, turn, turn - 1)
     only = items.choose(caller, count)
     return items.take(caller, count, only) if items.ready(count, only) else ()
@@ -156,7 +156,7 @@ def get(items: Backlog, caller: Who, turn: int, count: int = 1) -> tuple[int, ..
 
 def poisoned(*, filled: int = 3, deliveries: int = 3) -> Backlog:
     items = Backlog(100, 10_000, deliveries)
-    assert items.meet(A)
+    assert items.register(A)
     for number in range(1, filled + 1):
         items.put(A, number, 10, f"key-{number}")
     return items
@@ -169,15 +169,15 @@ def test_a_failed_item_goes_to_another_rank_next_and_is_set_aside_after_the_last
     items = poisoned(deliveries=2)
     assert get(items, B, 1) == (1,)
     assert get(items, C, 1) == (2,)
-    (item,) = items.end_life("b/0", 1, HolderEnd.FAILED, "ValueError") or ()
+    (item,) = items.end_incarnation("b/0", 1, HolderEnd.FAILED, "ValueError") or ()
     assert item == FailedItem(1, "key-1", "b/0", "ValueError", 1)
-    assert items.end_life("b/0", 1, HolderEnd.FAILED, "ValueError") == (), "told again, as by another master"
-    assert not items.meet(B), "what it has sent before its end takes nothing"
+    assert items.end_incarnation("b/0", 1, HolderEnd.FAILED, "ValueError") == (), "told again, as by another master"
+    assert not items.register(B), "what it has sent before its end takes nothing"
     assert get(items, B2, 1) == (3,), "not the item that it failed with"
     assert items.choose(B2, 1, None, (1,)) == {1}, "but when the other rank takes too long"
     assert Backlog.loaded(json.loads(json.dumps(items.dumped()))) == items
     assert get(items, C, 2) == (1,)
-    (item,) = items.end_life("c/0", 1, HolderEnd.FAILED, "KeyError") or ()
+    (item,) = items.end_incarnation("c/0", 1, HolderEnd.FAILED, "KeyError") or ()
     assert items.dead == {1: item}
     assert (item.rank, item.error, item.deliveries) == ("c/0", "KeyError", 2)
     assert (items.waiting, items.bytes, items.sizes) == ([], 0, {3: 10})
@@ -205,7 +205,7 @@ def test_failed_deliveries_count_on_where_the_job_goes_back_to_before_the_put():
 def test_the_only_rank_gets_a_failed_item_again():
     items = poisoned(filled=1)
     assert get(items, B, 1) == (1,)
-    items.end_life("b/0", 1, HolderEnd.FAILED)
+    items.end_incarnation("b/0", 1, HolderEnd.FAILED)
     assert get(items, B2, 1) == (1,)
     items.begin_get(B2, 2, 1)
     assert (items.failed, items.sizes, items.item_keys) == ({}, {}, {}), "it was no bad item"
@@ -215,25 +215,25 @@ def test_the_only_rank_gets_a_failed_item_again():
 def test_items_of_a_rank_that_is_gone_wait_again_and_those_of_a_good_end_are_done(how):
     items = poisoned(deliveries=0)
     assert get(items, B, 1, 2) == (1, 2)
-    assert items.end_life("b/0", 1, how) == ()
-    assert items.end_life("never/0", 1, how) == ()
+    assert items.end_incarnation("b/0", 1, how) == ()
+    assert items.end_incarnation("never/0", 1, how) == ()
     assert (sorted(items.waiting), items.bytes) == (([3], 10) if how is HolderEnd.DONE else ([1, 2, 3], 30))
-    assert (items.failed, items.lines.keys()) == ({}, {"p"})
+    assert (items.failed, items.sessions.keys()) == ({}, {"p"})
 
 
 def test_a_failure_counts_that_is_told_after_the_next_process_has_asked():
     items = poisoned(deliveries=1)
     get(items, B, 1, 2)
-    assert items.meet(B2)
+    assert items.register(B2)
     assert Backlog.loaded(json.loads(json.dumps(items.dumped()))) == items
     items.begin_get(B2, 1, 0)
     assert items.take(B2, 1) == (1,)
-    first, second = items.end_life("b/0", 1, HolderEnd.FAILED, "x") or ()
+    first, second = items.end_incarnation("b/0", 1, HolderEnd.FAILED, "x") or ()
     assert items.dead == {2: second}
     assert items.failed == {1: first}, "its next holder has it already"
-    assert items.end_life("b/0", 1, HolderEnd.FAILED, "x") == ()
-    assert items.meet(Who("b/0", 3, "q3"))
-    assert items.end_life("b/0", 2, HolderEnd.LOST) == ()
+    assert items.end_incarnation("b/0", 1, HolderEnd.FAILED, "x") == ()
+    assert items.register(Who("b/0", 3, "q3"))
+    assert items.end_incarnation("b/0", 2, HolderEnd.LOST) == ()
     assert sorted(items.waiting) == [1, 3]
 
 
@@ -244,37 +244,37 @@ def test_a_bad_item_of_a_batch_is_found_among_good_ones():
         turn = 0
         while True:
             turn += 1
-            items.meet(caller)
+            items.register(caller)
             items.begin_get(caller, turn, turn - 1)
             batch = items.take(caller, 4, items.choose(caller, 4)) if len(items.waiting) >= 4 else ()
             if bad in batch or not batch:
                 break
         if not batch:
             break
-        items.end_life("b/0", life, HolderEnd.FAILED, "x")
+        items.end_incarnation("b/0", life, HolderEnd.FAILED, "x")
     assert list(items.dead) == [bad], "none of those that it came with"
 
 
 def test_the_role_pays_once_a_row_of_items_is_set_aside_and_none_is_done():
-    items = poisoned(filled=ROW + 3, deliveries=1)
-    for life in range(1, ROW + 1):
+    items = poisoned(filled=DEAD_STREAK_LIMIT + 3, deliveries=1)
+    for life in range(1, DEAD_STREAK_LIMIT + 1):
         get(items, Who("b/0", life, f"line-{life}"), 1)
-        assert len(items.end_life("b/0", life, HolderEnd.FAILED) or ()) == 1
+        assert len(items.end_incarnation("b/0", life, HolderEnd.FAILED) or ()) == 1
     get(items, Who("b/0", 9, "line-9"), 1)
-    assert items.end_life("b/0", 9, HolderEnd.FAILED) is None
-    assert len(items.dead) == ROW
+    assert items.end_incarnation("b/0", 9, HolderEnd.FAILED) is None
+    assert len(items.dead) == DEAD_STREAK_LIMIT
     last = Who("b/0", 10, "line-10")
     get(items, last, 1)
     get(items, last, 2)
-    assert items.row == 0, "one is done: the code is not at fault"
-    assert len(items.end_life("b/0", 10, HolderEnd.FAILED) or ()) == 1
+    assert items.dead_streak == 0, "one is done: the code is not at fault"
+    assert len(items.end_incarnation("b/0", 10, HolderEnd.FAILED) or ()) == 1
 
 
 def test_the_oldest_of_many_dead_items_are_forgotten(monkeypatch):
     monkeypatch.setattr(backlog, "DEAD", 1)
     items = poisoned(deliveries=1)
     get(items, B, 1, 2)
-    items.end_life("b/0", 1, HolderEnd.FAILED)
+    items.end_incarnation("b/0", 1, HolderEnd.FAILED)
     assert (list(items.dead), items.stored) == ([2], {2, 3})
 
 
@@ -294,7 +294,7 @@ class Traffic(RuleBasedStateMachine):
 
     def who(self, name: str) -> Who:
         who = Who(name, self.lives[name], f"{name}{self.lives[name]}")
-        assert self.queue.meet(who)
+        assert self.queue.register(who)
         return who
 
     @rule(name=st.sampled_from("ab"))
@@ -337,7 +337,7 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
-        held = [number for line in self.queue.lines.values() for number in line.ids]
+        held = [number for line in self.queue.sessions.values() for number in line.ids]
         everywhere = self.done + held + self.queue.waiting
         assert sorted(everywhere) == list(range(1, self.queue.next))
         assert self.queue.bytes == len(self.queue.waiting)

@@ -11,8 +11,8 @@ OLD = CutStamp()
 
 def queue(items: int = 3) -> Backlog:
     made = Backlog(100, 1000)
-    assert made.meet(TRAINER)
-    assert made.meet(ROLLOUT)
+    assert made.register(TRAINER)
+    assert made.register(ROLLOUT)
     for number in range(1, items + 1):
         made.put(ROLLOUT, number, 10, f"k{number}")
     return made

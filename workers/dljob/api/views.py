@@ -17,7 +17,7 @@ def nested(value: Mapping[str, Any], key: str) -> Json:
     return cast("Json", found) if isinstance(found, Mapping) else {}
 
 
-def items(value: Mapping[str, Any], key: str) -> list[Json]:
+def entries(value: Mapping[str, Any], key: str) -> list[Json]:
     """Return a list within an object; empty when it is missing."""
     found = value.get(key)
     rows = cast("list[object]", found) if isinstance(found, list | tuple) else []

@@ -1,6 +1,6 @@
 """State of a `DataQueue`: item numbers, sizes and the items each consumer holds, without the items' bytes or waiting.
 
-Each thread that puts or gets has a session (`line`). A get names the last answer that its session received: items of
+Each thread that puts or gets has a session. A get names the last answer that its session received: items of
 that answer are acknowledged, items of an answer that was not received return to the front. So a lost answer neither
 loses nor duplicates an item.
 
@@ -34,11 +34,11 @@ class PutRefusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The caller of a queue: a rank such as `rollout/1`, its incarnation (`life`), and the session of its thread."""
+    """The caller of a queue: a rank such as `rollout/1`, its incarnation, and the session of its thread."""
 
     rank: str
-    life: int
-    line: str
+    incarnation: int
+    session: str
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class ThreadSession:
     """The queue's record of one thread that puts or gets."""
 
     rank: str
-    put: int = 0
+    last_put: int = 0
     """Number of the last accepted put."""
-    turn: int = 0
+    last_get: int = 0
     """Number of the last get that arrived."""
     answered: bool = False
     ids: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class FailedItem:
     """How many of its holders have failed."""
 
 
-ROW = 3
+DEAD_STREAK_LIMIT = 3
 """Items set aside in a row, with none acknowledged between, after which failures are the role's fault again."""
 DEAD = 1000
 """Most items that are kept after they were set aside, the newest ones."""
@@ -102,8 +102,8 @@ class Backlog:
     """Item -> bytes, of waiting items and of those handed out."""
     waiting: list[int] = field(default_factory=list[int])
     """Heap of item numbers: a returned item comes before items that were put after it."""
-    lives: dict[str, int] = field(default_factory=dict[str, int])
-    lines: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
+    incarnations: dict[str, int] = field(default_factory=dict[str, int])
+    sessions: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
     keys: dict[str, None] = field(default_factory=dict[str, None])
     """Keys of the last items, the oldest first: another item with one of them is not accepted."""
     item_keys: dict[int, str] = field(default_factory=dict[int, str])
@@ -112,64 +112,67 @@ class Backlog:
     """Items with failed deliveries that are neither acknowledged nor set aside."""
     dead: dict[int, FailedItem] = field(default_factory=dict[int, FailedItem])
     """Items that were set aside, the oldest first."""
-    row: int = 0
+    dead_streak: int = 0
     """Items set aside since one was last acknowledged."""
     returned: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict[str, tuple[int, tuple[int, ...]]])
-    """Rank -> (incarnation, items that it held), where its next process asked before PrimeMaster told of its end."""
+    """Rank -> (incarnation, items that it held), where its next process asked before PrimeMaster reported its end."""
     counts: list[int] = field(default_factory=list[int], compare=False)
     """Number of items that each waiting get wants. Not persisted: callers repeat their gets to a restarted queue."""
 
     # -- who asks
 
-    def meet(self, who: Who) -> bool:
+    def register(self, who: Who) -> bool:
         """Register a caller; False for an older incarnation of its rank.
 
         The first request of a newer incarnation returns the unacknowledged items of the one before it to the queue.
         """
-        known = self.lives.get(who.rank, 0)
+        known_incarnation = self.incarnations.get(who.rank, 0)
         # A process that was replaced may still send: items handed to it would be lost.
         if self.past(who):
             return False
-        if who.life > known:
-            self.lives[who.rank] = who.life
+        if who.incarnation > known_incarnation:
+            self.incarnations[who.rank] = who.incarnation
             # Sessions belong to threads, and those of the older process are gone: none will acknowledge their items.
             items = self._end_sessions(who.rank)
             self._requeue(items)
             if items and self.max_deliveries:
-                self.returned[who.rank] = (known, items)
-        self.lines.setdefault(who.line, ThreadSession(who.rank))
+                self.returned[who.rank] = (known_incarnation, items)
+        self.sessions.setdefault(who.session, ThreadSession(who.rank))
         return True
 
     def past(self, who: Who) -> bool:
         """Return whether a newer incarnation of the caller's rank has sent a request."""
-        return self.lives.get(who.rank, 0) > who.life
+        return self.incarnations.get(who.rank, 0) > who.incarnation
 
-    def end_life(self, rank: str, life: int, how: HolderEnd, error: str = "") -> tuple[FailedItem, ...] | None:
+    def end_incarnation(
+        self, rank: str, incarnation: int, end: HolderEnd, error: str = ""
+    ) -> tuple[FailedItem, ...] | None:
         """Take back the items of a process that has ended, and refuse its late requests.
 
         Returns the items that pay for its failure, each with the number of its failed deliveries; those with
         `max_deliveries` of them are set aside. None: it held items, but its role pays, since a row of items was set
         aside and none was finished.
         """
-        returned = self.returned.pop(rank, (0, ()))
+        holder, numbers = self.returned.pop(rank, (0, ()))
         # What its next process has acknowledged, or was set aside meanwhile, is no longer here.
-        items = tuple(number for number in returned[1] if number in self.sizes) if returned[0] == life else ()
-        if self.lives.get(rank, life + 1) <= life:
+        items = tuple(number for number in numbers if number in self.sizes) if holder == incarnation else ()
+        if self.incarnations.get(rank, incarnation + 1) <= incarnation:
             items = self._end_sessions(rank)
-            if how is HolderEnd.DONE:
+            if end is HolderEnd.DONE:
                 self.forget(items)
                 return ()
-            self.lives[rank] = life + 1  # what it has sent and has not arrived would take items for nobody
+            # Its requests that are still on their way would take items for nobody.
+            self.incarnations[rank] = incarnation + 1
             self._requeue(items)
-        if how is not HolderEnd.FAILED or not self.max_deliveries or not items:
+        if end is not HolderEnd.FAILED or not self.max_deliveries or not items:
             return ()
-        if self.row >= ROW:
+        if self.dead_streak >= DEAD_STREAK_LIMIT:
             return None
         return tuple(self._count_failure(number, rank, error) for number in items)
 
     def _count_failure(self, number: int, rank: str, error: str) -> FailedItem:
-        before = self.failed.pop(number, None)
-        deliveries = 1 if before is None else before.deliveries + 1
+        last_failure = self.failed.pop(number, None)
+        deliveries = 1 if last_failure is None else last_failure.deliveries + 1
         item = FailedItem(number, self.item_keys.get(number, ""), rank, error, deliveries)
         # One that its next holder has got already stays with it.
         if deliveries < self.max_deliveries or number not in self.waiting:
@@ -180,15 +183,15 @@ class Backlog:
         self.bytes -= self.sizes[number]
         self.forget((number,))
         self.dead[number] = item
-        self.row += 1
+        self.dead_streak += 1
         if len(self.dead) > DEAD:
             del self.dead[next(iter(self.dead))]
         return item
 
     def _end_sessions(self, rank: str) -> tuple[int, ...]:
         """Forget a rank's sessions, and return the items that they held."""
-        names = [name for name, one in self.lines.items() if one.rank == rank]
-        return tuple(number for name in names for number in self.lines.pop(name).ids)
+        session_names = [name for name, session in self.sessions.items() if session.rank == rank]
+        return tuple(number for name in session_names for number in self.sessions.pop(name).ids)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Forget items that are acknowledged or set aside; they wait no longer."""
@@ -204,30 +207,30 @@ class Backlog:
 
     # -- putting
 
-    def refused(self, who: Who, put: int, size: int, key: str = "") -> PutRefusal | None:
+    def refused(self, who: Who, put_number: int, size: int, key: str = "") -> PutRefusal | None:
         """Return why an item of `size` bytes is refused now, or None. An empty queue accepts one item of any size.
 
         The bound of bytes does not refuse an item that a get waits for: the get would wait for this put, and the put
         for the get (a deadlock).
         """
         # Before the other checks: a repeat of an accepted put succeeds even if the queue is full or closed by now.
-        if put <= self.lines[who.line].put:
+        if put_number <= self.sessions[who.session].last_put:
             return PutRefusal.AGAIN
         if key and key in self.keys:
             return PutRefusal.KNOWN
         if self.closed:
             return PutRefusal.CLOSED
-        there = len(self.waiting)
+        waiting_count = len(self.waiting)
         # While fewer items wait than the smallest waiting get wants, no get can be answered without this put.
-        heavy = self.bytes + size > self.max_bytes and there >= min(self.counts, default=0)
-        # `there`: without the exception for an empty queue, an item above `max_bytes` could never be put.
-        return PutRefusal.FULL if there and (there >= self.max_items or heavy) else None
+        exceeds_bytes = self.bytes + size > self.max_bytes and waiting_count >= min(self.counts, default=0)
+        # `waiting_count`: without the exception for an empty queue, an item above `max_bytes` could never be put.
+        return PutRefusal.FULL if waiting_count and (waiting_count >= self.max_items or exceeds_bytes) else None
 
-    def put(self, who: Who, put: int, size: int, key: str = "") -> int:
+    def put(self, who: Who, put_number: int, size: int, key: str = "") -> int:
         """Add an item, and return its number."""
         number, self.next = self.next, self.next + 1
         # By this number `refused` recognizes a repeat of the put.
-        self.lines[who.line].put = put
+        self.sessions[who.session].last_put = put_number
         self.sizes[number] = size
         self._requeue((number,))
         if key:
@@ -246,40 +249,42 @@ class Backlog:
 
     # -- getting
 
-    def begin_get(self, who: Who, turn: int, seen: int, bad: Collection[int] = ()) -> tuple[int, ...] | None:
+    def begin_get(
+        self, who: Who, number: int, received: int, unreadable: Collection[int] = ()
+    ) -> tuple[int, ...] | None:
         """Begin a get, and return the items that it acknowledges; None for a get that a later one has overtaken.
 
-        `seen` is the last get whose answer the caller received; `bad` are the indices of its items that could not be
-        read. If there are any, these alone are dropped, and the other items return to the queue.
+        `number` counts the gets of a session; `received` is the last one whose answer the caller got. If items of that
+        answer could not be read (`unreadable`: their indices), these alone are dropped, and the others return.
         """
-        line = self.lines[who.line]
-        # An equal turn is the same get again: its items stay in the session, and `answer` repeats them.
+        session = self.sessions[who.session]
+        # An equal number is the same get again: its items stay in the session, and `answer` repeats them.
         # A lower one is a late copy, whose caller has sent another get since.
-        if turn <= line.turn:
-            return () if turn == line.turn else None
-        # An older `seen` means that the last answer was lost on its way: nothing of it is acknowledged.
-        held = line.ids if seen == line.turn else ()
+        if number <= session.last_get:
+            return () if number == session.last_get else None
+        # An older `received` means that the last answer was lost on its way: nothing of it is acknowledged.
+        delivered = session.ids if received == session.last_get else ()
         # The indices come from the caller, so one may be out of range.
-        done = tuple(held[at] for at in bad if at < len(held)) if bad else held
-        self._requeue(set(line.ids).difference(done))
+        acknowledged = tuple(delivered[n] for n in unreadable if n < len(delivered)) if unreadable else delivered
+        self._requeue(set(session.ids).difference(acknowledged))
         # Only acknowledged items lose their size: `_requeue` needs it for the others.
-        self.forget(done)
-        if done and not bad:
-            self.row = 0
-        line.turn, line.ids, line.answered = turn, (), False
-        return done
+        self.forget(acknowledged)
+        if acknowledged and not unreadable:
+            self.dead_streak = 0
+        session.last_get, session.ids, session.answered = number, (), False
+        return acknowledged
 
-    def current(self, who: Who, turn: int) -> bool:
+    def current(self, who: Who, number: int) -> bool:
         """Return whether a waiting get is still the last one of its session."""
-        # The session itself is gone once a newer incarnation of the rank has asked (`meet`).
-        line = self.lines.get(who.line)
-        return line is not None and line.turn == turn and not self.past(who)
+        # The session itself is gone once a newer incarnation of the rank has asked (`register`).
+        session = self.sessions.get(who.session)
+        return session is not None and session.last_get == number and not self.past(who)
 
     def answer(self, who: Who) -> tuple[int, ...] | None:
         """Return the items of a session's last get, or None while it has no answer."""
-        line = self.lines[who.line]
+        session = self.sessions[who.session]
         # An empty tuple is an answer too: that of a queue which is closed and empty.
-        return line.ids if line.answered else None
+        return session.ids if session.answered else None
 
     @contextmanager
     def counted_as_waiting(self, count: int) -> Generator[None]:
@@ -301,7 +306,7 @@ class Backlog:
         """
         if not self.failed:
             return only
-        others = any(line.turn and line.rank != caller.rank for line in self.lines.values())
+        others = any(session.last_get and session.rank != caller.rank for session in self.sessions.values())
         avoided = [number for number, item in self.failed.items() if item.rank == caller.rank] if others else []
         barred = frozenset(avoided).difference(anybody)
         waiting = sorted(number for number in self.waiting if only is None or number in only)
@@ -317,25 +322,25 @@ class Backlog:
         `only`: the items that the caller may get; None: all.
         """
         if only is not None:
-            there = sum(number in only for number in self.waiting)
-            return there >= count or (self.closed and there == len(self.waiting))
+            available = sum(number in only for number in self.waiting)
+            return available >= count or (self.closed and available == len(self.waiting))
         # Nothing is put into a closed queue, so `count` items might never come together.
         return self.closed or len(self.waiting) >= count
 
     def take(self, who: Who, count: int, only: Collection[int] | None = None) -> tuple[int, ...]:
         """Hand a session the first waiting items; fewer than `count` from a closed queue, none once it is empty."""
-        line = self.lines[who.line]
+        session = self.sessions[who.session]
         if only is None:
-            line.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
+            session.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
         else:
-            line.ids = tuple(sorted(number for number in self.waiting if number in only)[:count])
-            gone = frozenset(line.ids)
-            self.waiting = [number for number in self.waiting if number not in gone]
+            session.ids = tuple(sorted(number for number in self.waiting if number in only)[:count])
+            handed_out = frozenset(session.ids)
+            self.waiting = [number for number in self.waiting if number not in handed_out]
             heapq.heapify(self.waiting)
-        line.answered = True
+        session.answered = True
         # The sizes stay until the items are acknowledged: a returned item adds its bytes again.
-        self.bytes -= sum(self.sizes[number] for number in line.ids)
-        return line.ids
+        self.bytes -= sum(self.sizes[number] for number in session.ids)
+        return session.ids
 
     # -- going back
 
@@ -357,8 +362,8 @@ class Backlog:
             if number in self.sizes or (item.key and item.key not in self.keys)
         }
         self.returned.clear()
-        for line in self.lines.values():
-            line.ids, line.answered = (), False
+        for session in self.sessions.values():
+            session.ids, session.answered = (), False
 
     def _requeue(self, ids: Iterable[int]) -> None:
         for number in ids:
@@ -380,13 +385,13 @@ class Backlog:
     @classmethod
     def loaded(cls, data: Mapping[str, Any]) -> Backlog:
         """Rebuild the state from the data of `dumped`."""
-        lines = {name: ThreadSession(**line) for name, line in data["lines"].items()}
-        for line in lines.values():
+        sessions = {name: ThreadSession(**session) for name, session in data["sessions"].items()}
+        for session in sessions.values():
             # JSON knows no tuples, which the items of a get are.
-            line.ids = tuple(line.ids)
+            session.ids = tuple(session.ids)
         tables = {name: dict(data[name]) for name in ("sizes", "item_keys")}
         items = {name: {item["number"]: FailedItem(**item) for item in data[name]} for name in ("failed", "dead")}
-        returned = {rank: (life, tuple(numbers)) for rank, (life, numbers) in data["returned"].items()}
+        returned = {rank: (incarnation, tuple(numbers)) for rank, (incarnation, numbers) in data["returned"].items()}
         keys = dict.fromkeys(data["keys"])
-        rebuilt: dict[str, Any] = {**data, **tables, **items, "returned": returned, "lines": lines, "keys": keys}
+        rebuilt: dict[str, Any] = {**data, **tables, **items, "returned": returned, "sessions": sessions, "keys": keys}
         return cls(**rebuilt)

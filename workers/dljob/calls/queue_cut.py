@@ -65,7 +65,7 @@ class QueueCut:
 
     def mark(self, who: Who, number: int, held: Iterable[int]) -> bool:
         """Turn a member; `held` are the items that it got and has in its state. False for another cut or process."""
-        if number != self.number or self.members.get(who.rank) != who.life:
+        if number != self.number or self.members.get(who.rank) != who.incarnation:
             return False
         if who.rank not in self.turned:
             self.turned.add(who.rank)

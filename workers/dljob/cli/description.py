@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.views import items, nested
+from dljob.api.views import entries, nested
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost_steps, saved, standing
 from dljob.cli.terminal import unbroken
@@ -49,18 +49,18 @@ def detail(job: Overview, now: float) -> list[str]:
     restarts = ", ".join(f"{v} {level_words(k)}" for k, v in nested(status, "restarts").items() if v)
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += _cuts(nested(status, "cuts"))
-    lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
+    lines += [line for fault in entries(status, "recentFaults") for line in _fault(fault)]
     lines += [
         f"  problem since {row.get('since')}: {row.get('reason')}: {row.get('message')}"
-        for row in items(status, "problems")
+        for row in entries(status, "problems")
     ]
-    lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
+    lines += [_unit(unit) for unit in entries(nested(status, "placement"), "notReady")]
     # After the end nobody serves, and nobody is missing.
-    lines += [_servers(role) for role in items(status, "endpoints") if status.get("phase") not in TERMINAL]
+    lines += [_servers(role) for role in entries(status, "endpoints") if status.get("phase") not in TERMINAL]
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
-    lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
-    lines += _below(_conditions(items(status, "conditions"), now))
+    lines += _below(_ranks(entries(status, "ranks")) if "ranks" in status else _roles(entries(status, "roles")))
+    lines += _below(_conditions(entries(status, "conditions"), now))
     # Causes, messages and names are users' text.
     return [unbroken(line) for line in lines]
 
@@ -69,7 +69,7 @@ def stall_lines(status: Json) -> list[str]:
     """Return a line for each stall of a status: who waits for whom, and since when."""
     return [
         f"{'hung' if stall.get('hung') else 'stands still'}: {stall.get('sentence') or '-'}"
-        for stall in items(status, "stalls")
+        for stall in entries(status, "stalls")
     ]
 
 
@@ -132,7 +132,7 @@ def _unit(unit: Json) -> str:
 
 def _servers(role: Json) -> str:
     """Return how many servers of a role are ready, and where the first ones are: the first port of each."""
-    first = [next(iter(ports.values()), "") for ports in items(role, "addresses")]
+    first = [next(iter(ports.values()), "") for ports in entries(role, "addresses")]
     more = int(role.get("ready", 0)) - len(first)
     places = ", ".join([*first, *([f"and {more} more"] if more > 0 else [])])
     said = f"  endpoints of {role.get('role')}: {role.get('ready')} of {role.get('desired')} ready"
@@ -219,7 +219,7 @@ def lines(page: Page, begin: float, now: float) -> list[str]:
         *_section("Job", page.facts),
         *_section("Roles", roles(page.spec)),
         # Pods only where this user may list them; ranks tell their nodes too.
-        *_section("Nodes", pods or nodes(items(page.overview.status, "ranks")) or page.pods_remarks),
+        *_section("Nodes", pods or nodes(entries(page.overview.status, "ranks")) or page.pods_remarks),
         *_section("Events", [*more, *events[-EVENTS:], *page.event_remarks]),
         *_section("Logs", page.logs),
         *_section("Dashboard of Ray", page.dashboard),
@@ -233,7 +233,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def roles(spec: Json) -> list[str]:
     """Describe the roles of a spec: entrypoint, ranks, resources and dependencies."""
-    rows = [_role(role) for role in items(spec, "roles")]
+    rows = [_role(role) for role in entries(spec, "roles")]
     return _table([("ROLE", "TYPE", "RANKS", "RUNS", "EACH RANK TAKES", "AFTER"), *rows])
 
 
@@ -246,7 +246,7 @@ def _role(role: Json) -> Row:
         f"{role.get('replicas', 1)}{span}",
         _entrypoint(nested(role, "entrypoint")),
         _takes(role),
-        ", ".join(str(one.get("role")) for one in items(role, "dependsOn")) or "-",
+        ", ".join(str(one.get("role")) for one in entries(role, "dependsOn")) or "-",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import Overview
-from dljob.api.views import items, nested
+from dljob.api.views import entries, nested
 from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
@@ -163,7 +163,7 @@ def _for_place(remedy: Remedy, status: Json) -> Remedy:
 
 def _with_problems(found: Diagnosis, status: Json) -> Diagnosis:
     """Return a diagnosis with the problems that stand now, or stood at the end of the job, before what to do next."""
-    problems = items(status, "problems")
+    problems = entries(status, "problems")
     if not problems:
         return found
     lines = [
@@ -185,7 +185,7 @@ def _faults(status: Json) -> list[Json]:
 
 def _stalls(status: Json) -> Sequence[Json]:
     """Return the stalls of a job that runs: what stands now matters more than any failure from which it recovered."""
-    rows = items(status, "stalls") if status.get("phase") not in TERMINAL else []
+    rows = entries(status, "stalls") if status.get("phase") not in TERMINAL else []
     return [stall for stall in rows if stall.get("sentence")][:MOST_STALLS]
 
 
@@ -282,7 +282,7 @@ def _whose(fault: Json) -> str:
 def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
     """Return on which Kubernetes nodes the excluded pods of a failure are, as far as the operator tells it."""
     words = f"{fault.get('firstCause')} {fault.get('target')}"
-    places = [(str(row.get("pod")), row.get("kubernetesNode")) for row in items(nested(status, "nodes"), "excluded")]
+    places = [(str(row.get("pod")), row.get("kubernetesNode")) for row in entries(nested(status, "nodes"), "excluded")]
     # A container that started again in its pod is another node of Ray's.
     return list(
         dict.fromkeys(f"pod {pod} is on Kubernetes node {node}" for pod, node in places if node and pod in words)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from dljob.api import kept
 from dljob.api.shown_job import Page
-from dljob.api.views import items
+from dljob.api.views import entries
 from dljob.errors import JournalError
 from dljob.linux.plain_files import bounded_lines, open_plain, read_json
 from dljob.logs import marks
@@ -72,7 +72,7 @@ def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     events = _events(path / "events.jsonl", unrecorded)
     manifest = manifest_in(path / "spec.json", unrecorded)
     history = _history(path / "journal", unrecorded)
-    faults = history.faults.items() if history else enumerate(items(status, "recentFaults"), 1)
+    faults = history.faults.items() if history else enumerate(entries(status, "recentFaults"), 1)
     sampled = samples.read(path, series.MOST)
     unrecorded += sampled.unrecorded
     return RecordedJob(status, manifest, events, history, texts(path, faults), tuple(unrecorded), sampled)

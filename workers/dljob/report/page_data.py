@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dljob.api.views import items, nested
+from dljob.api.views import entries, nested
 from dljob.errors import DLJobError
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan as resolve
@@ -63,7 +63,7 @@ def page_data(
     if history:
         found = incidents.of_history(history, until)
     else:
-        found = parts.read("incidents", lambda: incidents.of_status(items(status, "recentFaults")), [])
+        found = parts.read("incidents", lambda: incidents.of_status(entries(status, "recentFaults")), [])
     return {
         "format": FORMAT,
         "made": {"at": round(now, 3), "by": version},
@@ -119,7 +119,7 @@ def job_part(status: Json, until: float, plan: JobPlan | None, cause: Sequence[s
         "step": nested(status, "progress").get("step"),
         "deviceSeconds": _device_seconds(status, plan),
         "cause": list(cause),
-        "stalls": items(status, "stalls"),
+        "stalls": entries(status, "stalls"),
     }
 
 
@@ -146,10 +146,10 @@ def plan_of(manifest: dict[str, Any], unrecorded: list[str]) -> JobPlan | None:
 def roles_part(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any]]:
     """Return the roles: as they were submitted, with the present number of ranks."""
     together = {
-        role: str(own.get("name", "")) for own in items(spec, "collocations") for role in own.get("roles") or ()
+        role: str(own.get("name", "")) for own in entries(spec, "collocations") for role in own.get("roles") or ()
     }
-    counts: dict[str, Json] = {role["name"]: role for role in items(status, "roles")}
-    declared: dict[str, Json] = {role["name"]: role for role in items(spec, "roles")}
+    counts: dict[str, Json] = {role["name"]: role for role in entries(status, "roles")}
+    declared: dict[str, Json] = {role["name"]: role for role in entries(spec, "roles")}
     return [
         {
             "name": name,
@@ -173,7 +173,7 @@ def _devices(plan: JobPlan | None, role: str) -> float | None:
 
 def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
     """Return the seconds of the job's ranks, multiplied by the devices of each; None: unknown."""
-    rows = items(nested(status, "ledger"), "roles")
+    rows = entries(nested(status, "ledger"), "roles")
     if plan is None or not rows:
         return None
     held = [(_devices(plan, str(row.get("name"))) or 0.0, nested(row, "accounts").values()) for row in rows]
@@ -187,4 +187,4 @@ def placement_part(plan: JobPlan | None, status: Json, history: JobHistory | Non
         return None
     if history:
         return placement(plan, history.units, history.nodes)
-    return placement(plan, {own["name"]: own["node"] for own in items(status, "units") if own["node"]}, {})
+    return placement(plan, {own["name"]: own["node"] for own in entries(status, "units") if own["node"]}, {})

@@ -131,9 +131,9 @@ def test_a_bare_thread_of_the_user_s_is_an_activity_of_its_own() -> None:
 
 def test_a_call_that_has_not_begun_says_what_it_waits_for() -> None:
     queued = CallActivity("t/0:p:1", "score", "t/0")
-    queued.queue("score")
+    queued.note_wait("score")
     assert rows()["t/0:p:1"][3] == "score"
-    queued.queue("")
+    queued.note_wait("")
     assert rows()["t/0:p:1"][3] == ""
 
 
@@ -141,16 +141,16 @@ def test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning() -
     assert activities.line_of_call("t/0:p:1") == "", "nothing runs"
     activities.begin_main()
     queued = CallActivity("t/0:p:1", "score", "t/0")
-    queued.queue("setup")
+    queued.note_wait("setup")
     here = " in test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning"
     assert activities.line_of_call("t/0:p:1").endswith(here)
-    queued.queue("score")
+    queued.note_wait("score")
     with CallActivity("t/1:p:1", "other", "t/1"):
         assert activities.line_of_call("t/0:p:1") == "", "it keeps no place of this method"
         assert activities.line_of_call("t/0:p:2").endswith(here), "one that has not come waits for all"
         with CallActivity("t/2:p:1", "score", "t/2"):
             assert activities.line_of_call("t/0:p:1").endswith(here)
-    queued.queue("")
+    queued.note_wait("")
     assert activities.line_of_call("t/0:p:1").endswith(here)
 
 

@@ -22,7 +22,7 @@ import pytest
 from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
-from dljob.calls.backlog import ROW, PutRefusal, Who
+from dljob.calls.backlog import DEAD_STREAK_LIMIT, PutRefusal, Who
 from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
@@ -40,8 +40,8 @@ A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 def store(folder: Path, **changes: Any) -> QueueStore:
     made = QueueStore(folder, BOUNDS, **changes)
-    assert made.meet(A)
-    assert made.meet(B)
+    assert made.register(A)
+    assert made.register(B)
     return made
 
 
@@ -108,7 +108,7 @@ def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
     assert first.begin_get(B, 1, 0)
     assert first.take(B, 2) == [b"item1", b"item2"]
     second = reopened(first, tmp_path)
-    assert second.token == first.token
+    assert second.folder_id == first.folder_id
     assert second.backlog == first.backlog
     assert second.put(A, 3, b"again") is PutRefusal.AGAIN
     assert second.take(B, 2) == [b"item1", b"item2"]
@@ -117,8 +117,8 @@ def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
     second.close_queue()
     third = reopened(second, tmp_path)
     assert third.backlog == second.backlog
-    assert third.meet(Who("b/0", 2, "r"))
-    assert not third.meet(B)
+    assert third.register(Who("b/0", 2, "r"))
+    assert not third.register(B)
     fourth = reopened(third, tmp_path)
     assert fourth.backlog.waiting == [3]
     fourth.close()
@@ -142,7 +142,7 @@ def test_one_held_item_does_not_keep_the_segments_after_its_own(tmp_path):
     """A consumer holds the first item for long, while others put and get many."""
     queue = store(tmp_path, segment=1000)
     slow = Who("slow/0", 1, "s")
-    assert queue.meet(slow)
+    assert queue.register(slow)
     assert queue.put(A, 1, b"held") is None
     assert queue.begin_get(slow, 1, 0)
     assert queue.take(slow, 1) == [b"held"]
@@ -194,7 +194,7 @@ def test_a_segment_whose_state_is_missing_is_begun_anew(tmp_path, monkeypatch, d
     assert queue.begin_get(B, 2, 1)  # item1 is done: its segment, and the state in it, go
     assert [path.name for path in tmp_path.glob("*.seg")] == ["00000002.seg"]
     again = reopened(queue, tmp_path)
-    assert (again.token, again.backlog) == (queue.token, queue.backlog)
+    assert (again.folder_id, again.backlog) == (queue.folder_id, queue.backlog)
     assert again.take(B, 1) == [b"item2"]
     again.close()
 
@@ -203,7 +203,7 @@ def without_state(queue: QueueStore) -> None:
     """As a version before did it: a segment without its state."""
     queue._files.begin()
     queue._files._limit = 1 << 20
-    queue._files.append({"op": "meet", "rank": A.rank, "life": A.life, "line": A.line})
+    queue._files.append({"op": "register", "rank": A.rank, "incarnation": A.incarnation, "session": A.session})
 
 
 def test_a_log_whose_first_state_is_gone_gives_back_all_items_that_are_in_it(tmp_path):
@@ -221,7 +221,7 @@ def test_a_log_whose_first_state_is_gone_gives_back_all_items_that_are_in_it(tmp
         again = reopened(queue, tmp_path)
         assert [len(again.backlog.waiting), again.backlog.closed] == [2, True]
         queue = again
-    assert queue.token == again.token
+    assert queue.folder_id == again.folder_id
     assert queue.put(A, 4, b"again") is PutRefusal.AGAIN
     assert queue.take(B, 2) == [b"item3", b"item4"]
     queue.close()
@@ -240,7 +240,7 @@ def test_a_later_state_says_which_of_them_are_left(tmp_path):
     assert queue.put(A, 4, b"item4") is None
     assert [path.name for path in sorted(tmp_path.glob("*.seg"))] == ["00000003.seg", "00000004.seg"]
     again = reopened(queue, tmp_path)
-    assert (again.token, again.backlog) == (queue.token, queue.backlog)
+    assert (again.folder_id, again.backlog) == (queue.folder_id, queue.backlog)
     assert again.take(B, 1) == [b"item2"]
     assert again.begin_get(B, 3, 2)
     assert again.take(B, 2) == [b"item3", b"item4"]
@@ -257,7 +257,7 @@ def test_a_segment_that_follows_a_state_of_another_gets_one_before_that_goes(tmp
     assert again.begin_get(B, 2, 1)
     assert [path.name for path in sorted(tmp_path.glob("*.seg"))] == ["00000002.seg", "00000003.seg"]
     last = reopened(again, tmp_path)
-    assert (last.token, last.backlog) == (queue.token, again.backlog)
+    assert (last.folder_id, last.backlog) == (queue.folder_id, again.backlog)
     assert last.take(B, 1) == [b"item2"]
     last.close()
 
@@ -535,7 +535,7 @@ def test_an_item_with_which_ranks_failed_is_set_aside_and_can_be_read(line):
 
     def end(*ends: tuple[str, int, str, str]) -> Any:
         by_rank = {rank: (life, how, error) for rank, life, how, error in ends}
-        return asyncio.run_coroutine_threadsafe(line.keepers["q"].end_lives(by_rank), line.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(line.keepers["q"].end_incarnations(by_rank), line.loop).result(60)
 
     died = ("w/1", 1, "failed", "w/1: UserError: ValueError: no")
     assert end(died, ("w/7", 1, "lost", "")) == {"w/1": [("the bad one", 1, True)]}
@@ -559,26 +559,26 @@ def test_an_item_with_which_ranks_failed_is_set_aside_and_can_be_read(line):
     with pytest.raises(UsageError, match=r"max_deliveries=0\): wanted a whole number from 1"):
         DataQueue("q", max_deliveries=0)
     keeper = QueueKeeper(line.job, "never used")
-    assert asyncio.run(keeper.end_lives({"w/0": (1, "lost", "")})) == {}
+    assert asyncio.run(keeper.end_incarnations({"w/0": (1, "lost", "")})) == {}
 
 
 def test_the_role_pays_for_a_queue_of_bad_items_alone(line):
     queue = DataQueue("q", max_deliveries=1)
-    for item in range(ROW + 1):
+    for item in range(DEAD_STREAK_LIMIT + 1):
         queue.put(item)
     paid = {}
-    for life in range(1, ROW + 2):
+    for life in range(1, DEAD_STREAK_LIMIT + 2):
         become(line, 1, life)
         assert queue.get() == life - 1
-        coroutine = line.keepers["q"].end_lives({"w/1": (life, "failed", "no")})
+        coroutine = line.keepers["q"].end_incarnations({"w/1": (life, "failed", "no")})
         paid = asyncio.run_coroutine_threadsafe(coroutine, line.loop).result(60)
-        assert bool(paid["w/1"]) is (life <= ROW)
+        assert bool(paid["w/1"]) is (life <= DEAD_STREAK_LIMIT)
     assert paid == {"w/1": None}
 
 
 def lines_of(line: Loopback, name: str) -> dict[str, Any]:
     """What the keeper of a queue knows of those who put and get."""
-    return line.keepers[name]._opening.result().backlog.lines
+    return line.keepers[name]._opening.result().backlog.sessions
 
 
 def test_a_threads_last_item_is_acknowledged_when_it_asks_by_another_object(line):
@@ -646,7 +646,7 @@ def test_a_new_object_need_not_wait_for_its_threads_other_one(line):
     assert queue.qsize() == 0  # its line is this thread's
     getter = threading.Thread(target=lambda: queue.get_batch(2, 60))
     getter.start()
-    while not any(known.turn for known in lines_of(line, "q").values()):
+    while not any(known.last_get for known in lines_of(line, "q").values()):
         time.sleep(0.01)
     DataQueue("q").put(1)
     with pytest.raises(TimeoutError, match="fewer than 1 item"):
@@ -672,7 +672,7 @@ def test_a_thread_of_an_earlier_life_does_not_hold_up_the_next_one_and_is_refuse
     strayed = [threading.Thread(target=strays, args=(call,)) for call in calls]
     for stray in strayed:
         stray.start()
-    while not any(known.turn for known in lines_of(line, "q").values()) or len(lines_of(line, "full")) < 2:
+    while not any(known.last_get for known in lines_of(line, "q").values()) or len(lines_of(line, "full")) < 2:
         time.sleep(0.01)
     become(line, incarnation=2)
     assert full.get(0) == 1
@@ -743,7 +743,7 @@ def test_a_child_that_is_forked_while_other_threads_are_at_it_does_not_wait_for_
 
     getter = threading.Thread(target=lambda: queue.get(60))
     getter.start()
-    while not any(known.turn for known in lines_of(line, "q").values()):
+    while not any(known.last_get for known in lines_of(line, "q").values()):
         time.sleep(0.01)
     holder = threading.Thread(target=holds)
     holder.start()

@@ -27,15 +27,15 @@ A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 def store(folder: Path, *items: int, segment: int = SEGMENT) -> QueueStore:
     made = QueueStore(folder, BOUNDS, segment)
-    assert made.meet(A)
-    assert made.meet(B)
+    assert made.register(A)
+    assert made.register(B)
     for number in items:
         assert made.put(A, number, b"item%d" % number, key=f"k{number}") is None
     return made
 
 
 def cut(queue: QueueStore, path: Path, *held: str) -> int:
-    queue.begin_cut(1, {B.rank: B.life})
+    queue.begin_cut(1, {B.rank: B.incarnation})
     assert queue.mark(B, 1, held)
     found = queue.seal_cut(1, "samples")
     assert found is not None
@@ -51,7 +51,7 @@ def taken(queue: QueueStore, who: Who, turn: int, count: int) -> list[bytes] | N
 def test_a_queue_goes_back_to_its_cut_and_stays_there_for_its_next_process(tmp_path, segment):
     queue = store(tmp_path / "q", 1, 2, 3, 4, segment=segment)
     assert taken(queue, B, 1, 1) == [b"item1"]
-    crc = cut(queue, tmp_path / "cut", B.line)
+    crc = cut(queue, tmp_path / "cut", B.session)
     assert taken(queue, B, 2, 2) == [b"item2", b"item3"]
     assert queue.put(A, 5, b"item5", key="k5") is None
     queue.end_cut()
@@ -104,7 +104,7 @@ def test_a_restore_that_is_broken_off_leaves_the_queue_as_it_was(tmp_path, monke
 @pytest.mark.parametrize("segment", [SEGMENT, 1])
 def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_back_with_a_cut(tmp_path, segment):
     queue = QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
-    assert queue.meet(A)
+    assert queue.register(A)
     for number in (1, 2, 3):
         assert queue.put(A, number, b"item%d" % number, key=f"k{number}") is None
     queue.begin_cut(1, {})
@@ -114,10 +114,10 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
     queue.begin_cut(2, {})
     for rank, how in (("b/0", HolderEnd.LOST), ("b/1", HolderEnd.FAILED), ("b/2", HolderEnd.FAILED)):
         caller = Who(rank, 1, rank)
-        assert queue.meet(caller)
+        assert queue.register(caller)
         assert taken(queue, caller, 1, 1) == [b"item1"]
-        queue.end_life(rank, 1, how, "ValueError: no")
-        assert queue.end_life(rank, 1, how, "again") == ()
+        queue.end_incarnation(rank, 1, how, "ValueError: no")
+        assert queue.end_incarnation(rank, 1, how, "again") == ()
         queue.close()
         queue = QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
     item = FailedItem(1, "k1", "b/2", "ValueError: no", 2)
@@ -134,33 +134,33 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
 def test_a_cut_under_way_does_not_have_the_dead_items(tmp_path):
     queue = QueueStore(tmp_path / "q", (100, 1 << 20, 1))
     for number in (1, 2, 3):
-        assert queue.meet(A)
+        assert queue.register(A)
         assert queue.put(A, number, b"item%d" % number) is None
     consumer = Who("c/0", 1, "c")
     for caller in (B, consumer):
-        assert queue.meet(caller)
+        assert queue.register(caller)
     assert taken(queue, consumer, 1, 1) == [b"item1"]
     assert taken(queue, B, 1, 1) == [b"item2"]
     queue.begin_cut(1, {})
-    assert queue.end_life(B.rank, B.life, HolderEnd.FAILED, "x")[0].number == 2
+    assert queue.end_incarnation(B.rank, B.incarnation, HolderEnd.FAILED, "x")[0].number == 2
     assert sorted(queue.cut.left) == [1, 3]
-    queue.end_life(consumer.rank, consumer.life, HolderEnd.DONE, "")
+    queue.end_incarnation(consumer.rank, consumer.incarnation, HolderEnd.DONE, "")
     assert sorted(queue.backlog.waiting) == [3], "the item of a rank that ended well is done"
     queue.close()
 
 
 def test_a_rank_gets_the_item_that_it_failed_with_once_no_other_has_come_for_it(tmp_path, monkeypatch):
     queue = QueueStore(tmp_path / "q", (100, 1 << 20, 3))
-    assert queue.meet(A)
+    assert queue.register(A)
     assert queue.put(A, 1, b"item1") is None
     assert queue.put(A, 2, b"item2") is None
     consumer, later = Who("c/0", 1, "c"), Who(B.rank, 2, "q2")
     for caller in (B, consumer):
-        assert queue.meet(caller)
+        assert queue.register(caller)
     assert taken(queue, B, 1, 1) == [b"item1"]
     assert taken(queue, consumer, 1, 1) == [b"item2"]
-    queue.end_life(B.rank, B.life, HolderEnd.FAILED, "x")
-    assert queue.meet(later)
+    queue.end_incarnation(B.rank, B.incarnation, HolderEnd.FAILED, "x")
+    assert queue.register(later)
     assert taken(queue, later, 1, 1) is None
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
     assert queue.take(later, 1) == [b"item1"]
@@ -253,7 +253,7 @@ async def test_a_new_primemaster_repeats_the_orders_of_a_cut_while_those_of_the_
         await ask(keeper, "put", A, BOUNDS, ("", number), b"i%d" % number, 0.0)
     await ask(keeper, "get", B, BOUNDS, (1, 0, ()), 1, 0.0)
     await keeper.begin_cut(1, {"b/0": 1})
-    assert await ask(keeper, "mark", B, 1, (B.line,))
+    assert await ask(keeper, "mark", B, 1, (B.session,))
     assert await keeper.begin_cut(1, {"b/0": 1}) == ["b/0"], "late: its rank has saved already"
 
     def slow(self: Path, target: Path) -> Path:
@@ -291,7 +291,7 @@ async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monk
     assert await keeper.begin_cut(1, {"b/0": 1, "a/0": 1}) == ["b/0"]
     assert await ask(keeper, "put", A, BOUNDS, ("", 3), b"i3", 0.0, stamp=CutStamp(0, 1)) is not None
     assert (await ask(keeper, "get", B, BOUNDS, (2, 1, ()), 2, 0.0))[1] is None, "one of them is of after the cut"
-    assert await ask(keeper, "mark", B, 1, (B.line,))
+    assert await ask(keeper, "mark", B, 1, (B.session,))
     _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (3, 1, ()), 2, 0.0)
     assert (items, stamp.seen) == ([b"i2", b"i3"], 1)
     said = await keeper.seal_cut(1, str(path))

@@ -186,9 +186,9 @@ class KubernetesJob(ShownJob):
 
         async def look(kube: Kube, job: Json) -> Overview:
             seen = views.overview(job)
-            faults = jobs.items(seen.status, "recentFaults")
+            faults = jobs.entries(seen.status, "recentFaults")
             told = await last_status.find_if_any(kube, job) if faults else {}
-            whole = views.with_evidence(faults, jobs.items(told, "recentFaults"))
+            whole = views.with_evidence(faults, jobs.entries(told, "recentFaults"))
             return replace(seen, status={**seen.status, "recentFaults": whole})
 
         return self._about(look)

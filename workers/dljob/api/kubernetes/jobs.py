@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from dljob.api.values import suggestion
-from dljob.api.views import items, nested
+from dljob.api.views import entries, nested
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError
 from dljob.spec.status import TERMINAL
 
@@ -61,7 +61,7 @@ def why(job: Mapping[str, Any]) -> tuple[str, str]:
     status = status_of(job)
     if status.get("message") or ended(job):
         return str(status.get("reason") or ""), str(status.get("message") or "")
-    waits = (c for c in items(status, "conditions") if c.get("type") in _STEPS and c.get("status") != "True")
+    waits = (c for c in entries(status, "conditions") if c.get("type") in _STEPS and c.get("status") != "True")
     nothing: Json = {}
     first = next((c for c in waits if c.get("message")), nothing)
     return str(first.get("reason") or status.get("reason") or ""), str(first.get("message") or "")

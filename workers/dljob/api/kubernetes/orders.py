@@ -8,7 +8,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.jobs import changes, ended, items, phase_of, place_of, role_sizes, status_of
+from dljob.api.kubernetes.jobs import changes, ended, entries, phase_of, place_of, role_sizes, status_of
 from dljob.api.values import check_target
 from dljob.errors import DeadlineError, NotFoundError, UsageError
 from dljob.reconcile.state import names
@@ -43,7 +43,7 @@ def answer(status: Mapping[str, Any], kind: Kind, at: str) -> Json | None:
 
     Its `state` is Sent, Refused or Ignored; it has a message.
     """
-    return next((c for c in items(status, "lastCommands") if c.get("at") == at and c.get("kind", kind) == kind), None)
+    return next((c for c in entries(status, "lastCommands") if c.get("at") == at and c.get("kind", kind) == kind), None)
 
 
 async def order(

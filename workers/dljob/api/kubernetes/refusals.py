@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dljob.api.kubernetes.jobs import INSTALL, items, nested
+from dljob.api.kubernetes.jobs import INSTALL, entries, nested
 from dljob.errors import DLJobError, Problem, SpecError, UnreachableError, UsageError
 from dljob.spec.loading.validate import is_another
 from dljob.spec.text import tree
@@ -73,7 +73,7 @@ def _problems(status: int, answer: Mapping[str, Any], source: JobFile | None) ->
         return tuple(_problem(path, "unknown to the API server", source) for path in _UNKNOWN.findall(message))
     if status != 422:
         return ()
-    causes = items(nested(answer, "details"), "causes")
+    causes = entries(nested(answer, "details"), "causes")
     # Sorted below: in the order of the file they are easier to fix.
     found = [_problem(_field(cause), str(cause.get("message") or ""), source) for cause in causes]
     return tuple(sorted(found, key=lambda p: (p.line, p.column))) or (_problem("", message, source),)

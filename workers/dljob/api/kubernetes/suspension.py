@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes.jobs import changes, ended, items, nested, phase_of, place_of, status_of
+from dljob.api.kubernetes.jobs import changes, ended, entries, nested, phase_of, place_of, status_of
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
 
 def _is_at_rest(job: Json) -> bool:
     """Whether only the DLJob is left of a suspended job, whose phase is Invalid where its spec is."""
-    states = (state for state in items(status_of(job), "conditions") if state.get("type") == "Suspended")
+    states = (state for state in entries(status_of(job), "conditions") if state.get("type") == "Suspended")
     return phase_of(job) == "Suspended" or any(state.get("status") == "True" for state in states)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.connect import ask
-from dljob.api.kubernetes.jobs import items, nested, phase_of, role_sizes, status_of
+from dljob.api.kubernetes.jobs import entries, nested, phase_of, role_sizes, status_of
 from dljob.api.shown_job import JobListing, JobSummary, Overview, Row
 from dljob.raycluster.domain_pods import CLUSTER
 from dljob.raycluster.pods import TOKEN_KEY
@@ -106,13 +106,13 @@ def overview(job: Mapping[str, Any]) -> Overview:
 
 def detailed(job: Mapping[str, Any]) -> Json:
     """Return the status in the shape of a job on a Ray, with the fields that only a DLJob has."""
-    status, metrics = status_of(job), items(nested(status_of(job), "progress"), "metrics")
+    status, metrics = status_of(job), entries(nested(status_of(job), "progress"), "metrics")
     return {
         **status,
         **as_local(job),
         # As the operator wrote them: texts.
         "progress": {**nested(status, "progress"), "metrics": {str(m["name"]): str(m["value"]) for m in metrics}},
-        "recentFaults": [{**fault, "seconds": _took(fault)} for fault in items(status, "recentFaults")],
+        "recentFaults": [{**fault, "seconds": _took(fault)} for fault in entries(status, "recentFaults")],
     }
 
 
@@ -140,7 +140,7 @@ def as_local(job: Mapping[str, Any]) -> Json:
     progress = nested(status, "progress")
     reason, message = jobs.why(job)
     metrics = {
-        str(m["name"]): value for m in items(progress, "metrics") if (value := _number(m.get("value"))) is not None
+        str(m["name"]): value for m in entries(progress, "metrics") if (value := _number(m.get("value"))) is not None
     }
     # `time` tells `standing` that this status may be some seconds old.
     times = {key: progress[key] for key in ("time", "stepTime", "secondsPerStep") if key in progress}
@@ -148,7 +148,7 @@ def as_local(job: Mapping[str, Any]) -> Json:
         "phase": phase_of(job),
         "reason": reason,
         "message": message,
-        "roles": items(status, "roles"),
+        "roles": entries(status, "roles"),
         "restarts": {level_in_words(level): count for level, count in nested(status, "restarts").items()},
         "progress": {"step": progress.get("step"), "metrics": metrics, **times},
         "seconds": round(over - begun, 3) if over is not None and begun is not None else None,

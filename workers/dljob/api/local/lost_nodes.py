@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.views import items
+from dljob.api.views import entries
 from dljob.errors import UnreachableError
 from dljob.master.state.state import UnitPhase
 from dljob.telemetry.wording import counted
@@ -43,7 +43,7 @@ class LostNodes:
         """Replace the lost raylets if ranks of these jobs have waited for a machine for WAIT_S."""
         lost = self._ray.lost_nodes
         if not lost or not any(
-            unit.get("phase") in _HOMELESS for status in statuses for unit in items(status, "units")
+            unit.get("phase") in _HOMELESS for status in statuses for unit in entries(status, "units")
         ):
             self._needed_since = None
             return

@@ -74,7 +74,7 @@ def completion(shell: Literal["bash", "zsh", "fish", "names"], /, *words: str) -
 def names_after(words: Sequence[str]) -> list[str]:
     """Return the names of jobs, or of a job's roles, that may follow the words of a command."""
     from dljob.api import registry
-    from dljob.api.views import items
+    from dljob.api.views import entries
     from dljob.errors import DLJobError
 
     if not words or words[0] not in OF_JOBS:
@@ -87,7 +87,7 @@ def names_after(words: Sequence[str]) -> list[str]:
     if before != "--role" and (words[0] not in OF_ROLES or before.startswith("-")):
         return []
     try:
-        roles = items(registry.find(arguments[0]).status(), "roles")
+        roles = entries(registry.find(arguments[0]).status(), "roles")
     except DLJobError:  # a job of the cluster, or none
         return []
     end = "" if before == "--role" else OF_ROLES[words[0]]

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.jobs import items, nested
+from dljob.api.kubernetes.jobs import entries, nested
 from dljob.cli.target import has_kubeconfig
 from dljob.telemetry.wording import counted
 
@@ -123,7 +123,7 @@ def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: CheckRes
     one = max(found, key=lambda item: int(nested(item, "status").get("readyReplicas") or 0))
     meta, spec = one["metadata"], nested(one, "spec")
     ready, wanted = int(nested(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
-    containers = items(nested(nested(spec, "template"), "spec"), "containers")
+    containers = entries(nested(nested(spec, "template"), "spec"), "containers")
     labels = nested(meta, "labels")
     # The chart's label first: an image may be tagged with anything.
     version = str(labels.get("app.kubernetes.io/version") or version_of(str(containers[0]["image"]))).removeprefix("v")
@@ -192,7 +192,7 @@ def crd_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 def _spec_fields(crd: Mapping[str, Any]) -> set[str]:
     # Only under spec: the status is the operator's alone.
-    versions: list[Json] = [v for v in items(nested(crd, "spec"), "versions") if v.get("name") == "v1alpha1"]
+    versions: list[Json] = [v for v in entries(nested(crd, "spec"), "versions") if v.get("name") == "v1alpha1"]
     root = nested(nested(versions[0], "schema"), "openAPIV3Schema") if versions else {}
     return field_paths(nested(nested(root, "properties"), "spec"), "spec")
 
@@ -232,5 +232,5 @@ def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ready(node: Mapping[str, Any]) -> bool:
-    conditions = items(nested(node, "status"), "conditions")
+    conditions = entries(nested(node, "status"), "conditions")
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

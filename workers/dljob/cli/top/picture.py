@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from dljob.api.shown_job import JobSummary, Overview
-from dljob.api.views import items, nested
+from dljob.api.views import entries, nested
 from dljob.cli.description import STILL, one_line, rank_phase, stall_lines
 from dljob.cli.output import age, saved, span, standing
 from dljob.cli.terminal import safe
@@ -155,11 +155,11 @@ def of_job(job: Overview, now: float) -> TopTable:
         head[1:1] = [plain(line) for line in stalls]
     elif status.get("message"):
         head.insert(1, plain(f"{status.get('reason') or ''}: {status['message']}".removeprefix(": ")))
-    if faults := items(status, "recentFaults"):
+    if faults := entries(status, "recentFaults"):
         head.append(plain(f"last failure: {faults[-1].get('firstCause')}"))
     if "ranks" not in status:
-        return TopTable(head, _ROLES, items(status, "roles"), lambda role: bool(role.get("failed")))
-    ranks = items(status, "ranks")
+        return TopTable(head, _ROLES, entries(status, "roles"), lambda role: bool(role.get("failed")))
+    ranks = entries(status, "ranks")
     phases = Counter(map(rank_phase, ranks))
     counts = ", ".join(f"{count} {plain(phase)}" for phase, count in sorted(phases.items()))
     return TopTable([*head, f"{len(ranks)} ranks{': ' if counts else ''}{counts}"], _RANKS, ranks, _needs_attention)

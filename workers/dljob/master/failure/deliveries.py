@@ -21,54 +21,54 @@ from dljob.telemetry.wording import counted
 
 CAUSE = 500
 """Characters of a cause that are remembered, and told to queues."""
-_OWN = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
+_ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
 """Reasons of an end that what the process worked on can have caused."""
 
 
-def remember_failure(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
+def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
     """Remember a failure that items which these ranks held may pay for."""
-    outcome = failure.outcome
-    if not d.cuts.queues or failure.secondary or failure.ordered or outcome.fatal or outcome.reason not in _OWN:
+    has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ordered, failure.outcome
+    if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
         return
     for rank in ranks:
-        old = d.ranks[failure.role, rank]
-        d.set_rank((failure.role, rank), evolve(old, own_failure=OwnFailure(old.incarnation, d.now, cause[:CAUSE])))
+        old = tx.ranks[failure.role, rank]
+        tx.set_rank((failure.role, rank), evolve(old, own_failure=OwnFailure(old.incarnation, tx.now, cause[:CAUSE])))
 
 
-def record_payment(d: StateTransaction, event: DeliveriesFailed) -> None:
+def record_payment(tx: StateTransaction, event: DeliveriesFailed) -> None:
     """Give the role its restart back, as if the failure had not been: the items that the process held pay for it."""
     key, name = (event.role, event.rank), f"{event.role}/{event.rank}"
-    failure = d.ranks[key].own_failure if key in d.ranks else None
+    failure = tx.ranks[key].own_failure if key in tx.ranks else None
     if failure is None or failure.incarnation != event.incarnation:
         return
-    state = d.roles[event.role]
+    state = tx.roles[event.role]
     if not event.items:
         words = f"{event.row} items of queue {event.queue} in a row were set aside, and none was finished between"
-        d.set_role(event.role, evolve(state, barren=words))
+        tx.set_role(event.role, evolve(state, barren=words))
         message = f"{words}: the code is at fault, and the budget of {event.role} pays"
-        d.note(reasons.ITEMS_KEEP_FAILING, name, message)
-        stand(d, StandingProblem(reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}", message, d.now))
+        tx.note(reasons.ITEMS_KEEP_FAILING, name, message)
+        stand(tx, StandingProblem(reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}", message, tx.now))
         return
     if state.barren:
-        d.set_role(event.role, evolve(state, barren=""))
-        end_problem(d, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
-    budget.refund(d, (event.role, budget.JOB, budget.failures_of(event.role)), frozenset({failure.at}))
+        tx.set_role(event.role, evolve(state, barren=""))
+        end_problem(tx, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
+    budget.refund(tx, (event.role, budget.JOB, budget.failures_of(event.role)), frozenset({failure.at}))
     for error in (key, (event.role, -1)):
-        if error in d.errors:
-            d.errors = d.errors.delete(error)
+        if error in tx.errors:
+            tx.errors = tx.errors.delete(error)
     for item_key, deliveries, dead in event.items:
         item, again = f"item {item_key} of queue {event.queue}", "another rank gets it next"
         after = counted(deliveries, "failed delivery", plural="failed deliveries")
         if dead:
             message = f"{item} is set aside after {after}: {failure.cause}"
-            d.note(reasons.ITEM_SET_ASIDE, name, message)
+            tx.note(reasons.ITEM_SET_ASIDE, name, message)
             # One for each queue, with its last item: the others are in the timeline.
-            stand(d, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, d.now))
+            stand(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
         else:
-            d.note(reasons.ITEM_FAILED, name, f"{item} has {after}, {again}: {failure.cause}")
+            tx.note(reasons.ITEM_FAILED, name, f"{item} has {after}, {again}: {failure.cause}")
 
 
-def barren_words(d: StateTransaction, role: str) -> str:
+def barren_words(tx: StateTransaction, role: str) -> str:
     """Return what the end of a job adds where a role failed on every item of a queue."""
-    words = d.roles[role].barren
+    words = tx.roles[role].barren
     return f"; {words}" if words else ""

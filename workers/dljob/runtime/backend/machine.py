@@ -122,16 +122,17 @@ def machines_here(plan: JobPlan, pretend: Mapping[str, int], here: Mapping[str, 
 def size_notes(plan: JobPlan, groups: Sequence[MachineGroup]) -> list[str]:
     """Return a line for each elastic role whose largest size finds no room on these machines of an embedded Ray."""
     sizes = largest_sizes(plan, groups)
-    small = {name: size for name, size in sizes.items() if size < plan.roles[name].max_replicas}
-    if sizes and not small:
+    too_small = {name: size for name, size in sizes.items() if size < plan.roles[name].max_replicas}
+    if sizes and not too_small:
         return [
             f"on this machine {', '.join(sizes)} fit in their largest sizes (maxReplicas) one at a time, not together"
         ]
-    declared = "" if any(group.derived for group in groups) else ", with the machines of nodeGroups[].replicas"
+    # Groups are derived from the roles where the spec declares none.
+    limit = "" if any(group.derived for group in groups) else ", with the machines of nodeGroups[].replicas"
     return [
-        f"on this machine{declared} {name} may grow to {counted(size, 'rank')}, not to its maxReplicas "
+        f"on this machine{limit} {name} may grow to {counted(size, 'rank')}, not to its maxReplicas "
         f"{plan.roles[name].max_replicas}"
-        for name, size in small.items()
+        for name, size in too_small.items()
     ]
 
 

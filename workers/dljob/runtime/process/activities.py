@@ -278,7 +278,7 @@ class CallActivity:
         self._has_run = False
         self.activity = _calls[call] = Activity(call, "call", method, get_ident(), caller)
 
-    def queue(self, awaited: str) -> None:
+    def note_wait(self, awaited: str) -> None:
         """Note what the call waits for: `setup`, `weights`, or the method whose places are taken; empty: nothing."""
         self.activity.queued_for = awaited
         self.activity.last_finished = monotonic()

@@ -54,25 +54,25 @@ class QueueKeeper(StorageActor):
         stamp: CutStamp = ANY,
         key: str = "",
     ) -> tuple[str, tuple[PutRefusal | None, CutStamp] | None]:
-        """Append an item, once there is room. Returns (token, (why not, stamp)).
+        """Append an item, once there is room. Returns (folder id, (why not, stamp)).
 
-        `which`: the queue's token as the caller knows it, else "", and the number of this put in its session. A put for
-        a queue with another token is not appended: that queue's items are lost, which the caller must learn first.
+        `which`: the folder id that the caller knows, else "", and the number of this put in its session. A put for
+        another folder is not appended: that queue's items are lost, which the caller must learn first.
         """
-        store, (token, put) = await self._open_store(who, bounds), which
-        if token not in ("", store.token):
-            return store.token, None
+        store, (folder_id, put_number) = await self._open_store(who, bounds), which
+        if folder_id not in ("", store.folder_id):
+            return store.folder_id, None
 
-        def taken() -> tuple[PutRefusal | None] | None:
+        def try_put() -> tuple[PutRefusal | None] | None:
             _be_present(store, who)
-            why = store.put(who, put, body, stamp, key)
-            return None if why is PutRefusal.FULL else (why,)
+            refusal = store.put(who, put_number, body, stamp, key)
+            return None if refusal is PutRefusal.FULL else (refusal,)
 
-        found = await self.changes.until(taken, wait_s)
+        found = await self.changes.until(try_put, wait_s)
         # Only an appended item wakes the consumers that wait for one.
         if found == (None,):
             self.changes.happened()
-        return store.token, (found[0] if found else PutRefusal.FULL, store.answer_stamp(who, put=True))
+        return store.folder_id, (found[0] if found else PutRefusal.FULL, store.answer_stamp(who, put=True))
 
     async def on_get(
         self,
@@ -84,26 +84,26 @@ class QueueKeeper(StorageActor):
         *,
         stamp: CutStamp = ANY,
     ) -> tuple[str, tuple[list[bytes], CutStamp] | None]:
-        """Return (token, (items of a get, stamp)).
+        """Return (folder id, (items of a get, stamp)).
 
         Without items while there are too few; fewer only once the queue is closed.
 
         `turns`: the number of this get in its session, the last one whose answer arrived, and the indices of the items
         in that answer that cannot be unpickled.
         """
-        store, (turn, seen, bad) = await self._open_store(who, bounds), turns
-        if not store.begin_get(who, turn, seen, bad, stamp):
-            return store.token, None
+        store, (number, received, unreadable) = await self._open_store(who, bounds), turns
+        if not store.begin_get(who, number, received, unreadable, stamp):
+            return store.folder_id, None
 
-        def found() -> list[bytes] | None:
+        def try_take() -> list[bytes] | None:
             _be_present(store, who)
-            return store.take(who, count, stamp) if store.backlog.current(who, turn) else []
+            return store.take(who, count, stamp) if store.backlog.current(who, number) else []
 
         with store.backlog.counted_as_waiting(count):
             self.changes.happened()  # a put may wait for room that this get makes
-            items = await self.changes.until(found, wait_s)
+            items = await self.changes.until(try_take, wait_s)
         self.changes.happened()
-        return store.token, None if items is None else (items, store.answer_stamp(who))
+        return store.folder_id, None if items is None else (items, store.answer_stamp(who))
 
     async def on_mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
         """Take the marker of a rank that saves its state in a cut; False if this queue has no part in that cut.
@@ -139,25 +139,27 @@ class QueueKeeper(StorageActor):
             return {"why": f"queue {self.name} cannot be written to {path}: {error.strerror or error}"}
         return {"why": "", "items": items, "bytes": size, "crc": crc}
 
-    async def end_lives(self, ends: dict[str, tuple[int, str, str]]) -> dict[str, list[tuple[str, int, bool]] | None]:
+    async def end_incarnations(
+        self, ends: dict[str, tuple[int, str, str]]
+    ) -> dict[str, list[tuple[str, int, bool]] | None]:
         """Take back what ended processes held: rank -> (incarnation, a `HolderEnd`, its error).
 
         Returns for each rank whose failure items of this queue pay: (key or number, failed deliveries, whether it is
-        set aside) of each; None for a rank whose role pays (`Backlog.end_life`).
+        set aside) of each; None for a rank whose role pays (`Backlog.end_incarnation`).
         """
-        paid = dict[str, list[tuple[str, int, bool]] | None]()
+        payers = dict[str, list[tuple[str, int, bool]] | None]()
         store = await self._opened()
         if store is None:
-            return paid
+            return payers
         dead = store.backlog.dead
-        for rank, (life, how, error) in ends.items():
-            items = store.end_life(rank, life, HolderEnd(how), error)
+        for rank, (incarnation, end, error) in ends.items():
+            items = store.end_incarnation(rank, incarnation, HolderEnd(end), error)
             if items is None:
-                paid[rank] = None
+                payers[rank] = None
             elif items:
-                paid[rank] = [(item.key or f"#{item.number}", item.deliveries, item.number in dead) for item in items]
+                payers[rank] = [(item.key or f"#{item.number}", item.deliveries, item.number in dead) for item in items]
         self.changes.happened()
-        return paid
+        return payers
 
     async def end_cut(self) -> None:
         """Forget the cut under way: it is committed, or given up."""
@@ -166,19 +168,19 @@ class QueueKeeper(StorageActor):
             self.changes.happened()
 
     async def go_back(self, epoch: int, path: str, crc: int) -> tuple[str, str]:
-        """Go back to a cut, without a path to an empty queue; return (token, why that cannot be).
+        """Go back to a cut, without a path to an empty queue; return (folder id, why that cannot be).
 
-        Both may be empty: the token before the first request, the reason when it is done.
+        Both may be empty: the id before the first request, the reason when it is done.
         """
-        token = ""
+        folder_id = ""
         try:
             if (store := await self._opened()) is not None:
                 store.restore(epoch, Path(path) if path else None, crc)
-                token = store.token
+                folder_id = store.folder_id
         except OSError as error:
-            return token, f"queue {self.name} cannot go back to {path}: {error.strerror or error}"
+            return folder_id, f"queue {self.name} cannot go back to {path}: {error.strerror or error}"
         self.changes.happened()
-        return token, ""
+        return folder_id, ""
 
     async def _opened(self) -> QueueStore | None:
         return None if self._opening is None else await asyncio.shield(self._opening)
@@ -188,7 +190,7 @@ class QueueKeeper(StorageActor):
         store = await self._open_store(who, bounds)
         store.close_queue()
         self.changes.happened()
-        return store.token, None
+        return store.folder_id, None
 
     async def on_stats(self, who: Who, bounds: Bounds) -> tuple[str, dict[str, Any]]:
         """Return the items and bytes that wait, how many are handed out or set aside, and whether it is closed."""
@@ -196,12 +198,12 @@ class QueueKeeper(StorageActor):
         log = store.backlog
         waiting = len(log.waiting)
         counts = {"items": waiting, "bytes": log.bytes, "held": len(log.sizes) - waiting, "dead": len(log.dead)}
-        return store.token, {**counts, "closed": log.closed}
+        return store.folder_id, {**counts, "closed": log.closed}
 
     async def on_dead(self, caller: Who, bounds: Bounds) -> tuple[str, list[tuple[FailedItem, bytes]]]:
         """Return the items that were set aside, the oldest first, each with its bytes."""
         store = await self._open_store(caller, bounds)
-        return store.token, store.dead_items()
+        return store.folder_id, store.dead_items()
 
     async def gauge(self) -> tuple[int, int] | None:
         """Return the items that wait and the most that may, for the job's samples; None before the first request."""
@@ -221,14 +223,14 @@ class QueueKeeper(StorageActor):
             self._opening = None
             raise
         store.check(bounds)
-        store.meet(who)
+        store.register(who)
         _be_present(store, who)
         return store
 
     async def _open(self, bounds: Bounds) -> QueueStore:
         store = await asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
         try:
-            said = await asyncio.to_thread(self._introduce, store.token)
+            said = await asyncio.to_thread(self._introduce, store.folder_id)
             store.restore(said["epoch"], Path(said["path"]) if said["path"] else None, said["crc"])
         except BaseException:
             store.close()

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,19 @@ ANY = CutStamp()
 
 
 class QueueStore:
-    """One queue. `token` identifies the life of its folder: a new token tells clients that earlier items are lost."""
+    """One queue. `folder_id` identifies its folder: a new one tells clients that earlier items are lost."""
 
     def __init__(self, folder: Path, bounds: tuple[int, int, int], segment: int = SEGMENT) -> None:
         """Open or create the queue; an existing one keeps its own bounds."""
         self._files = QueueFiles(folder, segment)
         self.backlog = Backlog(*bounds)
-        self.token = secrets.token_hex(8)
+        self.folder_id = secrets.token_hex(8)
         self.epoch = 0
         """How often the job had gone back to a cut when this queue last did."""
         self.cut: QueueCut | None = None
         """The cut under way. It ends with this process: PrimeMaster then gives it up."""
         self._cut_places: dict[int, Place] = {}
-        self._again: dict[int, Place] = {}
+        self._restored_places: dict[int, Place] = {}
         """Item -> place, of a restore that is being replayed."""
         self._places: dict[int, Place] = {}
         self._live = Counter[int]()
@@ -52,68 +53,72 @@ class QueueStore:
 
     def check(self, bounds: tuple[int, int, int]) -> None:
         """Check that others gave the same bounds. Raises UsageError."""
-        has = (self.backlog.max_items, self.backlog.max_bytes, self.backlog.max_deliveries)
-        if has != bounds:
+        own_bounds = (self.backlog.max_items, self.backlog.max_bytes, self.backlog.max_deliveries)
+        if own_bounds != bounds:
             names = ("max_items", "max_bytes", "max_deliveries")
-            words = ", ".join(f"{name}={value or None}" for name, value in zip(names, has, strict=True))
+            words = ", ".join(f"{name}={value or None}" for name, value in zip(names, own_bounds, strict=True))
             others = ", ".join(str(value or None) for value in bounds)
             raise UsageError(f"the queue has {words}; this rank gave {others}")
 
-    def meet(self, who: Who) -> bool:
-        """Register a session; see `Backlog.meet`."""
-        known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
-        # A session of an earlier life is refused by `meet`, and refusals are not written.
-        if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
-            self._write({"op": "meet", **_caller_record(who)})
-        return known or self.backlog.meet(who)
+    def register(self, who: Who) -> bool:
+        """Register a session; see `Backlog.register`."""
+        newest = self.backlog.incarnations.get(who.rank, 0)
+        is_registered = newest == who.incarnation and who.session in self.backlog.sessions
+        # A session of an earlier incarnation is refused by `register`, and refusals are not written.
+        if not is_registered and newest <= who.incarnation:
+            self._write({"op": "register", **asdict(who)})
+        return is_registered or self.backlog.register(who)
 
-    def put(self, who: Who, put: int, body: bytes, stamp: CutStamp = ANY, key: str = "") -> PutRefusal | None:
+    def put(self, who: Who, put_number: int, body: bytes, stamp: CutStamp = ANY, key: str = "") -> PutRefusal | None:
         """Append an item; return why not if it is refused."""
         if 0 < stamp.epoch <= self.epoch:
             return PutRefusal.PAST
-        why = self.backlog.refused(who, put, len(body), key)
-        if why is None:
+        refusal = self.backlog.refused(who, put_number, len(body), key)
+        if refusal is None:
             # On disk first: a put that was answered must not be lost with this process.
-            head = {"op": "put", **_caller_record(who), "put": put, "size": len(body)}
-            place = self._write(head | ({"key": key} if key else {}), body)
-            number = self.backlog.put(who, put, len(body), key)
+            record = {"op": "put", **asdict(who), "number": put_number, "size": len(body)}
+            place = self._write(record | ({"key": key} if key else {}), body)
+            number = self.backlog.put(who, put_number, len(body), key)
             self._places[number] = place
             self._live[place[0]] += 1
             if self.cut is not None and self.cut.is_before(who, stamp):
                 self.cut.put(number, len(body), key)
                 self._cut_places[number] = place
-        return why
+        return refusal
 
-    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = (), stamp: CutStamp = ANY) -> bool:
+    def begin_get(
+        self, who: Who, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
+    ) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
-        line = self.backlog.lines[who.line]
-        if turn > line.turn:
+        session = self.backlog.sessions[who.session]
+        if number > session.last_get:
             # A get that acknowledges nothing and returns nothing to the front changes nothing that has to be on disk.
-            if line.ids:
-                self._write({"op": "heard", **_caller_record(who), "turn": turn, "seen": seen, "bad": bad})
-            done = self.backlog.begin_get(who, turn, seen, bad) or ()
+            if session.ids:
+                get = {"get": number, "received": received, "unreadable": unreadable}
+                self._write({"op": "acknowledge", **asdict(who), **get})
+            acknowledged = self.backlog.begin_get(who, number, received, unreadable) or ()
             if self.cut is not None and self.cut.is_before(who, stamp):
-                self.cut.acknowledged(done)
-            self._done(done)
-        return turn == line.turn
+                self.cut.acknowledged(acknowledged)
+            self._done(acknowledged)
+        return number == session.last_get
 
     def take(self, who: Who, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
-        ids = self.backlog.answer(who)
+        item_numbers = self.backlog.answer(who)
         only: Collection[int] | None = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
-        if ids is None:
+        if item_numbers is None:
             only = self.backlog.choose(who, count, only, self._for_anybody())
-        if ids is None and self.backlog.ready(count, only):
-            turn = self.backlog.lines[who.line].turn
+        if item_numbers is None and self.backlog.ready(count, only):
+            get_number = self.backlog.sessions[who.session].last_get
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
-                head = {"op": "take", **_caller_record(who), "turn": turn, "count": count}
+                record = {"op": "take", **asdict(who), "get": get_number, "count": count}
                 # Before the items leave: a repeated get must return the same ones after a restart.
                 self._write(
-                    head | ({} if only is None else {"only": sorted(set(self.backlog.waiting).intersection(only))})
+                    record | ({} if only is None else {"only": sorted(set(self.backlog.waiting).intersection(only))})
                 )
-            ids = self.backlog.take(who, count, only)
-        return None if ids is None else [self._files.read(self._places[number]) for number in ids]
+            item_numbers = self.backlog.take(who, count, only)
+        return None if item_numbers is None else [self._files.read(self._places[number]) for number in item_numbers]
 
     def _for_anybody(self) -> list[int]:
         """Return the failed items that have waited long enough for another rank."""
@@ -124,20 +129,21 @@ class QueueStore:
         self._failed_at = {number: self._failed_at.get(number, now) for number in self.backlog.failed}
         return [number for number, at in self._failed_at.items() if now - at >= PATIENCE_S]
 
-    def end_life(self, rank: str, life: int, how: HolderEnd, error: str) -> tuple[FailedItem, ...] | None:
-        """Take back the items of a process that has ended; see `Backlog.end_life`."""
+    def end_incarnation(self, rank: str, incarnation: int, end: HolderEnd, error: str) -> tuple[FailedItem, ...] | None:
+        """Take back the items of a process that has ended; see `Backlog.end_incarnation`."""
         backlog = self.backlog
         # Nothing is written of ranks without a part in the queue, nor again: PrimeMaster tells of all ends.
-        if backlog.lives.get(rank, life + 1) > life and backlog.returned.get(rank, (0,))[0] != life:
+        is_settled = backlog.incarnations.get(rank, incarnation + 1) > incarnation
+        if is_settled and backlog.returned.get(rank, (0,))[0] != incarnation:
             return ()
-        self._write({"op": "end", "rank": rank, "life": life, "how": how, "error": error})
-        before = backlog.stored
-        items = backlog.end_life(rank, life, how, error)
+        self._write({"op": "end", "rank": rank, "incarnation": incarnation, "end": end, "error": error})
+        stored_items = backlog.stored
+        items = backlog.end_incarnation(rank, incarnation, end, error)
         if self.cut is not None:
             self.cut.acknowledged(item.number for item in items or () if item.number in backlog.dead)
         for item in items or ():
             self._failed_at.pop(item.number, None)
-        self._done(tuple(before - backlog.stored))
+        self._done(tuple(stored_items - backlog.stored))
         return items
 
     def dead_items(self) -> list[tuple[FailedItem, bytes]]:
@@ -146,10 +152,10 @@ class QueueStore:
 
     def answer_stamp(self, who: Who, *, put: bool = False) -> CutStamp:
         """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
-        line, cut = self.backlog.lines.get(who.line), self.cut
-        ids = () if put or line is None else line.ids
-        seen = cut.number if cut is not None and cut.taints(ids) else 0
-        return CutStamp(self.epoch + 1, 0, seen)
+        session, cut = self.backlog.sessions.get(who.session), self.cut
+        item_numbers = () if put or session is None else session.ids
+        tainting_cut = cut.number if cut is not None and cut.taints(item_numbers) else 0
+        return CutStamp(self.epoch + 1, 0, tainting_cut)
 
     # -- cuts
 
@@ -162,13 +168,13 @@ class QueueStore:
             self.end_cut()
             self.cut = QueueCut.begun(number, members, self.backlog)
             self._cut_places = dict(self._places)
-        return sorted({line.rank for line in self.backlog.lines.values() if line.turn})
+        return sorted({session.rank for session in self.backlog.sessions.values() if session.last_get})
 
-    def mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
+    def mark(self, who: Who, number: int, session_names: tuple[str, ...]) -> bool:
         """Turn a rank that saves its state, which has what these sessions got; False if there is no such cut."""
-        own = (self.backlog.lines.get(line) for line in lines)
-        held = [number for line in own if line is not None for number in line.ids]
-        return self.cut is not None and self.cut.mark(who, number, held)
+        sessions = (self.backlog.sessions.get(session) for session in session_names)
+        held_items = [number for session in sessions if session is not None for number in session.ids]
+        return self.cut is not None and self.cut.mark(who, number, held_items)
 
     def seal_cut(self, number: int, name: str) -> CutFile | None:
         """End the cut, and return what is to be written; None if there is no such cut."""
@@ -193,14 +199,14 @@ class QueueStore:
         if epoch <= self.epoch:
             return
         self.end_cut()
-        found = cut_file.read(path, crc) if path is not None else cut_file.EMPTY
+        cut_items = cut_file.read(path, crc) if path is not None else cut_file.EMPTY
         dead = self.backlog.dead
-        for item, body in found.bodies():
+        for item, body in cut_items.bodies():
             if item not in dead:
-                self._cut_places[item] = self._write({"op": "again", "item": item}, body)
+                self._cut_places[item] = self._write({"op": "restore", "item": item}, body)
         # All at once, by the state below: a process that dies before it leaves the queue as it was.
-        self.backlog.restore(found.sizes, found.keys, closed=found.closed)
-        self.backlog.next = max([self.backlog.next, *(item + 1 for item in found.sizes)])
+        self.backlog.restore(cut_items.sizes, cut_items.keys, closed=cut_items.closed)
+        self.backlog.next = max([self.backlog.next, *(item + 1 for item in cut_items.sizes)])
         dead_places = {item: self._places[item] for item in dead}
         self.epoch, self._places, self._cut_places = epoch, {**dead_places, **self._cut_places}, {}
         self._live = Counter(place[0] for place in self._places.values())
@@ -217,10 +223,10 @@ class QueueStore:
         self._files.close()
 
     def _done(self, ids: tuple[int, ...]) -> None:
-        before = len(self._live)
+        segment_count = len(self._live)
         self._live -= Counter(self._places.pop(number)[0] for number in ids)
         # Only when a segment has lost its last item is there something to delete.
-        if len(self._live) < before:
+        if len(self._live) < segment_count:
             self._keep()
 
     def _keep(self) -> None:
@@ -235,31 +241,31 @@ class QueueStore:
 
     def _begin(self) -> None:
         self._files.begin()
-        more = {"epoch": self.epoch} if self.epoch else {}
-        self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped(), **more})
+        epoch = {"epoch": self.epoch} if self.epoch else {}
+        self._files.append({"op": "state", "folder_id": self.folder_id, "backlog": self.backlog.dumped(), **epoch})
         self._keep()  # the last segment may have lost its last item while it was written
 
     def _recover(self) -> None:
-        stated = 0
-        for head, place in self._files.records():
-            if head["op"] == "state":
-                stated = place[0]
-            self._replay(head, place) if stated else self._salvage(head, place)
+        state_segment = 0
+        for record, place in self._files.records():
+            if record["op"] == "state":
+                state_segment = place[0]
+            self._replay(record, place) if state_segment else self._salvage(record, place)
         self._live = Counter(place[0] for place in self._places.values())
-        if stated != self._files.last and not self._files.full:
+        if state_segment != self._files.last and not self._files.full:
             self._begin()  # writes the state now, so that older segments can be deleted before this one is full
 
     def _salvage(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record without the state before it. What was taken is unknown, so all its items wait again."""
         backlog = self.backlog
-        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
-        if who.line:
-            backlog.meet(who)
+        who = Who(record["rank"], record["incarnation"], record["session"]) if "session" in record else Who("", 0, "")
+        if who.session:
+            backlog.register(who)
         match record["op"]:
             case "put":
-                self._places[backlog.put(who, record["put"], record["size"], record.get("key", ""))] = place
-            case "heard" | "take":
-                backlog.begin_get(who, record["turn"], 0)
+                self._places[backlog.put(who, record["number"], record["size"], record.get("key", ""))] = place
+            case "acknowledge" | "take":
+                backlog.begin_get(who, record["get"], 0)
             case "close":
                 backlog.close()
             case _:
@@ -268,43 +274,42 @@ class QueueStore:
     def _replay(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record that follows a state."""
         backlog = self.backlog
-        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
+        who = Who(record["rank"], record["incarnation"], record["session"]) if "session" in record else Who("", 0, "")
         match record["op"]:
             case "state":
                 # The items of a cut count from the state on that says so: a restore that was broken off never was.
                 if record.get("epoch", 0) > self.epoch:
-                    self._places, self._again = {**self._places, **self._again}, {}
-                self.token, self.epoch = record["token"], record.get("epoch", 0)
-                before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
+                    self._places, self._restored_places = {**self._places, **self._restored_places}, {}
+                self.folder_id, self.epoch = record["folder_id"], record.get("epoch", 0)
+                next_number, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
                 # Salvaged items were numbered from 1 again, and are shifted to the numbers of the first state. Later on
                 # a difference comes from items of a deleted segment, and nothing is shifted.
-                more = 0 if self._stated else self.backlog.next - before
+                shift = 0 if self._stated else self.backlog.next - next_number
                 self._stated = True
-                stored = self.backlog.stored
-                self._places = {n + more: at for n, at in self._places.items() if n + more in stored}
-            case "meet":
-                backlog.meet(who)
+                stored_items = self.backlog.stored
+                shifted_places = {number + shift: item_place for number, item_place in self._places.items()}
+                self._places = {number: shifted_places[number] for number in shifted_places if number in stored_items}
+            case "register":
+                backlog.register(who)
             case "put":
-                self._places[backlog.put(who, record["put"], record["size"], record.get("key", ""))] = place
-            case "again":
-                self._again[record["item"]] = place
-            case "heard":
-                for number in backlog.begin_get(who, record["turn"], record["seen"], record.get("bad", ())) or ():
+                self._places[backlog.put(who, record["number"], record["size"], record.get("key", ""))] = place
+            case "restore":
+                self._restored_places[record["item"]] = place
+            case "acknowledge":
+                unreadable = record.get("unreadable", ())
+                for number in backlog.begin_get(who, record["get"], record["received"], unreadable) or ():
                     self._places.pop(number, None)  # its segment may have been deleted
             case "take":
-                if backlog.lines[who.line].turn < record["turn"]:  # a get that gave no items back is not recorded
-                    backlog.begin_get(who, record["turn"], 0)
-                only = record.get("only")
-                backlog.take(who, record["count"], None if only is None else frozenset(only))
+                # A get that gave no items back is not recorded.
+                if backlog.sessions[who.session].last_get < record["get"]:
+                    backlog.begin_get(who, record["get"], 0)
+                allowed_items = record.get("only")
+                backlog.take(who, record["count"], None if allowed_items is None else frozenset(allowed_items))
             case _:
                 self._replay_end(record) if record["op"] == "end" else backlog.close()
 
     def _replay_end(self, record: dict[str, Any]) -> None:
-        before = self.backlog.stored
-        self.backlog.end_life(record["rank"], record["life"], HolderEnd(record["how"]), record["error"])
-        for number in before - self.backlog.stored:
+        stored_items = self.backlog.stored
+        self.backlog.end_incarnation(record["rank"], record["incarnation"], HolderEnd(record["end"]), record["error"])
+        for number in stored_items - self.backlog.stored:
             self._places.pop(number, None)
-
-
-def _caller_record(who: Who) -> dict[str, Any]:
-    return {"rank": who.rank, "life": who.life, "line": who.line}

@@ -176,13 +176,13 @@ class RpcServer:
             self.trace.began(call)
         return None
 
-    def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
+    def answer(self, call: Call, payload: bytes, shared_args: bytes = b"", *, stale: bool = False) -> Reply:
         """Run a call to its end; returns a Reply whatever the method does."""
-        reply = self.begin_answer(call, payload, common, stale=stale)
+        reply = self.begin_answer(call, payload, shared_args, stale=stale)
         return reply.result() if isinstance(reply, Future) else reply
 
     def begin_answer(
-        self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False
+        self, call: Call, payload: bytes, shared_args: bytes = b"", *, stale: bool = False
     ) -> Reply | Future[Reply]:
         """Run a call, whose timeout includes waiting for `setup` and a turn.
 
@@ -205,31 +205,33 @@ class RpcServer:
                 return _cancelled(name)
             if call.quiet:
                 self._unread[call.id] = call
-        running: CallActivity | None = None
+        activity: CallActivity | None = None
         reply: Reply | Future[Reply] | None = None
         try:
             body: bytes | list[bytes] = payload
             if call.method == BATCH:
                 method, body = unpacked_calls(payload)
                 call = replace(call, method=method)
-            running = CallActivity(call.id, call.method, call.caller)
-            running.queue("" if self._open else "setup")
+            activity = CallActivity(call.id, call.method, call.caller)
+            activity.note_wait("" if self._open else "setup")
             refused = self._not_up(call, name)
             target = refused or self._find(call.method, name)
             if isinstance(target, RpcMark) and not target.any_weights:
-                target = self._not_fresh(running, name, end) or target
-            reply = target if isinstance(target, Reply) else self._run(running, target, call, body, common, end=end)
+                target = self._not_fresh(activity, name, end) or target
+            reply = (
+                target if isinstance(target, Reply) else self._run(activity, target, call, body, shared_args, end=end)
+            )
             return reply
         finally:
             if isinstance(reply, Future):
-                reply.add_done_callback(lambda _: self._leave(call, running))
+                reply.add_done_callback(lambda _: self._leave(call, activity))
             else:
-                self._leave(call, running)
+                self._leave(call, activity)
 
-    def _leave(self, call: Call, running: CallActivity | None) -> None:
+    def _leave(self, call: Call, activity: CallActivity | None) -> None:
         """Note that a call has its answer."""
-        if running is not None and call.id not in self._streams:
-            running.end()
+        if activity is not None and call.id not in self._streams:
+            activity.end()
         with self._changed:
             self._pending.end(call.id)
             self._unread.pop(call.id, None)
@@ -243,11 +245,11 @@ class RpcServer:
             return _refuse(NotRun.ENDED, f"{name} {self._closed}")
         return None if in_time else _refuse(NotRun.LATE, f"for {name} to be set up, not run")
 
-    def _not_fresh(self, running: CallActivity, name: str, end: float | None) -> Reply | None:
+    def _not_fresh(self, activity: CallActivity, name: str, end: float | None) -> Reply | None:
         """Wait for weights that are not stale; returns a refusal when they do not come in time, or the rank ended."""
         if not self._hold_reason:
             return None
-        running.queue("weights")
+        activity.note_wait("weights")
         with self._changed:
             wait_s = None if end is None else max(0.0, end - time.monotonic())
             in_time = self._changed.wait_for(lambda: not self._hold_reason or self._closed, wait_s)
@@ -369,11 +371,11 @@ class RpcServer:
 
     def _run(
         self,
-        running: CallActivity,
+        activity: CallActivity,
         mark: RpcMark,
         call: Call,
         payload: bytes | list[bytes],
-        common: bytes,
+        shared_args: bytes,
         *,
         end: float | None,
     ) -> Reply | Future[Reply]:
@@ -384,18 +386,18 @@ class RpcServer:
             return _refuse(NotRun.NOT_AGAIN, f"{name}.{call.method} is not declared idempotent")
         full_name = f"{name}.{call.method}"
         payloads = payload if isinstance(payload, list) else [payload]
-        batch = [_arguments(part, common, full_name) for part in payloads]
+        batch = [_unpickle_arguments(part, shared_args, full_name) for part in payloads]
         if isinstance(payload, bytes) and isinstance(batch[0], Reply):
             return batch[0]
-        if mark.resume and self._draining:
+        if mark.resume and self._draining:  # a stream that resumes goes to another callee
             return _refuse(NotRun.ENDED, f"{name} is about to end")
         is_single = isinstance(payload, bytes) and not mark.stream
         if is_single and inspect.iscoroutinefunction(getattr(type(self._object), call.method)):
-            coroutine = self._run_coroutine(running, mark, call, batch[0], end=end)
+            coroutine = self._run_coroutine(activity, mark, call, batch[0], end=end)
             return asyncio.run_coroutine_threadsafe(coroutine, user_loop())
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
         slot = self._slot(call.method, mark)
-        running.queue(call.method if slot is not None else "")
+        activity.note_wait(call.method if slot is not None else "")
         if slot is not None and not slot.acquire(timeout=None if end is None else max(0.0, end - time.monotonic())):
             return _cancelled(name)
         unwanted = mark.stream and self._has_ended_caller(call)  # it waited for longer than its caller lived
@@ -403,10 +405,10 @@ class RpcServer:
             if slot is not None:
                 slot.release()
             return refused
-        running.queue("")
-        with running:
+        activity.note_wait("")
+        with activity:
             if mark.stream and isinstance(payload, bytes) and not isinstance(batch[0], Reply):
-                return self._open_stream(mark, call, batch[0], functools.partial(self._stream_ended, slot, running))
+                return self._open_stream(mark, call, batch[0], functools.partial(self._stream_ended, slot, activity))
             try:
                 if isinstance(payload, bytes):
                     return self._value(mark, call, batch[0], full_name)
@@ -415,12 +417,12 @@ class RpcServer:
                 self._ended(slot)
 
     async def _run_coroutine(
-        self, running: CallActivity, mark: RpcMark, call: Call, arguments: Arguments | Reply, *, end: float | None
+        self, activity: CallActivity, mark: RpcMark, call: Call, arguments: Arguments | Reply, *, end: float | None
     ) -> Reply:
         """Run a call of an `async` method on the loop of the user's coroutines, where it waits for its turn, too."""
         name = f"{self._role}/{call.rank}"
         slot = None if mark.concurrency is None else self._turns.setdefault(call.method, Semaphore(mark.concurrency))
-        running.queue(call.method if slot is not None else "")
+        activity.note_wait(call.method if slot is not None else "")
         if slot is not None:
             try:
                 await asyncio.wait_for(slot.acquire(), None if end is None else max(0.0, end - time.monotonic()))
@@ -429,10 +431,10 @@ class RpcServer:
         try:
             if refused := self._begin(call, name):
                 return refused
-            running.queue("")
+            activity.note_wait("")
             try:
-                with running:
-                    running.activity.task = asyncio.current_task()
+                with activity:
+                    activity.activity.task = asyncio.current_task()
                     return await self._awaited_value(mark, call, arguments, f"{name}.{call.method}")
             finally:
                 self._ended(None)
@@ -504,9 +506,9 @@ class RpcServer:
         if slot is not None:
             slot.release()
 
-    def _stream_ended(self, slot: threading.Semaphore | None, running: CallActivity) -> None:
+    def _stream_ended(self, slot: threading.Semaphore | None, activity: CallActivity) -> None:
         self._ended(slot)
-        running.end()
+        activity.end()
 
     def _failed(self, error: BaseException, call: Call, *, idempotent: bool) -> Reply:
         """Return the reply to a call whose method raised, and log the error here, where its line is."""
@@ -617,10 +619,10 @@ def _refuse(reason: NotRun, message: str, traceback: str = "") -> Reply:
     return Reply(error_type="CallError", message=message, traceback=traceback, refused=reason)
 
 
-def _arguments(payload: bytes, common: bytes, name: str) -> Arguments | Reply:
-    """Unpickle the arguments of a call, or return the refusal of one whose arguments cannot be read here."""
+def _unpickle_arguments(payload: bytes, shared_args: bytes, name: str) -> Arguments | Reply:
+    """Unpickle the arguments of a call; those that all ranks of it share may come apart. Else return a refusal."""
     try:
-        return wire.arguments(payload, common)
+        return wire.arguments(payload, shared_args)
     except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
         message = f"{name}: the arguments cannot be read here: {type(error).__name__}: {error}"
         return _refuse(NotRun.BAD_ARGUMENTS, message, user_traceback(error))

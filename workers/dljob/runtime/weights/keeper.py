@@ -184,7 +184,7 @@ class WeightsKeeper(StorageActor):
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
-        made = replace(version, mark=(self._token, self._count), by=(who.rank, who.life))
+        made = replace(version, mark=(self._token, self._count), by=(who.rank, who.incarnation))
         made = dated(made, newest, time.time())
         self._versions = [*self._versions, made][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
@@ -202,9 +202,9 @@ class WeightsKeeper(StorageActor):
         before, newest = self._publisher, self._versions[-1] if self._versions else None
         if before is not None and before.rank != who.rank:
             raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
-        if before is not None and before.life > who.life:
+        if before is not None and before.incarnation > who.incarnation:
             raise UsageError(f"a later process of {who.rank} has begun: this one may not publish any more")
-        if before is not None and before.life == who.life and newest and newest.version >= version:
+        if before is not None and before.incarnation == who.incarnation and newest and newest.version >= version:
             raise UsageError(f"version {newest.version} was published already: {version} is not newer")
 
     def _drop(self) -> None:

@@ -204,7 +204,7 @@ class CutStory:
     def put(self, client: QueueUser, name: str, body: int) -> bool:
         """Put an item, as `DataQueue.put` does; False while the queue is full."""
         queue, who = self.queues[name], client.who(name)
-        if not queue.backlog.meet(who):
+        if not queue.backlog.register(who):
             return True
         if 0 < client.epoch <= queue.epoch and self.bug != "future":
             client.epoch = queue.epoch + 1
@@ -227,7 +227,7 @@ class CutStory:
     def get(self, client: QueueUser, name: str) -> int | None:
         """Get an item, as `DataQueue.get` does; None if there is none."""
         queue, who = self.queues[name], client.who(name)
-        if not queue.backlog.meet(who):
+        if not queue.backlog.register(who):
             return None
         turn = client.turns.get(name, 0) + 1
         client.turns[name] = turn
@@ -408,10 +408,10 @@ class CutStory:
         for name, queue in self.queues.items():
             assert queue.cut is not None  # noqa: S101 - all queues have begun it
             who = client.who(name)
-            line = queue.backlog.lines.get(who.line)
+            session = queue.backlog.sessions.get(who.session)
             # The marker may come late: what follows it has its stamp, and is not taken for something before it.
             if self.bug != "marker":
-                queue.cut.mark(who, self.number, line.ids if line is not None else ())
+                queue.cut.mark(who, self.number, session.ids if session is not None else ())
         self.open[role] = state
 
     def give_up(self) -> None:

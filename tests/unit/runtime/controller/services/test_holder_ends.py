@@ -10,7 +10,7 @@ import pytest
 from immutables import Map
 from master_shell_kit import until
 
-from dljob.calls.backlog import ROW
+from dljob.calls.backlog import DEAD_STREAK_LIMIT
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.cuts import Cuts
@@ -69,7 +69,7 @@ class Master:
         return name.rpartition("/")[2]
 
     async def call(self, ref: str, method: str, ends: Any) -> Any:
-        assert method == "end_lives"
+        assert method == "end_incarnations"
         self.asked.append((ref, ends))
         answer = self.answers.get(ref, {})
         if isinstance(answer, Exception):
@@ -102,7 +102,7 @@ async def test_each_queue_is_told_of_each_end_once_and_again_where_it_did_not_an
     assert [name for name, _ in master.asked].count("tasks") == 1
     assert master.events == [ev.DeliveriesFailed("tasks", "e", 1, 2, (("20", 1, False),))]
     master.answers = {}
-    await until(lambda: not any(ends._untold.values()))
+    await until(lambda: not any(ends._unreported.values()))
     count = len(master.asked)
     await asyncio.sleep(0.1)
     assert len(master.asked) == count, "all are told"
@@ -131,7 +131,7 @@ async def test_the_role_pays_where_no_item_does():
     master.answers = {"tasks": {"e/1": None}}
     task = asyncio.create_task(HolderEnds(master).run())
     await until(lambda: bool(master.events))
-    assert master.events == [ev.DeliveriesFailed("tasks", "e", 1, 2, (), ROW)]
+    assert master.events == [ev.DeliveriesFailed("tasks", "e", 1, 2, (), DEAD_STREAK_LIMIT)]
     task.cancel()
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from dljob.api import registry
-from dljob.api.views import items
+from dljob.api.views import entries
 from dljob.cli import output
 from dljob.cli import output_file as files
 from dljob.cli.target import HERE
@@ -49,7 +49,7 @@ def trace(
     data = page_data(record, now)
     until = max(record.history.until, float(data["job"]["end"] or 0))
     nodes = {
-        (row["role"], row["rank"]): str(row.get("nodeName") or row["node"]) for row in items(record.status, "ranks")
+        (row["role"], row["rank"]): str(row.get("nodeName") or row["node"]) for row in entries(record.status, "ranks")
     }
     calls, unread = call_files.load(folder)
     data["unrecorded"] += unread

@@ -1,4 +1,4 @@
-"""Ends of holders: tells queues which processes of ranks have ended, so that their items go back, and who pays for it.
+"""Reports to queues which processes of ranks have ended, so that their items go back, and which of them pay for it.
 
 Every call may be repeated by a later master: a queue takes back what a process holds, and later it holds nothing.
 """
@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dljob.calls.backlog import ROW, HolderEnd
+from dljob.calls.backlog import DEAD_STREAK_LIMIT, HolderEnd
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.state import RankPhase
@@ -25,7 +25,7 @@ log = logging.getLogger(__package__)
 LOOK_S = 0.05
 """Least seconds between two looks at the ranks of a job, of which there may be 10,000."""
 AGAIN_S = 1.0
-"""Seconds after which a queue that did not answer is told again."""
+"""Seconds after which the ends are reported again to a queue that did not answer."""
 ANSWER_S = 60.0
 """Seconds for a queue to answer; it may write a file of its whole size."""
 
@@ -82,9 +82,9 @@ class HolderEnds:
     def __init__(self, shell: HolderMaster) -> None:
         self._shell = shell
         self._known: dict[RankKey, End] = {}
-        self._untold: dict[str, dict[str, End]] = {}
-        """Queue -> rank -> the end that it is to be told of."""
-        self._asked: set[str] = set()
+        self._unreported: dict[str, dict[str, End]] = {}
+        """Queue -> rank -> the end that it has not confirmed yet."""
+        self._waiting: set[str] = set()
         """Queues that have not answered yet: each may take ANSWER_S, and the others do not wait for it."""
 
     async def run(self) -> None:
@@ -93,47 +93,48 @@ class HolderEnds:
             state = self._shell.state
             if state.cuts.queues:
                 self._look(state)
-                for queue, ends in self._untold.items():
-                    if ends and queue not in self._asked:
-                        self._asked.add(queue)
-                        self._shell.tasks.start(f"ends for queue {queue}", self._tell(queue, dict(ends)), nobody_waits)
+                for queue, ends in self._unreported.items():
+                    if ends and queue not in self._waiting:
+                        self._waiting.add(queue)
+                        report = self._report(queue, dict(ends))
+                        self._shell.tasks.start(f"ends for queue {queue}", report, nobody_waits)
             await asyncio.sleep(LOOK_S)
-            late = any(self._untold.values())
+            unconfirmed = any(self._unreported.values())
             async with self._shell.changed:
-                changed = self._shell.changed.wait_for(lambda before=state: _differ(before, self._shell.state))
+                changed = self._shell.changed.wait_for(lambda old=state: _ranks_changed(old, self._shell.state))
                 try:
-                    await asyncio.wait_for(changed, AGAIN_S if late else None)
+                    await asyncio.wait_for(changed, AGAIN_S if unconfirmed else None)
                 except TimeoutError:
                     continue
 
     def _look(self, state: JobState) -> None:
         """Note which ranks' processes have ended since the last look; at first all that ever did."""
-        news = dict[str, End]()
+        new_ends = dict[str, End]()
         for key, rank in state.ranks.items():
             end = end_of(rank)
             if end is not None and self._known.get(key) != end:
                 self._known[key] = end
-                news[f"{key[0]}/{key[1]}"] = end
+                new_ends[f"{key[0]}/{key[1]}"] = end
         for queue in state.cuts.queues:
-            self._untold.setdefault(queue, {}).update(news)
+            self._unreported.setdefault(queue, {}).update(new_ends)
 
-    async def _tell(self, queue: str, ends: dict[str, End]) -> None:
+    async def _report(self, queue: str, ends: dict[str, End]) -> None:
         try:
-            paid = await call_queue(self._shell, queue, "end_lives", ends, without={})
+            payers = await call_queue(self._shell, queue, "end_incarnations", ends, without={})
         finally:
-            self._asked.discard(queue)
-        if paid is None:
+            self._waiting.discard(queue)
+        if payers is None:
             return
-        untold = self._untold[queue]
-        self._untold[queue] = {rank: end for rank, end in untold.items() if ends.get(rank) != end}
+        unreported = self._unreported[queue]
+        self._unreported[queue] = {rank: end for rank, end in unreported.items() if ends.get(rank) != end}
         events = list[ev.Event]()
-        for rank, items in paid.items():
+        for rank, items in payers.items():
             role, _, number = rank.rpartition("/")
-            row = ROW if items is None else 0
-            events.append(ev.DeliveriesFailed(queue, role, int(number), ends[rank][0], tuple(items or ()), row))
+            dead_streak = DEAD_STREAK_LIMIT if items is None else 0
+            events.append(ev.DeliveriesFailed(queue, role, int(number), ends[rank][0], tuple(items or ()), dead_streak))
         if events:
             await self._shell.offer(*events)
 
 
-def _differ(before: JobState, now: JobState) -> bool:
-    return now.ranks is not before.ranks or now.cuts.queues != before.cuts.queues
+def _ranks_changed(old: JobState, new: JobState) -> bool:
+    return new.ranks is not old.ranks or new.cuts.queues != old.cuts.queues
