@@ -37,7 +37,7 @@ def test_scans_of_all_units_on_each_death_are_found(monkeypatch):
     def lost(d):
         return tuple(name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.inhabited(d, name))
 
-    monkeypatch.setattr(admission, "needed", needed)
+    monkeypatch.setattr(admission, "needs_room", needed)
     monkeypatch.setattr(admission, "lost_units", lost)
     rows = ["CPU of 8 deaths at 2,000 ranks", "growth of a death from 16 to 2,000 ranks"]
     assert failing(*rows) == rows

@@ -504,9 +504,9 @@ def check_grants(world: World):
 
 
 def timer_times(state):
-    from dljob.master.placement.timers import earliest
+    from dljob.master.placement.timers import earliest_timer
 
-    at = earliest(state)
+    at = earliest_timer(state)
     return [] if at is None else [at]
 
 

@@ -134,7 +134,7 @@ def starts_before_the_gang(patch):
     def reserved(old, d, e):
         old(d, e)
         if not d.seats and d.held:
-            admission._admitted(d)
+            admission._start_admitted_job(d)
 
     instead(patch, UnitReserved, reserved)
 
@@ -142,15 +142,17 @@ def starts_before_the_gang(patch):
 @bug
 def ignores_an_exclusion(patch):
     """A node that was left is as good as any."""
-    old = admission._room
-    patch.setattr(admission, "_room", lambda d, names, excluded: old(d, names, frozenset()))
+    old = admission._assign_units
+    patch.setattr(admission, "_assign_units", lambda d, names, excluded: old(d, names, frozenset()))
 
 
 @bug
 def ignores_a_notice(patch):
     """A node that somebody said is to go holds units as any other."""
-    old = admission._room
-    patch.setattr(admission, "_room", lambda d, names, excluded: old(d, names, excluded.difference(d.departures)))
+    old = admission._assign_units
+    patch.setattr(
+        admission, "_assign_units", lambda d, names, excluded: old(d, names, excluded.difference(d.departures))
+    )
 
 
 @bug
@@ -159,7 +161,7 @@ def doubles_a_command(patch):
 
     def commanded(_old, d, e):
         d.commands = d.commands.delete(e.id) if e.id in d.commands else d.commands
-        commands.commanded(d, e)
+        commands.handle_command(d, e)
 
     instead(patch, Commanded, commanded)
 
@@ -490,37 +492,37 @@ def tells_ready_before_its_probe(patch):
 @bug
 def lets_the_lowest_number_go(patch):
     """Of ranks that are equal the first goes."""
-    patch.setattr(gaps, "in_order", lambda d, role: sorted(d.facts(role).groups, reverse=True))
+    patch.setattr(gaps, "groups_in_order", lambda d, role: sorted(d.facts(role).groups, reverse=True))
 
 
 @bug
 def leaves_a_number_out(patch):
     """A fleet that grows leaves a gap."""
-    old = gaps.numbers
+    old = gaps.group_numbers
 
     def numbers(d, role, size):
         had, found = d.facts(role).groups, old(d, role, size)
         return found if len(found) <= len(had) else [*had, *(number + 1 for number in found if number not in had)]
 
-    patch.setattr(gaps, "numbers", numbers)
+    patch.setattr(gaps, "group_numbers", numbers)
 
 
 @bug
 def kills_ranks_at_work(patch):
     """A fleet gives ranks up that have not finished."""
-    patch.setattr(leaving, "begin", lambda d, role, ranks, why, by=0.0: False)
+    patch.setattr(leaving, "begin_leaving", lambda d, role, ranks, why, by=0.0: False)
 
 
 @bug
 def keeps_its_room(patch):
     """A fleet does not see that a driver has no room."""
-    patch.setattr(giving, "needy", lambda d: ())
+    patch.setattr(giving, "units_in_need", lambda d: ())
 
 
 @bug
 def follows_every_load(patch):
     """A load is followed right after another change."""
-    patch.setattr(autoscale, "held_s", lambda policy, own, now: 0.0)
+    patch.setattr(autoscale, "hold_s", lambda policy, own, now: 0.0)
 
 
 @bug

@@ -138,10 +138,10 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
         units=units,
         homeless=homeless_units(units),
-        sizes=elastic.opened(plan),
+        sizes=elastic.initial_sizings(plan),
         ledger=opened({name: role.replicas for name, role in plan.roles.items()}),
     )
-    return evolve(state, wake=timers.earliest(state))
+    return evolve(state, wake=timers.earliest_timer(state))
 
 
 def next_wake(state: JobState) -> float | None:
@@ -439,7 +439,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         restart.renew(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.late(d, *key, event.incarnation, event.outcome)
-        departures.drained(d)
+        departures.leave_after_drain(d)
     elif event.outcome.ok:
         failover.settle(d, key)
         step = event.outcome.step
@@ -463,8 +463,8 @@ def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
 
 
 def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
-    departures.saved(d, event)
-    elastic.saved(d)
+    departures.handle_saved_copies(d, event)
+    elastic.handle_saved_copies(d)
 
 
 def _released(d: StateTransaction, _event: Released) -> None:
@@ -482,16 +482,16 @@ def _tick(d: StateTransaction, _event: Tick) -> None:
 
 _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     MasterStarted: _master_started,
-    Carried: previous_attempt.take,
+    Carried: previous_attempt.take_over,
     NodesSeen: nodes.handle_nodes,
-    NodeFrozen: nodes.frozen,
+    NodeFrozen: nodes.handle_frozen_node,
     PartSilent: nodes.handle_silence,
     PartAnswers: nodes.handle_answer,
-    NodeThawed: nodes.thawed,
+    NodeThawed: nodes.handle_thawed_node,
     CopiesSaved: _copies_saved,
     RelaunchTold: relaunch.report_answer,
-    UnitReserved: admission.reserved,
-    UnitRefused: admission.refused,
+    UnitReserved: admission.handle_reserved_unit,
+    UnitRefused: admission.handle_refused_unit,
     GroupAsked: driver_groups.record_pending_group,
     NoteReported: _note_reported,
     ProblemReported: problems.report_problem,
@@ -499,7 +499,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     HostLost: _host_lost,
     SpareReady: spares.ready,
     SpareLost: _spare_lost,
-    NodesChecked: checked.checked,
+    NodesChecked: checked.handle_checked_nodes,
     RankReady: _rank_ready,
     RankServes: _rank_serves,
     WeightsPublished: weights.published,
@@ -521,9 +521,9 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
     StallsFound: stalling.report_stalls,
-    CauseLearned: departures.learned,
+    CauseLearned: departures.handle_learned_cause,
     PeersSeen: lost_peers.seen,
-    Commanded: commands.commanded,
+    Commanded: commands.handle_command,
     LoadSeen: autoscale.follow_load,
     Tick: _tick,
     Released: _released,

@@ -9,7 +9,7 @@ import pytest
 from elastic_kit import fleet
 from master_kit import job
 
-from dljob.master.placement.autoscale import Reading, SizeDecision, decide
+from dljob.master.placement.autoscale import Reading, SizeDecision, decide_size
 from dljob.master.state import events as ev
 from dljob.master.state.sizing import Sizing
 from dljob.telemetry import reasons
@@ -31,7 +31,7 @@ def replayed(loads, *, start=2, plan=None):
         readings.append(Reading(now, load))
         while len(readings) > 1 and readings[1].at <= now - COOLDOWN_S:
             readings.popleft()
-        if count := decide(plan, own, readings, now).count:
+        if count := decide_size(plan, own, readings, now).count:
             own = Sizing(count, count, scaled=float(now))
             found.append((now, count))
     return found
@@ -39,13 +39,13 @@ def replayed(loads, *, start=2, plan=None):
 
 def test_a_load_above_the_target_asks_for_more_at_once():
     assert replayed([45]) == [(0, 5)]
-    said = decide(plan_of(), Sizing(2, 2), [Reading(0, 45)], 0).why
+    said = decide_size(plan_of(), Sizing(2, 2), [Reading(0, 45)], 0).reason
     assert said == "45 items in queue prompts, 10 for each rank: 5 ranks instead of 2"
 
 
 @pytest.mark.parametrize(("load", "count"), [(0, 2), (31, 4), (1e9, 8), (-5, 2)])
 def test_sizes_are_whole_groups_within_the_bounds(load, count):
-    found = decide(plan_of(group=2), Sizing(1, 1), [Reading(0, load)], 0)
+    found = decide_size(plan_of(group=2), Sizing(1, 1), [Reading(0, load)], 0)
     assert found.count == count
 
 
@@ -74,15 +74,15 @@ def test_two_changes_are_a_cooldown_apart():
 
 
 def test_an_unknown_load_and_no_policy_change_nothing():
-    assert decide(plan_of(), Sizing(2, 2), [], 0) == SizeDecision(0, "its load is not known")
+    assert decide_size(plan_of(), Sizing(2, 2), [], 0) == SizeDecision(0, "its load is not known")
     made, _ = job({"name": "e", "driver": False, "maxReplicas": 2}, {"name": "d"})
-    assert decide(made.roles["e"], Sizing(1, 1), [Reading(0, 1)], 0).count == 0
+    assert decide_size(made.roles["e"], Sizing(1, 1), [Reading(0, 1)], 0).count == 0
 
 
 def test_calls_and_metrics_are_named_in_the_reason():
     for by, name, words in (("calls", None, "45 calls under way, "), ("metric", "lag", "45 lag, ")):
         plan = plan_of(by=by, **({"name": name} if name else {"name": None}))
-        assert decide(plan, Sizing(2, 2), [Reading(0, 45)], 0).why.startswith(words)
+        assert decide_size(plan, Sizing(2, 2), [Reading(0, 45)], 0).reason.startswith(words)
 
 
 def scaled(cooldown=30):

@@ -440,7 +440,7 @@ def test_nothing_is_done_for_a_job_that_ends():
     world.send(ev.Commanded("s", "stop"))
     d = StateTransaction(world.state, world.now + 100)
     elastic.tick(d)
-    elastic.saved(d)
+    elastic.handle_saved_copies(d)
     assert d.freeze() is world.state
 
 

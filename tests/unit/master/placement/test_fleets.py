@@ -484,9 +484,11 @@ def test_a_fleet_without_other_room_goes_on_without_the_ranks_of_a_node_that_is_
 
 def searches(monkeypatch, world, *events):
     """Count the searches for room among all units of the job that these events take."""
-    tried, placed = [], resizing.placed
+    tried, placed = [], resizing.assign_resized
     with monkeypatch.context() as patch:
-        patch.setattr(resizing, "placed", lambda d, sizes, **own: tried.append(sizes) or placed(d, sizes, **own))
+        patch.setattr(
+            resizing, "assign_resized", lambda d, sizes, **own: tried.append(sizes) or placed(d, sizes, **own)
+        )
         for event in events:
             world.send(event)
     return len(tried)
@@ -595,9 +597,9 @@ def test_nobody_gives_room_in_vain_and_the_reason_is_told(role, lost, lacking, w
     world = beside_a_driver(**role)
     lose(world, lost)
     state = evolve(world.state, nodes=()) if lacking is None else world.state
-    made = giving.decide(StateTransaction(state, world.now), lacking or ())
+    made = giving.choose_givers(StateTransaction(state, world.now), lacking or ())
     assert made.sizes == {}
-    assert made.why.startswith(why)
+    assert made.reason.startswith(why)
 
 
 def test_room_that_was_given_is_waited_for_before_more_is_given():
@@ -606,7 +608,7 @@ def test_room_that_was_given_is_waited_for_before_more_is_given():
     own = world.state.sizes["e"]
     for ago, sizes in ((1.0, {}), (limits.STOP_S, {"e": 2})):
         state = evolve(world.state, sizes=world.state.sizes.set("e", evolve(own, resized=world.now - ago)))
-        assert giving.decide(StateTransaction(state, world.now), ()).sizes == sizes
+        assert giving.choose_givers(StateTransaction(state, world.now), ()).sizes == sizes
 
 
 def test_a_job_does_not_fail_for_want_of_room_while_a_fleet_gives_it():

@@ -9,7 +9,7 @@ from master_kit import World, job, nodes
 from dljob.master import status
 from dljob.master.persistence.codec import replay
 from dljob.master.placement.reissue import reissue
-from dljob.master.placement.timers import earliest
+from dljob.master.placement.timers import earliest_timer
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
@@ -98,7 +98,7 @@ def test_a_server_that_ignores_its_drain_leaves_when_its_time_is_over():
     victim = to_the_drain(world)
     by = world.state.departures[victim].drain_by
     assert by == world.now + 20 + limits.SCRIPT_GRACE_S
-    assert earliest(world.state) == by
+    assert earliest_timer(world.state) == by
     ends_not(world)
     world.now = by
     world.send(ev.Tick())
@@ -109,7 +109,7 @@ def test_a_server_that_ignores_its_drain_leaves_when_its_time_is_over():
 def test_a_drain_is_no_longer_than_the_node_is_there():
     world = servers(seconds=600, count=4)
     victim = to_the_drain(world, notice=100)
-    assert earliest(world.state) == world.state.departures[victim].by - limits.PARTING_S
+    assert earliest_timer(world.state) == world.state.departures[victim].by - limits.PARTING_S
     ends_not(world)
     world.send(ev.Tick(), after=100 - limits.PARTING_S)
     assert where(world, "s/0") != victim, "it leaves while the node is there"
@@ -133,7 +133,7 @@ def test_servers_stay_endpoints_while_no_other_node_has_room():
     victim = to_the_drain(world)
     assert serving(world) == [0, 1]
     assert (where(world, "s/0"), world.of(act.StopRanks)) == (victim, [])
-    assert earliest(world.state) == world.now + 300 - limits.DEPART_S - 20, "only while there is time for a drain"
+    assert earliest_timer(world.state) == world.now + 300 - limits.DEPART_S - 20, "only while there is time for a drain"
 
 
 def drained_in_place(world, notice=300):
@@ -141,7 +141,7 @@ def drained_in_place(world, notice=300):
     victim = to_the_drain(world, notice)
     if world.state.departures[victim].drain_at is None:
         return victim  # the notice is so short that it was asked at once
-    world.now = earliest(world.state)
+    world.now = earliest_timer(world.state)
     world.send(ev.Tick())
     return victim
 
@@ -167,7 +167,7 @@ def test_servers_without_another_place_finish_in_time_and_the_other_ranks_of_the
         (("s", 0), RankPhase.WAITING),
         (("w", 0), RankPhase.READY),
     ]
-    assert earliest(world.state) == own.by + limits.NOTICE_S, "no timer spins"
+    assert earliest_timer(world.state) == own.by + limits.NOTICE_S, "no timer spins"
     assert not world.of(act.KillHost)
     assert len(world.of(act.StartRanks)) == 2, "it does not begin again on a node that is taken away"
 
@@ -187,11 +187,11 @@ def test_a_place_that_comes_during_a_drain_is_taken_after_it_or_before_the_node_
     world = mixed()
     victim = drained_in_place(world, notice=30)
     ends_not(world)
-    assert earliest(world.state) == world.state.departures[victim].drain_by > world.state.departures[victim].by
+    assert earliest_timer(world.state) == world.state.departures[victim].drain_by > world.state.departures[victim].by
     world.add_node(nodes(3, cpus=2)[2])
     world.send(ev.NodesSeen(world.seen()))
     assert where(world, "s/0") == victim
-    assert earliest(world.state) == world.state.departures[victim].by - limits.PARTING_S
+    assert earliest_timer(world.state) == world.state.departures[victim].by - limits.PARTING_S
     world.send(ev.Tick(), after=30 - limits.PARTING_S)
     assert where(world, "s/0") == "n2"
 
@@ -204,7 +204,7 @@ def test_drained_servers_of_a_node_that_stays_after_all_serve_again():
     assert serving(world) == [], "Kubernetes tells no time: its servers finish at once"
     world.send(ev.CopiesSaved(victim))
     world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
-    world.now = earliest(world.state)
+    world.now = earliest_timer(world.state)
     world.send(ev.Tick())
     assert not world.state.departures
     assert world.state.ranks["s", 0].phase is RankPhase.STARTING
@@ -237,7 +237,7 @@ def test_a_server_that_ends_well_before_its_drain_needs_none():
     world = mixed()
     victim = to_the_drain(world)
     world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
-    world.now = earliest(world.state)
+    world.now = earliest_timer(world.state)
     world.send(ev.Tick())
     assert world.state.departures[victim].drained
     assert not world.of(act.StopRanks)
@@ -248,10 +248,10 @@ def test_a_departing_node_whose_ranks_have_all_ended_has_no_drain():
     world = World(job(*roles), views=nodes(2, cpus=1)).boot()
     victim = to_the_drain(world)
     world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
-    world.now = earliest(world.state)
+    world.now = earliest_timer(world.state)
     world.send(ev.Tick())
     assert world.state.departures[victim].drain_at is None
-    assert earliest(world.state) > world.now
+    assert earliest_timer(world.state) > world.now
 
 
 def test_a_later_master_orders_the_drain_again_and_keeps_its_time():

@@ -11,17 +11,17 @@ from dljob.master.state.pairing import (
     NodeFacts,
     TeamFacts,
     clock,
-    convicted,
-    excused,
-    excused_teams,
     failed,
     failed_together,
+    find_culprits,
     first_round,
     second_round,
     suspect,
     unfit,
     usual,
     waves,
+    without_shared_failures,
+    without_shared_lateness,
 )
 
 
@@ -40,7 +40,7 @@ def rounds(everybody, bad, proven=()):
                 failures.append(team)
             else:
                 proven.extend(node for node in team if node not in proven)
-        found = convicted(failures, proven)
+        found = find_culprits(failures, proven)
         open_ = tuple(node for node in everybody if node not in proven and node not in found)
         teams = second_round(open_, tuple(proven), failures) if open_ else ()
     return proven, failures
@@ -52,7 +52,7 @@ def test_any_single_bad_node_is_found_in_two_rounds(count, data):
     bad = data.draw(st.sampled_from(everybody))
     proven, failures = rounds(everybody, {bad})
     if count > 2:
-        assert set(convicted(failures, proven)) == {bad}
+        assert set(find_culprits(failures, proven)) == {bad}
         assert set(proven) == set(everybody) - {bad}
     else:
         assert not proven
@@ -77,7 +77,7 @@ def test_no_good_node_is_condemned_however_many_are_bad(count, data):
     bad = data.draw(st.sets(st.sampled_from(everybody)))
     proven, failures = rounds(everybody, bad)
     assert not bad.intersection(proven)
-    assert set(convicted(failures, proven)) <= bad
+    assert set(find_culprits(failures, proven)) <= bad
 
 
 @given(st.integers(1, 10), st.integers(1, 10), st.data())
@@ -85,7 +85,7 @@ def test_newcomers_are_checked_with_those_that_are_proven(old, new, data):
     everybody = names(old + new)
     bad = data.draw(st.sets(st.sampled_from(everybody[old:])))
     proven, failures = rounds(everybody, bad, everybody[:old])
-    assert set(convicted(failures, proven)) == bad
+    assert set(find_culprits(failures, proven)) == bad
     assert set(proven) == set(everybody) - bad
 
 
@@ -169,9 +169,9 @@ def test_the_clock_that_is_wrong_may_be_primemasters():
 def test_trouble_of_most_nodes_at_once_is_no_nodes_fault():
     late = [NodeFacts(f"n{i}", trouble="it was late", late=True) for i in range(3)]
     good = [NodeFacts("a"), NodeFacts("b"), NodeFacts("c", trouble="no device")]
-    assert excused(late) == tuple(late), "of three nodes one may be good"
-    assert excused([*late, *good]) == (*late, *good), "half of them are not most"
-    found = excused([*late, *good[1:]])
+    assert without_shared_lateness(late) == tuple(late), "of three nodes one may be good"
+    assert without_shared_lateness([*late, *good]) == (*late, *good), "half of them are not most"
+    found = without_shared_lateness([*late, *good[1:]])
     assert [(one.trouble, one.late) for one in found] == [("", False)] * 4 + [("no device", False)]
     assert found[0].unmade == "it was late; it was so on 3 of 5 nodes: do they share a slow disk or network?"
     assert not found[3].unmade
@@ -180,10 +180,10 @@ def test_trouble_of_most_nodes_at_once_is_no_nodes_fault():
 def test_where_no_all_reduce_works_nobody_is_blamed():
     bad = [TeamFacts((f"a{i}", f"b{i}"), trouble="it failed") for i in range(4)]
     ok, unmade = TeamFacts(("c", "d"), 1.0), TeamFacts(("e", "f"), unmade="e died")
-    assert excused_teams(bad[:3], ()) == tuple(bad[:3])
-    assert excused_teams([*bad, ok], ()) == (*bad, ok)
-    assert excused_teams(bad, {"a3"}) == tuple(bad), "who failed with one that is proven is bad"
-    *found, last = excused_teams([*bad, unmade], ())
+    assert without_shared_failures(bad[:3], ()) == tuple(bad[:3])
+    assert without_shared_failures([*bad, ok], ()) == (*bad, ok)
+    assert without_shared_failures(bad, {"a3"}) == tuple(bad), "who failed with one that is proven is bad"
+    *found, last = without_shared_failures([*bad, unmade], ())
     assert last == unmade
     assert {(one.trouble, one.unmade) for one in found} == {
         ("", "it failed; all 4 teams failed: is the role's communication set up for its network?")

@@ -114,7 +114,7 @@ def fresh_state(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -
         units=_floor(fresh.units, token=used),
     )
     state = _ended(_accounts(_role_restarts(state, data), data, at), data)
-    return MigratedState(evolve(state, wake=timers.earliest(state)), tuple(sorted(lost)), why)
+    return MigratedState(evolve(state, wake=timers.earliest_timer(state)), tuple(sorted(lost)), why)
 
 
 def _table(name: str, value: object) -> object:

@@ -36,308 +36,307 @@ from dljob.telemetry.wording import counted
 _ID = attrgetter("id")
 
 
-def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
+def handle_seen_nodes(tx: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
-    labels = domains(d, d.nodes)
+    labels = domains(tx, tx.nodes)
     # An equal list must not make a new version of the state.
-    if event.nodes != d.nodes or not d.nodes_seen:
-        d.nodes, d.nodes_seen = event.nodes, True
-    if d.ending:
+    if event.nodes != tx.nodes or not tx.nodes_seen:
+        tx.nodes, tx.nodes_seen = event.nodes, True
+    if tx.ending:
         return
-    there = frozenset(map(_ID, event.nodes))
+    present_ids = frozenset(map(_ID, event.nodes))
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
-    forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
+    forget_node(tx, frozenset(node for _, node, _ in tx.spares) - present_ids)
     # One pass in C: usually no node with units is gone, and no set of all of them is made.
-    gone = frozenset(filterfalse(there.__contains__, d.housed))
-    if gone:
-        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"{d.node_title(*gone)} is gone from Ray")
-        d.note(reasons.NODE_LOST, "job", f"lost: {d.node_title(*gone)}")
+    lost_nodes = frozenset(filterfalse(present_ids.__contains__, tx.housed))
+    if lost_nodes:
+        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"{tx.node_title(*lost_nodes)} is gone from Ray")
+        tx.note(reasons.NODE_LOST, "job", f"lost: {tx.node_title(*lost_nodes)}")
         # Excluded nodes have been counted, and those that were announced to go did not fail.
-        failed = gone.difference(d.exclusions, d.departures)
-        also = with_domains(d, failed, {**labels, **domains(d, d.nodes)})
-        leave(d, gone | also, outcome)
-    try_to_place(d)
+        failed = lost_nodes.difference(tx.exclusions, tx.departures)
+        domain_mates = with_domains(tx, failed, {**labels, **domains(tx, tx.nodes)})
+        leave_nodes(tx, lost_nodes | domain_mates, outcome)
+    try_to_place(tx)
 
 
-def try_to_place(d: StateTransaction, *, last: bool = False) -> None:
+def try_to_place(tx: StateTransaction, *, last: bool = False) -> None:
     """Try to place all units without a node, unless a backoff is under way.
 
     Units whose ranks have all ended come last: they reserve room that no other unit wants, in case they restart.
 
     `last`: the search ends with this attempt, so excluded nodes are used, even if the operator may still add others.
     """
-    if not d.nodes_seen or d.ending:
+    if not tx.nodes_seen or tx.ending:
         return
-    if not last and d.search.retry_at is not None and d.now < d.search.retry_at:
+    if not last and tx.search.retry_at is not None and tx.now < tx.search.retry_at:
         return
-    if d.search.retry_at is not None:
-        d.search = evolve(d.search, retry_at=None)
-    excluded = frozenset(d.exclusions).union(d.departures)
+    if tx.search.retry_at is not None:
+        tx.search = evolve(tx.search, retry_at=None)
+    excluded = frozenset(tx.exclusions).union(tx.departures)
     # Before admission all units are placed together or not at all; after it each lost unit is placed again.
-    first = d.phase is Phase.PENDING
-    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost_units(d)
+    is_admission = tx.phase is Phase.PENDING
+    unplaced_units = (name for name, unit in tx.units.items() if unit.phase is UnitPhase.UNPLACED)
+    names = tuple(unplaced_units) if is_admission else lost_units(tx)
     if names:
-        _place(d, names, excluded, last=last)
-    if not first and d.held < d.job.unit_count:
-        _leftover(d, excluded)
+        _place(tx, names, excluded, last=last)
+    if not is_admission and tx.held < tx.job.unit_count:
+        _place_finished_units(tx, excluded)
 
 
-def lost_units(d: StateTransaction) -> tuple[str, ...]:
+def lost_units(tx: StateTransaction) -> tuple[str, ...]:
     """Return the units that lost their nodes and have unfinished ranks."""
-    return tuple(n for n in d.homeless if d.units[n].phase is UnitPhase.LOST and ending.inhabited(d, n))
+    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.inhabited(tx, n))
 
 
-def _leftover(d: StateTransaction, excluded: frozenset[str]) -> None:
+def _place_finished_units(tx: StateTransaction, excluded: frozenset[str]) -> None:
     """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
-    names = tuple(name for name in d.homeless if d.units[name].phase is UnitPhase.LOST)
-    short = any(own.size < own.want and not completed(d, role) for role, own in d.sizes.items())
-    if not names or short or any(ending.inhabited(d, name) for name in names):
+    names = tuple(name for name in tx.homeless if tx.units[name].phase is UnitPhase.LOST)
+    is_role_short = any(sizing.size < sizing.want and not completed(tx, role) for role, sizing in tx.sizes.items())
+    if not names or is_role_short or any(ending.inhabited(tx, name) for name in names):
         return
-    found = _room(d, names, excluded)
-    if isinstance(found, Assignment):
-        tell_domains(d, found.domains)
-        reserve(d, {name: found.nodes[name] for name in sorted(names)})
+    assignment = _assign_units(tx, names, excluded)
+    if isinstance(assignment, Assignment):
+        tell_domains(tx, assignment.domains)
+        reserve(tx, {name: assignment.nodes[name] for name in sorted(names)})
 
 
-def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str], *, last: bool) -> None:
+def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str], *, last: bool) -> None:
     """Reserve nodes for units, or wait for room."""
-    found = _fitting(d, names, excluded)
+    result = _assign_with_memory(tx, names, excluded)
     # Excluded nodes are a last resort: used at once on a cluster that nobody adds nodes to, else only at the end of the
     # wait. Silent, fenced and bad nodes, and those that are about to go, stay out even then.
-    if isinstance(found, Refusal) and (last or not d.job.own_nodes):
-        unfit = frozenset(
-            n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
-        ).union(d.departures)
-        again = _fitting(d, names, unfit) if unfit < excluded else found
-        if isinstance(again, Assignment):
-            _readmit(d, excluded.intersection(again.nodes.values()))
-            found = again
+    if isinstance(result, Refusal) and (last or not tx.job.own_nodes):
+        silent_or_fenced = {node for node, entry in tx.exclusions.items() if entry.silent or entry.fence is not None}
+        bad_nodes = {node for node in tx.exclusions if checks.barred(tx, node)}
+        unusable_nodes = frozenset(silent_or_fenced | bad_nodes).union(tx.departures)
+        retry = _assign_with_memory(tx, names, unusable_nodes) if unusable_nodes < excluded else result
+        if isinstance(retry, Assignment):
+            _readmit(tx, excluded.intersection(retry.nodes.values()))
+            result = retry
     # Then a whole role may move to another topology domain.
-    if isinstance(found, Refusal):
-        found = moving.to_another_domain(d, names, excluded) or found
-    elif moving.finished(d):
-        d.moving = None
-    if isinstance(found, Assignment):
-        tell_domains(d, found.domains)
-        reserve(d, {name: found.nodes[name] for name in sorted(found.nodes) if name in d.units})
+    if isinstance(result, Refusal):
+        result = moving.to_another_domain(tx, names, excluded) or result
+    elif moving.finished(tx):
+        tx.moving = None
+    if isinstance(result, Assignment):
+        tell_domains(tx, result.domains)
+        reserve(tx, {name: result.nodes[name] for name in sorted(result.nodes) if name in tx.units})
     else:
-        _no_room(d, found)
+        _wait_for_room(tx, result)
 
 
-def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+def _assign_with_memory(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     """Return an assignment of units with their raised memory, or where that finds no room, with the plan's memory.
 
     More memory must never keep a job from going on (docs/adr/0034).
     """
-    found, full = _room(d, names, excluded), d.grants
-    d.grants = memory_overrides.without(full, names)
-    if isinstance(found, Assignment) or d.grants is full:
-        d.grants = full
-        return found
-    less = _room(d, names, excluded)
+    result, full_grants = _assign_units(tx, names, excluded), tx.grants
+    tx.grants = memory_overrides.without(full_grants, names)
+    if isinstance(result, Assignment) or tx.grants is full_grants:
+        tx.grants = full_grants
+        return result
+    smaller_result = _assign_units(tx, names, excluded)
     # Before admission, nodes as large as the job wants them may still be coming.
-    waits = d.phase is Phase.PENDING and d.job.own_nodes and not _complete(d)
-    if isinstance(less, Assignment) and not waits:
-        d.note(
-            reasons.MEMORY_INCREASE_SKIPPED, "job", f"there is no room for more memory than the spec says: {found.why}"
+    waits_for_nodes = tx.phase is Phase.PENDING and tx.job.own_nodes and not _have_all_nodes_joined(tx)
+    if isinstance(smaller_result, Assignment) and not waits_for_nodes:
+        tx.note(
+            reasons.MEMORY_INCREASE_SKIPPED, "job", f"there is no room for more memory than the spec says: {result.why}"
         )
-        return less
-    d.grants = full
-    return found if waits else less
+        return smaller_result
+    tx.grants = full_grants
+    return result if waits_for_nodes else smaller_result
 
 
-def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+def _assign_units(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     """Return an assignment of units, with their present memory, to nodes that are not excluded."""
-    plan = d.job.plan
-    units = memory_overrides.units_of(plan, d.grants, names)
-    if d.phase is Phase.PENDING:
+    plan = tx.job.plan
+    units = memory_overrides.units_of(plan, tx.grants, names)
+    if tx.phase is Phase.PENDING:
         # Spares stay free at admission only, since they exist for units that lose their nodes. Quotas likewise: later a
         # framework has taken its own.
         units = (*units, *quota_units(plan.roles))
-        return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
+        return assign(units, tx.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
     # The quick attempt looks at nodes with room and at units whose effect `free` does not show. Only if it fails, all
     # nodes and units are examined, for the words of the refusal.
-    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=assigned_units(d, every=False))
-    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=assigned_units(d))
+    result = assign(units, roomy(tx.nodes, units), excluded=excluded, taken=assigned_units(tx, every=False))
+    if isinstance(result, Assignment):
+        return result
+    return assign(units, tx.nodes, excluded=excluded, taken=assigned_units(tx))
 
 
-def _readmit(d: StateTransaction, nodes: frozenset[str]) -> None:
+def _readmit(tx: StateTransaction, nodes: frozenset[str]) -> None:
     """End the exclusion of nodes that are needed."""
     for name in sorted(nodes):
-        d.exclusions = d.exclusions.delete(name)
-        d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node has room for units that need one")
+        tx.exclusions = tx.exclusions.delete(name)
+        tx.note(reasons.NODE_READMITTED, f"node/{name}", "no other node has room for units that need one")
 
 
-def _no_room(d: StateTransaction, refusal: Refusal) -> None:
+def _wait_for_room(tx: StateTransaction, refusal: Refusal) -> None:
     """Wait for nodes to change, or fail the job (or start it with fewer ranks) where waiting cannot help."""
-    first = d.phase is Phase.PENDING
-    since = d.search.since if d.search.since is not None else d.now
-    never = first and refusal.never
+    is_admission = tx.phase is Phase.PENDING
+    since = tx.search.since if tx.search.since is not None else tx.now
+    never_fits = is_admission and refusal.never
     # At the job's start nodes may still be joining, so the verdict that they can never hold the job waits a little.
-    final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
-    waited = never and final_at is not None and d.now >= final_at
-    if waited or (never and _complete(d)):
-        if d.sizes and resizing.start_with_fewer(d, refusal.why):
+    final_at = since + limits.NODES_S if never_fits and not tx.job.own_nodes else None
+    waited = never_fits and final_at is not None and tx.now >= final_at
+    if waited or (never_fits and _have_all_nodes_joined(tx)):
+        if tx.sizes and resizing.start_with_fewer(tx, refusal.why):
             return
         # On a RayCluster of somebody else's the operator sees whether KubeRay still starts workers, and ends the job.
-        if d.job.spec.ray_cluster_ref is None:
-            ending.fail(d, reasons.NEVER_FITS, refusal.why)
+        if tx.job.spec.ray_cluster_ref is None:
+            ending.fail(tx, reasons.NEVER_FITS, refusal.why)
             return
         final_at = None
-    why = refusal.why + checks.describe_excluded(d)
-    if why != d.search.why:
-        d.note(reasons.NO_ROOM, "job", why)
-    search = evolve(d.search, why=why, since=since, final_at=final_at, never=waited, deadline=_deadline(d))
-    if search != d.search:
-        d.search = search
+    reason = refusal.why + checks.describe_excluded(tx)
+    if reason != tx.search.why:
+        tx.note(reasons.NO_ROOM, "job", reason)
+    search = evolve(tx.search, why=reason, since=since, final_at=final_at, never=waited, deadline=_search_deadline(tx))
+    if search != tx.search:
+        tx.search = search
         for at in (final_at, search.deadline):
             if at is not None:
-                d.wake_at(at)
+                tx.wake_at(at)
 
 
-def _complete(d: StateTransaction) -> bool:
+def _have_all_nodes_joined(tx: StateTransaction) -> bool:
     """Whether all nodes of the plan have joined; never on a RayCluster that is not the job's own."""
-    planned = sum(group.replicas for group in d.job.plan.node_groups.values())
-    return d.job.spec.ray_cluster_ref is None and sum(not node.head for node in d.nodes) >= planned
+    planned = sum(group.replicas for group in tx.job.plan.node_groups.values())
+    return tx.job.spec.ray_cluster_ref is None and sum(not node.head for node in tx.nodes) >= planned
 
 
-def _deadline(d: StateTransaction) -> float | None:
+def _search_deadline(tx: StateTransaction) -> float | None:
     """Return when the search for lost units ends (unix seconds); None before admission: other deadlines count then."""
-    if not d.seats or d.search.deadline is not None:
-        return d.search.deadline
-    return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
+    if not tx.seats or tx.search.deadline is not None:
+        return tx.search.deadline
+    return tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds
 
 
-def _ends(d: StateTransaction) -> tuple[tuple[str, float], ...]:
+def _search_ends(tx: StateTransaction) -> tuple[tuple[str, float], ...]:
     """Return (unit, when its search ends): a unit that is lost while others are looks for as long as they did.
 
     Otherwise a large job on nodes that come and go, in which some unit always looks for a node, would fail one day.
     """
-    own = d.search
-    begun = dict(own.until)
+    search = tx.search
+    search_ends = dict(search.until)
     # The units with which the search began share its deadline.
-    at = d.now + d.job.fault_tolerance.node.pending_timeout_seconds if begun else own.deadline
-    return tuple((name, begun.get(name, at or d.now)) for name in sorted(d.homeless) if ending.inhabited(d, name))
+    search_end = tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds if search_ends else search.deadline
+    names = [name for name in sorted(tx.homeless) if ending.inhabited(tx, name)]
+    return tuple((name, search_ends.get(name, search_end or tx.now)) for name in names)
 
 
-def give_up_waiting(d: StateTransaction) -> None:
-    """Begin the search of the units anew whose time was over: they found a place, or their role goes on without."""
-    until = tuple(each for each in d.search.until if each[1] > d.now)
-    d.search = evolve(d.search, until=until, deadline=min((at for _, at in until), default=None))
+def end_overdue_searches(tx: StateTransaction) -> None:
+    """End the searches that are overdue: their units found a place, or their role goes on without them."""
+    until = tuple((name, search_end) for name, search_end in tx.search.until if search_end > tx.now)
+    tx.search = evolve(tx.search, until=until, deadline=min((search_end for _, search_end in until), default=None))
 
 
-def look_on(d: StateTransaction) -> None:
-    """Look on, beyond the end of the search, for as long as servers finish whose units go to another domain."""
-    own, by = d.search, d.moving.by if d.moving is not None and d.moving.by is not None else d.now
-    d.search = evolve(own, until=tuple((name, max(at, by)) for name, at in own.until), deadline=by)
+def extend_search(tx: StateTransaction) -> None:
+    """Look for room beyond the end of the search, for as long as servers finish whose units go to another domain."""
+    drain_end = tx.moving.by if tx.moving is not None and tx.moving.by is not None else tx.now
+    until = tuple((name, max(search_end, drain_end)) for name, search_end in tx.search.until)
+    tx.search = evolve(tx.search, until=until, deadline=drain_end)
 
 
-def follow_move(d: StateTransaction) -> None:
+def follow_move(tx: StateTransaction) -> None:
     """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
-    if d.moving is None or d.ending or not moving.finished(d):
+    if tx.moving is None or tx.ending or not moving.finished(tx):
         return
-    if lost_units(d):
-        try_to_place(d)
+    if lost_units(tx):
+        try_to_place(tx)
     else:  # the lost units are being reserved without this move: its servers stay
-        d.moving = None
+        tx.moving = None
 
 
-def overdue(d: StateTransaction) -> tuple[str, ...]:
+def overdue_units(tx: StateTransaction) -> tuple[str, ...]:
     """Return the units without a node whose search is over."""
-    late = {name for name, at in d.search.until if at <= d.now}
-    return tuple(name for name in lost_units(d) if name in late or not d.search.until)
+    late = {name for name, at in tx.search.until if at <= tx.now}
+    return tuple(name for name in lost_units(tx) if name in late or not tx.search.until)
 
 
-def place_overdue(d: StateTransaction) -> None:
+def place_overdue(tx: StateTransaction) -> None:
     """Try to place the units whose search is over without those that may look on: all together have found no room."""
-    names = overdue(d)
-    if names and len(names) < len(lost_units(d)):
-        _place(d, names, frozenset(d.exclusions).union(d.departures), last=True)
+    names = overdue_units(tx)
+    if names and len(names) < len(lost_units(tx)):
+        _place(tx, names, frozenset(tx.exclusions).union(tx.departures), last=True)
 
 
-def reserved(d: StateTransaction, event: UnitReserved) -> None:
+def handle_reserved_unit(tx: StateTransaction, event: UnitReserved) -> None:
     """Record a held unit; with the last one of the job, roles start."""
-    unit = d.units.get(event.unit)
+    unit = tx.units.get(event.unit)
     if unit is None or event.token > unit.token:
         return
     # The answer is late: the unit was given up meanwhile, so what Ray now holds must be given back.
     if event.token < unit.token or unit.phase.nowhere:
-        d.do(Unreserve(event.unit, event.token))
+        tx.do(Unreserve(event.unit, event.token))
         return
-    if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:
+    if unit.phase is UnitPhase.HELD or tx.phase is Phase.STOPPING:
         return
-    d.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
-    if d.held == d.job.unit_count:
-        d.search = Search()
-    if not d.seats:  # still the first admission
-        if d.held == d.job.unit_count:
-            _admitted(d)
+    tx.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
+    if tx.held == tx.job.unit_count:
+        tx.search = Search()
+    if not tx.seats:  # still the first admission
+        if tx.held == tx.job.unit_count:
+            _start_admitted_job(tx)
         return
-    if not _is_first(d, event.unit):
-        d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on {d.node_title(event.node)}")
+    if not _is_new_unit(tx, event.unit):
+        tx.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on {tx.node_title(event.node)}")
     # A moved unit changes the local and node ranks of its roles' other groups, too.
-    for role, _ in d.job.plan.units[event.unit].members:
-        d.seats = d.seats.set(role, seats_of(d, role))
-    for host in unit_hosts(d, event.unit):
-        ensure_host(d, host)
+    for role, _ in tx.job.plan.units[event.unit].members:
+        tx.seats = tx.seats.set(role, seats_of(tx, role))
+    for host in unit_hosts(tx, event.unit):
+        ensure_host(tx, host)
 
 
-def _is_first(d: StateTransaction, unit: str) -> bool:
+def _is_new_unit(tx: StateTransaction, unit: str) -> bool:
     """Return whether a unit is new, with ranks that a fleet just got: nothing of it was lost, and nothing moves."""
-    members = d.job.plan.units[unit].members
-    return any(group in d.sizes[role].coming for role, group in members if role in d.sizes)
+    members = tx.job.plan.units[unit].members
+    return any(group in tx.sizes[role].coming for role, group in members if role in tx.sizes)
 
 
-def _admitted(d: StateTransaction) -> None:
-    """Start the job: all units are held, so the seats of all roles are known."""
-    for role in d.job.roles:
-        d.seats = d.seats.set(role, seats_of(d, role))
-    nodes = {unit.node for unit in d.units.values()}
-    d.note(reasons.ADMITTED, "job", f"{counted(d.held, 'unit')} held on {counted(len(nodes), 'node')}")
-    start_roles(d)
+def _start_admitted_job(tx: StateTransaction) -> None:
+    for role in tx.job.roles:
+        tx.seats = tx.seats.set(role, seats_of(tx, role))
+    nodes = {unit.node for unit in tx.units.values()}
+    tx.note(reasons.ADMITTED, "job", f"{counted(tx.held, 'unit')} held on {counted(len(nodes), 'node')}")
+    start_roles(tx)
 
 
-def refused(d: StateTransaction, event: UnitRefused) -> None:
+def handle_refused_unit(tx: StateTransaction, event: UnitRefused) -> None:
     """Handle a refused reservation: before admission all units are given back, later only this one; then try again."""
-    unit = d.units.get(event.unit)
-    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or d.ending:
+    unit = tx.units.get(event.unit)
+    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or tx.ending:
         return
-    if d.seats:
-        d.do(Unreserve(event.unit, unit.token))
-        d.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
-        _with_less(d, event)
+    if tx.seats:
+        tx.do(Unreserve(event.unit, unit.token))
+        tx.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
+        # It is reserved with the spec's memory next.
+        grants = memory_overrides.without(tx.grants, (event.unit,))
+        if grants is not tx.grants:
+            tx.grants = grants
+            message = f"it is reserved with the spec's memory instead: {event.why}"
+            tx.note(reasons.MEMORY_INCREASE_SKIPPED, event.unit, message)
     else:
-        _give_all_back(d)
-    _back_off(d, f"{event.unit}: {event.why}")
+        _give_all_back(tx)
+    _back_off(tx, f"{event.unit}: {event.why}")
 
 
-def _with_less(d: StateTransaction, event: UnitRefused) -> None:
-    """Drop the raised memory of a unit that was refused: it is reserved with the spec's memory next."""
-    less = memory_overrides.without(d.grants, (event.unit,))
-    if less is not d.grants:
-        d.grants = less
-        d.note(
-            reasons.MEMORY_INCREASE_SKIPPED, event.unit, f"it is reserved with the spec's memory instead: {event.why}"
-        )
-
-
-def _give_all_back(d: StateTransaction) -> None:
+def _give_all_back(tx: StateTransaction) -> None:
     """Give back all units of a job that is not admitted."""
-    for name, unit in sorted(d.units.items()):
+    for name, unit in sorted(tx.units.items()):
         if unit.phase is not UnitPhase.ABSENT:
-            d.do(Unreserve(name, unit.token))
-            d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
-    d.phase = Phase.PENDING
+            tx.do(Unreserve(name, unit.token))
+            tx.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
+    tx.phase = Phase.PENDING
 
 
-def _back_off(d: StateTransaction, why: str) -> None:
+def _back_off(tx: StateTransaction, reason: str) -> None:
     """Set the time of the next attempt: an exponential backoff with jitter."""
-    attempt = d.search.attempt + 1
+    attempt = tx.search.attempt + 1
     wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
-    wait *= 0.5 + _jitter(d.job.uid, attempt)
-    d.search = evolve(d.search, attempt=attempt, retry_at=d.now + wait, why=why, deadline=_deadline(d))
-    d.wake_at(d.now + wait)
-    d.note(reasons.RESERVATION_REFUSED, "job", f"{why}; trying again in {wait:.1f} s")
+    wait *= 0.5 + _jitter(tx.job.uid, attempt)
+    tx.search = evolve(tx.search, attempt=attempt, retry_at=tx.now + wait, why=reason, deadline=_search_deadline(tx))
+    tx.wake_at(tx.now + wait)
+    tx.note(reasons.RESERVATION_REFUSED, "job", f"{reason}; trying again in {wait:.1f} s")
 
 
 def _jitter(uid: str, attempt: int) -> float:
@@ -349,9 +348,9 @@ def _jitter(uid: str, attempt: int) -> float:
     return int.from_bytes(digest, "big") / 2**32
 
 
-def leave(
-    d: StateTransaction,
-    gone: frozenset[str],
+def leave_nodes(
+    tx: StateTransaction,
+    nodes: frozenset[str],
     outcome: Outcome,
     *,
     counts: bool | None = None,
@@ -362,61 +361,61 @@ def leave(
     `counts`: whether the restarts use up budgets; None: the rules decide. `order`: the rule's order to leave, which
     says so itself.
     """
-    forget_node(d, gone)
-    names = sorted(name for node in gone for name in d.housed.get(node, ()))
+    forget_node(tx, nodes)
+    names = sorted(name for node in nodes for name in tx.housed.get(node, ()))
     if not names:
         return
     # The job is not admitted: the gang is given back as a whole, and no rank has failed.
-    if not d.seats:
-        _give_all_back(d)
-        _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
+    if not tx.seats:
+        _give_all_back(tx)
+        _back_off(tx, f"lost while reserving: {', '.join(sorted(nodes))}")
         return
-    d.replaced += len({d.units[name].node for name in names})
+    tx.replaced += len({tx.units[name].node for name in names})
     # Asked for all roles before their ranks become WAITING below.
-    begun = {role: failover.begun(d, role) for role in d.job.roles}
-    lost = moving.give_up(d, names)
+    begun = {role: failover.begun(tx, role) for role in tx.job.roles}
+    lost = moving.give_up(tx, names)
     if lost:
-        d.count_restart(Level.NODE)
+        tx.count_restart(Level.NODE)
     if order is not None:
-        _restart_by_rule(d, lost, order, begun)
+        _restart_by_rule(tx, lost, order, begun)
         return
-    for role in d.job.roles:
-        if lost.get(role) and not d.ending:
-            decided = None if counts is None else Restart(own_level(d.facts(role)), counts, "its node is left")
+    for role in tx.job.roles:
+        if lost.get(role) and not tx.ending:
+            decided = None if counts is None else Restart(own_level(tx.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
-            failover.failed(d, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
+            failover.failed(tx, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
 
 
 def _restart_by_rule(
-    d: StateTransaction, lost: Mapping[str, list[int]], order: NodeDeparture, begun: Mapping[str, bool]
+    tx: StateTransaction, lost: Mapping[str, list[int]], order: NodeDeparture, begun: Mapping[str, bool]
 ) -> None:
     """Restart the ranks (by role) whose node a rule said to leave. `begun`: the roles of which a rank had started."""
     culprit = order.failure.role, order.failure.rank
     # The culprit and its role come first: restarts of other roles follow from its fault.
-    for role in sorted(d.job.roles, key=lambda name: name != culprit[0]):
-        if lost.get(role) and not d.ending:
+    for role in sorted(tx.job.roles, key=lambda name: name != culprit[0]):
+        if lost.get(role) and not tx.ending:
             ranks = tuple(sorted(lost[role], key=lambda rank: (role, rank) != culprit))
-            failover.left(d, role, ranks, order, begun=begun[role])
+            failover.left(tx, role, ranks, order, begun=begun[role])
 
 
-def needed(d: StateTransaction) -> bool:
+def needs_room(tx: StateTransaction) -> bool:
     """Whether a unit without a node has unfinished ranks."""
-    return any(ending.inhabited(d, name) for name in d.homeless)
+    return any(ending.inhabited(tx, name) for name in tx.homeless)
 
 
-def follow(d: StateTransaction) -> None:
+def follow(tx: StateTransaction) -> None:
     """Update the search after an event: it ends when no rank needs a node, and begins when ended ranks start anew."""
-    if not d.seats or d.ending or (d.units is d.base.units and d.incidents is d.base.incidents):
+    if not tx.seats or tx.ending or (tx.units is tx.base.units and tx.incidents is tx.base.incidents):
         return
-    if d.search.deadline is None and lost_units(d):
-        try_to_place(d)
-    elif d.search.deadline is not None and (until := _ends(d)):
-        if until != d.search.until:
-            d.search = evolve(d.search, until=until, deadline=min(at for _, at in until))
-            d.wake_at(min(at for _, at in until))
-    elif not needed(d):
-        own = d.search
+    if tx.search.deadline is None and lost_units(tx):
+        try_to_place(tx)
+    elif tx.search.deadline is not None and (until := _search_ends(tx)):
+        if until != tx.search.until:
+            tx.search = evolve(tx.search, until=until, deadline=min(at for _, at in until))
+            tx.wake_at(min(at for _, at in until))
+    elif not needs_room(tx):
+        search = tx.search
         # With every unit held the backoff is over too; otherwise it goes on.
-        rest = Search() if d.held == d.job.unit_count else Search(attempt=own.attempt, retry_at=own.retry_at)
-        if own != rest:
-            d.search = rest
+        rest = Search() if tx.held == tx.job.unit_count else Search(attempt=search.attempt, retry_at=search.retry_at)
+        if search != rest:
+            tx.search = rest

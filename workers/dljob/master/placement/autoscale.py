@@ -35,60 +35,62 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SizeDecision:
-    """The number of ranks that a role is to have, and why; `count` 0: as many as it is to have already."""
+    """The number of ranks that a role is to have, and the reason; `count` 0: as many as it is to have already."""
 
     count: int
-    why: str
+    reason: str
 
 
-def decide(plan: RolePlan, own: Sizing, readings: Sequence[Reading], now: float) -> SizeDecision:
+def decide_size(plan: RolePlan, sizing: Sizing, readings: Sequence[Reading], now: float) -> SizeDecision:
     """Return whether a role is to have another number of ranks, by the readings of its last cooldown."""
     policy = plan.autoscale
     if policy is None or not readings:
         return SizeDecision(0, "its load is not known")
-    if (left := held_s(policy, own, now)) > 0:
-        return SizeDecision(0, f"its wanted size was changed {policy.cooldown_s - left:.0f} s ago")
-    last = readings[-1]
-    need = needed(plan, policy, last.load)
-    said = f"{last.load:g} {_LOADS[policy.by].format(name=policy.name)}, {policy.target} for each rank"
-    if need > own.want:
-        return SizeDecision(need, f"{said}: {counted(need, 'rank')} instead of {own.want}")
-    within = [reading for reading in readings if reading.at >= now - policy.cooldown_s]
+    if (hold_time := hold_s(policy, sizing, now)) > 0:
+        return SizeDecision(0, f"its wanted size was changed {policy.cooldown_s - hold_time:.0f} s ago")
+    last_reading = readings[-1]
+    needed_count = needed_ranks(plan, policy, last_reading.load)
+    load_words = f"{last_reading.load:g} {_LOADS[policy.by].format(name=policy.name)}, {policy.target} for each rank"
+    if needed_count > sizing.want:
+        return SizeDecision(needed_count, f"{load_words}: {counted(needed_count, 'rank')} instead of {sizing.want}")
+    cooldown_readings = [reading for reading in readings if reading.at >= now - policy.cooldown_s]
     # A reading of before the cooldown: else the load of a part of it is not known.
     if readings[0].at > now - policy.cooldown_s:
-        return SizeDecision(0, f"{said}; it is known for less than {policy.cooldown_s:g} s")
-    most = max(needed(plan, policy, reading.load / (1 - SLACK)) for reading in (*within, last))
-    if most < own.want:
-        return SizeDecision(most, f"{said}, for {policy.cooldown_s:g} s: {counted(most, 'rank')} instead of {own.want}")
-    return SizeDecision(0, said)
+        return SizeDecision(0, f"{load_words}; it is known for less than {policy.cooldown_s:g} s")
+    peak_load = max(reading.load for reading in (*cooldown_readings, last_reading))
+    peak_count = needed_ranks(plan, policy, peak_load / (1 - SLACK))
+    if peak_count < sizing.want:
+        change = f"{counted(peak_count, 'rank')} instead of {sizing.want}"
+        return SizeDecision(peak_count, f"{load_words}, for {policy.cooldown_s:g} s: {change}")
+    return SizeDecision(0, load_words)
 
 
-def needed(plan: RolePlan, policy: AutoscalePlan, load: float) -> int:
+def needed_ranks(plan: RolePlan, policy: AutoscalePlan, load: float) -> int:
     """Return the number of ranks for a load, in whole groups and within the bounds."""
-    each = policy.target * plan.group_size
-    groups = -(-max(load, 0.0) // each)
-    most = plan.max_replicas // plan.group_size
-    return max(plan.min_replicas, int(min(groups, most)) * plan.group_size)
+    group_target = policy.target * plan.group_size
+    groups = -(-max(load, 0.0) // group_target)
+    max_groups = plan.max_replicas // plan.group_size
+    return max(plan.min_replicas, int(min(groups, max_groups)) * plan.group_size)
 
 
-def held_s(policy: AutoscalePlan, own: Sizing, now: float) -> float:
+def hold_s(policy: AutoscalePlan, sizing: Sizing, now: float) -> float:
     """Return the seconds for which the wanted size stays as it is, since it was changed just before."""
-    return 0.0 if own.scaled is None else own.scaled + policy.cooldown_s - now
+    return 0.0 if sizing.scaled is None else sizing.scaled + policy.cooldown_s - now
 
 
-def follow_load(d: StateTransaction, event: LoadSeen) -> None:
+def follow_load(tx: StateTransaction, event: LoadSeen) -> None:
     """Want the number of ranks that the load asks for; one that comes after another change is out of date."""
-    own = d.sizes.get(event.role)
-    if own is None or d.phase is Phase.STOPPING:
+    sizing = tx.sizes.get(event.role)
+    if sizing is None or tx.phase is Phase.STOPPING:
         return
-    plan = d.facts(event.role).plan
+    plan = tx.facts(event.role).plan
     policy = plan.autoscale
-    if policy is None or event.count == own.want or held_s(policy, own, d.now) > 0:
+    if policy is None or event.count == sizing.want or hold_s(policy, sizing, tx.now) > 0:
         return
     if not plan.min_replicas <= event.count <= plan.max_replicas or event.count % plan.group_size:
         return
-    if starting.completed(d, event.role):
+    if starting.completed(tx, event.role):
         return
     # Only the wish, as an order's: `elastic.follow` looks for room after this event.
-    d.sizes = d.sizes.set(event.role, evolve(own, want=event.count, scaled=d.now, calls=event.calls))
-    d.note(reasons.AUTOSCALED, event.role, event.why)
+    tx.sizes = tx.sizes.set(event.role, evolve(sizing, want=event.count, scaled=tx.now, calls=event.calls))
+    tx.note(reasons.AUTOSCALED, event.role, event.why)

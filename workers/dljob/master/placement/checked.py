@@ -11,123 +11,121 @@ from dljob.master.state.pairing import (
     RoleCheck,
     Team,
     clock,
-    convicted,
-    excused,
-    excused_teams,
     failed,
+    find_culprits,
     second_round,
     suspect,
     unfit,
     usual,
+    without_shared_failures,
+    without_shared_lateness,
 )
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 
-def checked(d: StateTransaction, event: NodesChecked) -> None:
+def handle_checked_nodes(tx: StateTransaction, event: NodesChecked) -> None:
     """Handle the result of a round of checks. A stale one, or one about reservations given up since, is ignored."""
-    own, role = d.checks.get(event.role), event.role
-    if own is None or not own.round or own.number != event.number or not d.phase.active:
+    check, role = tx.checks.get(event.role), event.role
+    if check is None or not check.round or check.number != event.number or not tx.phase.active:
         return
-    was, own = own.round, evolve(own, round=0)
+    finished_round, check = check.round, evolve(check, round=0)
     # Units moved during the round: `start_world` orders a new one where nodes are still unknown.
-    if checks.places_of(d, role) != own.places:
-        d.checks = d.checks.set(role, own)
-        starting.start_world(d, role)
+    if checks.places_of(tx, role) != check.places:
+        tx.checks = tx.checks.set(role, check)
+        starting.start_world(tx, role)
         return
-    own, found = _learned(d, event, own)
-    everybody, known = checks.nodes_of(own.places), frozenset(own.proven)
-    open_ = tuple(node for node in everybody if node not in known and node not in found)
+    check, bad_nodes = _merge_results(tx, event, check)
+    all_nodes, good_nodes = checks.nodes_of(check.places), frozenset(check.proven)
+    undecided_nodes = tuple(node for node in all_nodes if node not in good_nodes and node not in bad_nodes)
     # A failed team of two unknown nodes says that one is bad, but not which: the second round tells them apart.
-    doubtful = {node for team in own.failures for node in team}
-    if was == 1 and not doubtful.isdisjoint(open_):
-        teams = second_round(open_, tuple(node for node in everybody if node in known), own.failures)
+    doubtful_nodes = {node for team in check.failures for node in team}
+    if finished_round == 1 and not doubtful_nodes.isdisjoint(undecided_nodes):
+        teams = second_round(undecided_nodes, tuple(node for node in all_nodes if node in good_nodes), check.failures)
         if teams:
-            checks.ask(d, role, evolve(own, round=2), (), teams)
+            checks.ask(tx, role, evolve(check, round=2), (), teams)
             return
-    # There is no third round: a doubt that is left excludes the node most suspect.
-    _ended(d, role, own, found, open_)
+    # There is no third round: if a doubt remains, the most suspect node is excluded.
+    _finish_check(tx, role, check, bad_nodes, undecided_nodes)
 
 
-def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
+def _merge_results(tx: StateTransaction, event: NodesChecked, check: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
     """Return the check results including this answer, and the bad nodes with the reason of each."""
-    # Troubles that most nodes share are no node's own.
-    event = evolve(event, nodes=excused(event.nodes), teams=excused_teams(event.teams, frozenset(own.proven)))
-    seen = {node for _, node, _ in own.speeds}
-    speeds = own.speeds + tuple((f.shape, f.node, f.gflops) for f in event.nodes if f.gflops and f.node not in seen)
-    pace = usual(speeds)
-    most = clock(event.nodes)
-    found = {f.node: why for f in event.nodes if (why := unfit(f, pace, most))}
+    # A trouble that most nodes share is no fault of a single node.
+    teams = without_shared_failures(event.teams, frozenset(check.proven))
+    event = evolve(event, nodes=without_shared_lateness(event.nodes), teams=teams)
+    measured_nodes = {node for _, node, _ in check.speeds}
+    measured = (facts for facts in event.nodes if facts.gflops and facts.node not in measured_nodes)
+    speeds = check.speeds + tuple((facts.shape, facts.node, facts.gflops) for facts in measured)
+    usual_speeds, clock_lead = usual(speeds), clock(event.nodes)
+    bad_nodes = {facts.node: reason for facts in event.nodes if (reason := unfit(facts, usual_speeds, clock_lead))}
     # A node that could not be checked counts as proven: a bug of the check must not stop a job.
-    proven = dict.fromkeys((*own.proven, *(facts.node for facts in event.nodes if facts.unmade)))
-    _report_unchecked(d, event, most)
-    said, paces = _teams(event, own)
-    proven |= {node: None for team in event.teams if team.nodes not in said for node in team.nodes}
-    good = {node: None for node in proven if node not in found}
-    failures = own.failures + tuple(team for team in said if team not in own.failures)
-    guilty, here = convicted(failures, good.keys()), set(checks.nodes_of(own.places))
-    for node, team in guilty.items():
+    proven = dict.fromkeys((*check.proven, *(facts.node for facts in event.nodes if facts.unmade)))
+    _report_unchecked(tx, event, clock_lead)
+    failed_teams, paces = _failed_teams(event, check)
+    proven |= {node: None for team in event.teams if team.nodes not in failed_teams for node in team.nodes}
+    good_nodes = {node: None for node in proven if node not in bad_nodes}
+    failures = check.failures + tuple(team for team in failed_teams if team not in check.failures)
+    culprits, role_nodes = find_culprits(failures, good_nodes.keys()), set(checks.nodes_of(check.places))
+    for node, team in culprits.items():
         # Any other bad node is only remembered, since no unit of the role is there.
-        if node in here:
-            others = " and ".join(d.node_names(member for member in team if member != node))
-            found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {others}, proven good")
-    bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES
-    own = evolve(own, proven=tuple(good), bad=bad, failures=failures, speeds=speeds[-kept:], paces=paces[-kept:])
-    return own, found
+        if node in role_nodes:
+            others = " and ".join(tx.node_names(member for member in team if member != node))
+            bad_nodes.setdefault(node, f"{failed_teams.get(team, 'an all-reduce failed')}, with {others}, proven good")
+    all_bad, limit = tuple(dict.fromkeys((*check.bad, *culprits))), limits.CHECK_PACES
+    check = evolve(check, proven=tuple(good_nodes), bad=all_bad, failures=failures)
+    return evolve(check, speeds=speeds[-limit:], paces=paces[-limit:]), bad_nodes
 
 
-def _report_unchecked(d: StateTransaction, event: NodesChecked, most: float) -> None:
+def _report_unchecked(tx: StateTransaction, event: NodesChecked, clock_lead: float) -> None:
     """Report the checks that could not be made, equal reasons of many nodes or teams in one line."""
     nodes, teams = dict[str, list[str]](), dict[str, list[str]]()
     for facts in event.nodes:
         nodes.setdefault(facts.unmade, []).append(facts.node)
     for team in event.teams:
-        teams.setdefault(team.unmade, []).append(", ".join(d.node_names(team.nodes)))
-    for why, (first, *more) in nodes.items():
-        if why:
-            d.note(reasons.CHECK_NOT_MADE, f"node/{first}", why + _and(len(more), "nodes"))
-    for why, (first, *more) in teams.items():
-        if why:
-            d.note(reasons.CHECK_NOT_MADE, event.role, f"all-reduce of {first}: {why}" + _and(len(more), "teams"))
-    if most:
-        way = "behind" if most > 0 else "ahead of"
-        words = f"PrimeMaster's clock is {abs(most):.1f} s {way} most nodes', which are compared with each other"
-        d.note(reasons.CHECK_NOT_MADE, "master", f"{words}; set the clock of its machine")
+        teams.setdefault(team.unmade, []).append(", ".join(tx.node_names(team.nodes)))
+    for reason, (first, *more) in nodes.items():
+        if reason:
+            tx.note(reasons.CHECK_NOT_MADE, f"node/{first}", reason + _count_more(len(more), "nodes"))
+    for reason, (first, *more) in teams.items():
+        if reason:
+            words = f"all-reduce of {first}: {reason}{_count_more(len(more), 'teams')}"
+            tx.note(reasons.CHECK_NOT_MADE, event.role, words)
+    if clock_lead:
+        direction = "behind" if clock_lead > 0 else "ahead of"
+        words = f"PrimeMaster's clock is {abs(clock_lead):.1f} s {direction} most nodes'"
+        words += ", which are compared with each other"
+        tx.note(reasons.CHECK_NOT_MADE, "master", f"{words}; set the clock of its machine")
 
 
-def _and(count: int, whom: str) -> str:
-    return f" (and {count} more {whom})" if count else ""
+def _count_more(count: int, noun: str) -> str:
+    return f" (and {count} more {noun})" if count else ""
 
 
-def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
+def _failed_teams(event: NodesChecked, check: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
     """Return failed team -> reason, and the bandwidths (GB/s) of teams that passed, earlier rounds included."""
-    made = [team for team in event.teams if not team.unmade]
-    paces = (*own.paces, *(team.gbytes_s for team in made if not team.trouble))
-    said = {team.nodes: why for team in made if (why := failed(team, paces))}
-    return said, (*own.paces, *(team.gbytes_s for team in made if team.nodes not in said))
+    tried_teams = [team for team in event.teams if not team.unmade]
+    paces = (*check.paces, *(team.gbytes_s for team in tried_teams if not team.trouble))
+    failed_teams = {team.nodes: reason for team in tried_teams if (reason := failed(team, paces))}
+    return failed_teams, (*check.paces, *(team.gbytes_s for team in tried_teams if team.nodes not in failed_teams))
 
 
-def _ended(d: StateTransaction, role: str, own: RoleCheck, found: dict[str, str], open_: Team) -> None:
+def _finish_check(
+    tx: StateTransaction, role: str, check: RoleCheck, bad_nodes: dict[str, str], undecided_nodes: Team
+) -> None:
     """Start the role if all its nodes may be used; else exclude the bad ones, or the one most suspect."""
-    done = evolve(own, bad=tuple(dict.fromkeys((*own.bad, *found))), places=(), nodes=(), teams=())
-    d.checks = d.checks.set(role, done)
-    if not found:
-        worst, companions = suspect(open_, own.failures)
-        if not worst:
-            _passed(d, role, checks.nodes_of(own.places))
+    all_nodes, all_bad = checks.nodes_of(check.places), tuple(dict.fromkeys((*check.bad, *bad_nodes)))
+    check = evolve(check, bad=all_bad, places=(), nodes=(), teams=())
+    tx.checks = tx.checks.set(role, check)
+    if not bad_nodes:
+        suspect_node, companions = suspect(undecided_nodes, check.failures)
+        if not suspect_node:
+            tx.checks = tx.checks.set(role, evolve(check, proven=tuple(dict.fromkeys((*check.proven, *all_nodes)))))
+            message = f"{counted(len(all_nodes), 'node')} fit for {role}"
+            tx.note(reasons.NODES_CHECKED, role, message, seconds=tx.now - check.began)
+            starting.start_world(tx, role)
             return
         doubt = "one of them is bad, and no other node was there to tell which"
-        found = {worst: f"an all-reduce with {' and '.join(d.node_names(companions))} failed; {doubt}"}
-    nodes.leave_bad(d, {node: f"before {role} started: {why}" for node, why in found.items()})
-
-
-def _passed(d: StateTransaction, role: str, everybody: Team) -> None:
-    """Record that all nodes of a role passed, and start its world."""
-    own = d.checks[role]
-    proven = tuple(dict.fromkeys((*own.proven, *everybody)))
-    d.checks = d.checks.set(role, evolve(own, proven=proven))
-    count = len(everybody)
-    message = f"{counted(count, 'node')} fit for {role}"
-    d.note(reasons.NODES_CHECKED, role, message, seconds=d.now - own.began)
-    starting.start_world(d, role)
+        bad_nodes = {suspect_node: f"an all-reduce with {' and '.join(tx.node_names(companions))} failed; {doubt}"}
+    nodes.leave_bad(tx, {node: f"before {role} started: {reason}" for node, reason in bad_nodes.items()})

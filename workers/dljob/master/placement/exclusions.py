@@ -12,48 +12,48 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 
 
-def exclude(d: StateTransaction, name: str, reason: str, why: str, *, silent: bool = False, check: str = "") -> None:
+def exclude(tx: StateTransaction, name: str, reason: str, cause: str, *, silent: bool = False, check: str = "") -> None:
     """Exclude a node that failed, and ask for its replacement.
 
     The spec's time, a silent one at least for the lease, one that failed a check for a day. A node that failed fewer
     times than `maxFailures` gets ranks again as soon as it answers, and is not replaced.
     """
-    policy = d.job.fault_tolerance
+    policy = tx.job.fault_tolerance
     # The processes of a node that answers are ended by order, so there is no lease to wait for.
-    fence = d.now + policy.lease if silent else None
-    old = d.exclusions.get(name)
+    fence = tx.now + policy.lease if silent else None
+    old = tx.exclusions.get(name)
     # A node that failed a check before it froze is still bad when it answers again.
     check = check or (old.check if old else "")
-    least = limits.BAD_NODE_S if check else 0.0
-    bad = bool(check) or failure_domains.count(d, name) >= policy.node.max_failures
-    until = max(fence or d.now, d.now + (policy.node.exclude_seconds if bad else 0), d.now + least)
+    check_until = limits.BAD_NODE_S if check else 0.0
+    bad = bool(check) or failure_domains.count_failure(tx, name) >= policy.node.max_failures
+    until = max(fence or tx.now, tx.now + (policy.node.exclude_seconds if bad else 0), tx.now + check_until)
     set_exclusion(
-        d,
+        tx,
         name,
-        Exclusion(reason, d.now, until, fence, silent, check, why if bad else "", d.shown_target(f"node/{name}")),
+        Exclusion(reason, tx.now, until, fence, silent, check, cause if bad else "", tx.shown_target(f"node/{name}")),
     )
     if bad:
-        relaunch.ask(d, name, reason, why)
+        relaunch.ask(tx, name, reason, cause)
 
 
-def set_exclusion(d: StateTransaction, name: str, own: Exclusion) -> None:
+def set_exclusion(tx: StateTransaction, name: str, exclusion: Exclusion) -> None:
     """Replace an exclusion, and ask for the Ticks that it needs."""
-    d.exclusions = d.exclusions.set(name, own)
-    for at in exclusion_times(own):
-        d.wake_at(at)
+    tx.exclusions = tx.exclusions.set(name, exclusion)
+    for at in exclusion_times(exclusion):
+        tx.wake_at(at)
 
 
-def exclusion_times(own: Exclusion) -> Iterator[float]:
+def exclusion_times(exclusion: Exclusion) -> Iterator[float]:
     """Yield when an exclusion needs a Tick: at the end of its fence, and of its time unless the node is silent."""
-    if own.fence is not None:
-        yield own.fence
-    if not own.silent:
-        yield own.until
+    if exclusion.fence is not None:
+        yield exclusion.fence
+    if not exclusion.silent:
+        yield exclusion.until
 
 
-def with_domains(d: StateTransaction, failed: frozenset[str], labels: failure_domains.Labels) -> frozenset[str]:
+def with_domains(tx: StateTransaction, failed: frozenset[str], labels: failure_domains.Labels) -> frozenset[str]:
     """Return failed nodes with those of their failure domains that are left with them, which are excluded here."""
-    found = failure_domains.others(d, failed, labels)
-    for name, why in sorted(found.items()):
-        exclude(d, name, reasons.DOMAIN_REPLACED, why)
-    return failed.union(found)
+    domain_mates = failure_domains.domain_mates_to_leave(tx, failed, labels)
+    for name, reason in sorted(domain_mates.items()):
+        exclude(tx, name, reasons.DOMAIN_REPLACED, reason)
+    return failed.union(domain_mates)

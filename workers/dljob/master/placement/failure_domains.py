@@ -24,68 +24,70 @@ SHOWN = 5
 """Number of nodes that a note names."""
 
 
-def domains(d: StateTransaction, nodes: Iterable[NodeView]) -> Labels:
+def domains(tx: StateTransaction, nodes: Iterable[NodeView]) -> Labels:
     """Return the domains of nodes; empty where the spec names no label."""
-    key = d.job.fault_tolerance.node.failure_domain_label
+    key = tx.job.fault_tolerance.node.failure_domain_label
     if key is None:
         return {}
     values = {node.id: dict(node.labels).get(key) for node in nodes if not node.head}
     return {name: value for name, value in values.items() if value}
 
 
-def count(d: StateTransaction, name: str) -> int:
+def count_failure(tx: StateTransaction, name: str) -> int:
     """Count a failure of a node; return how often it failed within the window. Without `maxFailures` none is kept."""
-    if d.job.fault_tolerance.node.max_failures == 1:
+    if tx.job.fault_tolerance.node.max_failures == 1:
         return 1
     # Ids of nodes never come back, so those that failed long ago would fill the state.
-    for key in [key for key in d.marks if key.startswith(budget.NODE) and not budget.recent(d, key)]:
-        d.marks = d.marks.delete(key)
-    return budget.add(d, f"{budget.NODE}{name}")
+    for key in [key for key in tx.marks if key.startswith(budget.NODE) and not budget.recent(tx, key)]:
+        tx.marks = tx.marks.delete(key)
+    return budget.add(tx, f"{budget.NODE}{name}")
 
 
-def others(d: StateTransaction, failed: frozenset[str], labels: Labels) -> dict[str, str]:
+def domain_mates_to_leave(tx: StateTransaction, failed: frozenset[str], labels: Labels) -> dict[str, str]:
     """Count failures of nodes against their domains; return the other nodes to leave with them, each with the reason.
 
     Args:
-        d: the transaction; its nodes are those that are there now.
+        tx: the transaction; its nodes are those that are there now.
         failed: ids of nodes that have just failed, each for the first time.
         labels: domains of the nodes, with those of failed nodes that are gone.
     """
-    found: dict[str, str] = {}
-    for value in sorted({labels[name] for name in failed if name in labels}):
-        own = {name for name in failed if labels.get(name) == value}
-        many = _add(d, value, sorted(own))
-        left = {node.id for node in d.nodes if labels.get(node.id) == value}
-        rest = sorted(left.difference(failed, d.exclusions, d.departures))
-        if many >= (d.job.fault_tolerance.node.domain_failures or many + 1) and rest:
-            found.update(_decide(d, value, rest, own, many))
-    return found
+    reasons_by_node: dict[str, str] = {}
+    for domain in sorted({labels[name] for name in failed if name in labels}):
+        failed_mates = {name for name in failed if labels.get(name) == domain}
+        failure_count = _count_failed_nodes(tx, domain, sorted(failed_mates))
+        present_nodes = {node.id for node in tx.nodes if labels.get(node.id) == domain}
+        healthy_mates = sorted(present_nodes.difference(failed, tx.exclusions, tx.departures))
+        if failure_count >= (tx.job.fault_tolerance.node.domain_failures or failure_count + 1) and healthy_mates:
+            reasons_by_node.update(_leave_domain(tx, domain, healthy_mates, failed_mates, failure_count))
+    return reasons_by_node
 
 
-def _decide(d: StateTransaction, value: str, rest: list[str], own: set[str], many: int) -> dict[str, str]:
+def _leave_domain(
+    tx: StateTransaction, domain: str, healthy_mates: list[str], failed_mates: set[str], failure_count: int
+) -> dict[str, str]:
     """Return the rest of a domain with the reason to leave it; empty where there is no room for its ranks elsewhere."""
-    policy = d.job.fault_tolerance.node
-    gone = frozenset(rest).union(own)
-    units = frozenset(name for name, unit in d.units.items() if unit.node in gone)
-    where = f"{policy.failure_domain_label}={value}"
-    why = f"{counted(many, 'node')} of {where} failed within {policy.domain_window_seconds} s"
-    room = elsewhere(d, units, gone) if units and d.seats else None
+    policy = tx.job.fault_tolerance.node
+    nodes = frozenset(healthy_mates).union(failed_mates)
+    units = frozenset(name for name, unit in tx.units.items() if unit.node in nodes)
+    label = f"{policy.failure_domain_label}={domain}"
+    reason = f"{counted(failure_count, 'node')} of {label} failed within {policy.domain_window_seconds} s"
+    room = elsewhere(tx, units, nodes) if units and tx.seats else None
     if isinstance(room, Refusal):
-        d.note(reasons.DOMAIN_STAYS, "job", f"{why}; its other nodes are used on: {room.why}")
+        tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.why}")
         return {}
-    more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
-    d.note(
+    omitted = f" and {len(healthy_mates) - SHOWN} more" if len(healthy_mates) > SHOWN else ""
+    tx.note(
         reasons.DOMAIN_REPLACED,
         "job",
-        f"{why}; its other nodes are left with them: {', '.join(d.node_names(rest[:SHOWN]))}{more}",
+        f"{reason}; its other nodes are left with them: {', '.join(tx.node_names(healthy_mates[:SHOWN]))}{omitted}",
     )
-    return dict.fromkeys(rest, why)
+    return dict.fromkeys(healthy_mates, reason)
 
 
-def _add(d: StateTransaction, value: str, names: Iterable[str]) -> int:
+def _count_failed_nodes(tx: StateTransaction, domain: str, names: Iterable[str]) -> int:
     """Add failed nodes to a domain; return how many different ones failed within its window."""
-    key, since = f"{budget.DOMAIN}{value}", d.now - d.job.fault_tolerance.node.domain_window_seconds
-    kept = tuple(mark for mark in d.marks.get(key, ()) if mark.at > since and mark.node not in names)
-    marks = (*kept, *(BudgetMark(d.now, name) for name in names))
-    d.marks = d.marks.set(key, marks)
+    key, since = f"{budget.DOMAIN}{domain}", tx.now - tx.job.fault_tolerance.node.domain_window_seconds
+    older_marks = tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since and mark.node not in names)
+    marks = (*older_marks, *(BudgetMark(tx.now, name) for name in names))
+    tx.marks = tx.marks.set(key, marks)
     return len(marks)

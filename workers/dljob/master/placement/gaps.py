@@ -14,51 +14,51 @@ from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
 
 
-def numbers(d: StateTransaction, role: str, size: int) -> Sequence[int]:
+def group_numbers(tx: StateTransaction, role: str, size: int) -> Sequence[int]:
     """Return the numbers of the groups that a role has with so many ranks."""
-    facts = d.facts(role)
+    facts = tx.facts(role)
     count = size // facts.plan.group_size
     if not facts.fleet:
         return range(count)
     present = facts.groups
     if count <= len(present):
-        return sorted(in_order(d, role)[:count])
-    there = set(present)
-    free = (number for number in range(count + len(facts.plan.gone)) if number not in there)
+        return sorted(groups_in_order(tx, role)[:count])
+    present_numbers = set(present)
+    free = (number for number in range(count + len(facts.plan.gone)) if number not in present_numbers)
     return sorted([*present, *(next(free) for _ in range(count - len(present)))])
 
 
-def in_order(d: StateTransaction, role: str) -> list[int]:
+def groups_in_order(tx: StateTransaction, role: str) -> list[int]:
     """Return the groups of a role; the last one goes first."""
-    facts, own = d.facts(role), d.sizes[role]
-    calls = dict(own.calls)
+    facts, sizing = tx.facts(role), tx.sizes[role]
+    calls = dict(sizing.calls)
 
     def worth(group: int) -> tuple[bool, bool, bool, bool, int, int]:
         ranks = facts.group_ranks(group)
-        stays = not any(rank in own.leaving for rank in ranks)
-        node = d.units[f"{facts.series}/{group}"].node
-        safe = node not in d.departures
-        ready = all(d.ranks[role, rank].phase is RankPhase.READY for rank in ranks)
+        stays = not any(rank in sizing.leaving for rank in ranks)
+        node = tx.units[f"{facts.series}/{group}"].node
+        safe = node not in tx.departures
+        ready = all(tx.ranks[role, rank].phase is RankPhase.READY for rank in ranks)
         # One on a departing node works to the end: it goes after its calls, not for one that lost its node.
         return stays, bool(node), safe, ready, sum(calls.get(rank, 0) for rank in ranks), -group
 
     return sorted(facts.groups, key=worth, reverse=True)
 
 
-def gone(present: Sequence[int]) -> tuple[int, ...]:
+def missing_numbers(present: Sequence[int]) -> tuple[int, ...]:
     """Return the gaps in the numbers of a role's groups."""
     if len(present) == present[-1] + 1:
         return ()
-    there = set(present)
-    return tuple(number for number in range(present[-1]) if number not in there)
+    present_numbers = set(present)
+    return tuple(number for number in range(present[-1]) if number not in present_numbers)
 
 
-def sized(d: StateTransaction, sizes: Mapping[str, int]) -> Job:
+def resized_job(tx: StateTransaction, sizes: Mapping[str, int]) -> Job:
     """Return the job with these numbers of ranks."""
-    return d.job.sized(sizes, {role: gone(numbers(d, role, size)) for role, size in sizes.items()})
+    return tx.job.sized(sizes, {role: missing_numbers(group_numbers(tx, role, size)) for role, size in sizes.items()})
 
 
-def units(facts: RoleFacts, groups: Iterable[int], without: Iterable[int]) -> tuple[str, ...]:
+def units_without(facts: RoleFacts, groups: Iterable[int], without: Iterable[int]) -> tuple[str, ...]:
     """Return the units of groups, without those of others."""
     left_out = frozenset(without)
     return tuple(f"{facts.series}/{group}" for group in groups if group not in left_out)

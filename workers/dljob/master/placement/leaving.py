@@ -23,56 +23,56 @@ LEAVES = "Leaves"
 """Restart reason of a rank that leaves."""
 
 
-def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by: float = math.inf) -> bool:
+def begin_leaving(tx: StateTransaction, role: str, ranks: Sequence[int], reason: str, *, by: float = math.inf) -> bool:
     """Ask those of the ranks that work to finish and end; return whether any has to be waited for.
 
     A rank that a restart has asked to end is waited for, too: a server among them drains.
 
     `by`: when they are gone in any case (unix seconds).
     """
-    facts = d.facts(role)
-    asked: dict[HostId, list[int]] = {}
+    facts = tx.facts(role)
+    ready_ranks: dict[HostId, list[int]] = {}
     is_ending = False
     for rank in ranks:
-        host, phase = facts.host_of(rank), d.ranks[role, rank].phase
-        if d.hosts[host].phase is not HostPhase.READY:
+        host, phase = facts.host_of(rank), tx.ranks[role, rank].phase
+        if tx.hosts[host].phase is not HostPhase.READY:
             continue
         if phase is RankPhase.READY:
-            asked.setdefault(host, []).append(rank)
+            ready_ranks.setdefault(host, []).append(rank)
         is_ending = is_ending or phase is RankPhase.STOPPING
-    if not (asked or is_ending):
+    if not (ready_ranks or is_ending):
         return False
-    finish_by = d.now + limits.FINISH_S + facts.plan.drain_s
+    finish_by = tx.now + limits.FINISH_S + facts.plan.drain_s
     leave_by = min(by, finish_by + limits.STOP_S)
-    d.sizes = d.sizes.set(role, evolve(d.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
-    d.wake_at(leave_by)
-    for host, working in asked.items():
+    tx.sizes = tx.sizes.set(role, evolve(tx.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
+    tx.wake_at(leave_by)
+    for host, working in ready_ranks.items():
         for rank in working:
-            d.set_rank((role, rank), evolve(d.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
-        d.do(order(d, host, tuple(working)))
-    who = ", ".join(f"{role}/{rank}" for rank in ranks)
-    ends = "ends once its calls are" if len(ranks) == 1 else "end once their calls are"
-    ends = f"{ends} finished, within {min(by, finish_by) - d.now:.0f} s"
-    d.note(reasons.RANKS_LEAVING, role, f"{who} of {counted(facts.plan.replicas, 'rank')} {ends}: {why}")
+            tx.set_rank((role, rank), evolve(tx.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
+        tx.do(leave_order(tx, host, tuple(working)))
+    names = ", ".join(f"{role}/{rank}" for rank in ranks)
+    end_words = "ends once its calls are" if len(ranks) == 1 else "end once their calls are"
+    end_words = f"{end_words} finished, within {min(by, finish_by) - tx.now:.0f} s"
+    tx.note(reasons.RANKS_LEAVING, role, f"{names} of {counted(facts.plan.replicas, 'rank')} {end_words}: {reason}")
     return True
 
 
-def follow(d: StateTransaction, role: str, own: Sizing) -> None:
+def ask_ready_ranks(tx: StateTransaction, role: str, sizing: Sizing) -> None:
     """Ask also those that were starting when the others were asked, and have become ready since."""
-    for rank in own.leaving:
-        host = d.facts(role).host_of(rank)
-        if d.ranks[role, rank].phase is RankPhase.READY and d.hosts[host].phase is HostPhase.READY:
-            d.set_rank((role, rank), evolve(d.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
-            d.do(order(d, host, (rank,)))
+    for rank in sizing.leaving:
+        host = tx.facts(role).host_of(rank)
+        if tx.ranks[role, rank].phase is RankPhase.READY and tx.hosts[host].phase is HostPhase.READY:
+            tx.set_rank((role, rank), evolve(tx.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
+            tx.do(leave_order(tx, host, (rank,)))
 
 
-def over(d: StateTransaction, role: str, own: Sizing) -> bool:
+def is_over(tx: StateTransaction, role: str, sizing: Sizing) -> bool:
     """Whether nobody has to be waited for: all have ended, or a restart has taken over those that have not."""
-    return not any(d.ranks[role, rank].phase is RankPhase.STOPPING for rank in own.leaving)
+    return not any(tx.ranks[role, rank].phase is RankPhase.STOPPING for rank in sizing.leaving)
 
 
-def order(d: StateTransaction | JobState, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+def leave_order(tx: StateTransaction | JobState, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
     """Return the order to leave, for the present incarnations of ranks."""
-    incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
-    why = "its role goes on without it"
-    return StopRanks(host, d.hosts[host].life, ranks, limits.FINISH_S, why, incarnations, leaves=True)
+    incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
+    reason = "its role goes on without it"
+    return StopRanks(host, tx.hosts[host].life, ranks, limits.FINISH_S, reason, incarnations, leaves=True)

@@ -37,31 +37,31 @@ WORLDS = 64
 def carry(state: JobState) -> dict[str, Any]:
     """Return the state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
     # Ids of nodes end with their RayCluster.
-    lasting = [(key, own) for key, own in sorted(state.marks.items()) if not key.startswith(budget.NODE)]
-    marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in lasting}
+    lasting = [(key, times) for key, times in sorted(state.marks.items()) if not key.startswith(budget.NODE)]
+    marks = {key: [mark.at for mark in times[-MARKS_A_KEY:]] for key, times in lasting}
     # The newest of all budgets are kept: the oldest leave their windows first anyhow.
-    newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
+    newest = sorted((at for times in marks.values() for at in times), reverse=True)[:MARKS]
     oldest = newest[-1] if newest else 0.0
-    found = {
+    tables = {
         "restarts": dict(sorted(state.restarts.items())),
         "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
-        "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
-        "checkpoints": _saves(state),
+        "marks": {key: [round(at, 1) for at in times if at >= oldest] for key, times in marks.items()},
+        "checkpoints": _last_checkpoints(state),
         "data": shards.carry(state),
         "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.wanted.items())},
     }
-    kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
-    told = {name: table for name, table in kept.items() if table}
-    return {"v": VERSION, **told} if told else {}
+    entries = {name: {key: value for key, value in table.items() if value} for name, table in tables.items()}
+    filled_tables = {name: table for name, table in entries.items() if table}
+    return {"v": VERSION, **filled_tables} if filled_tables else {}
 
 
-def _saves(state: JobState) -> dict[str, list[float]]:
+def _last_checkpoints(state: JobState) -> dict[str, list[float]]:
     """Return world -> [attempt and number of the life, step, unix seconds] of its last checkpoint."""
-    found = [(own.last, world) for world, own in state.saves.items() if own.last]
-    newest = sorted(found, key=lambda one: (-one[0].at, one[1]))[:WORLDS]
+    checkpoints = [(saves.last, world) for world, saves in state.saves.items() if saves.last]
+    newest = sorted(checkpoints, key=lambda checkpoint: (-checkpoint[0].at, checkpoint[1]))[:WORLDS]
     return {
-        world: [one.mark.life.attempt, one.mark.life.number, one.mark.step, round(one.at, 1)]
-        for one, world in sorted(newest, key=lambda one: one[1])
+        world: [last.mark.life.attempt, last.mark.life.number, last.mark.step, round(last.at, 1)]
+        for last, world in sorted(newest, key=lambda checkpoint: checkpoint[1])
     }
 
 
@@ -73,112 +73,109 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
     """
     try:
         data = json.loads(text)
-        told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
+        writer, job, state = int(data["attempt"]), str(data["job"]), data["state"]
         # Or the budgets of a namesake would count here.
         if job != uid:
-            return Carried(told, why=f"it belongs to another job, {job}")
+            return Carried(writer, why=f"it belongs to another job, {job}")
         # Only an earlier attempt can have handed it on.
-        if not 0 < told < attempt:
-            return Carried(told, why=f"it belongs to attempt {told}, and this is attempt {attempt}")
+        if not 0 < writer < attempt:
+            return Carried(writer, why=f"it belongs to attempt {writer}, and this is attempt {attempt}")
         if state["v"] != VERSION:
-            return Carried(told, why=f"it has version {state['v']}, and this dljob reads version {VERSION}")
+            return Carried(writer, why=f"it has version {state['v']}, and this dljob reads version {VERSION}")
         if data.get("newBudgets"):
             state = {key: value for key, value in state.items() if key not in BUDGETS}
-        return _read(told, data.get("step"), state)
+        return _parse_state(writer, data.get("step"), state)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return Carried(0, why=f"it cannot be read: {error!r}")
 
 
-def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
+def _parse_state(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
     """Return the event for a state from `carry`. Raises ValueError, TypeError, KeyError or AttributeError on others."""
-    restarts, roles = (_counts(state.get(name, {})) for name in ("restarts", "roles"))
+    restarts, roles = (_parse_counts(state.get(name, {})) for name in ("restarts", "roles"))
     marks: list[tuple[str, tuple[float, ...]]] = []
     for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
-        own = tuple(float(at) for at in times)
+        mark_times = tuple(float(at) for at in times)
         # NaN has no place in the order of marks, which are kept sorted by time.
-        if not all(math.isfinite(at) for at in own):
+        if not all(math.isfinite(at) for at in mark_times):
             raise ValueError(f"a time of {key} is not finite")
-        marks.append((key, own))
+        marks.append((key, mark_times))
     saves: list[tuple[str, Committed]] = []
-    for world, (told, number, saved, at) in cast("Mapping[str, list[float]]", state.get("checkpoints", {})).items():
+    checkpoints = cast("Mapping[str, list[float]]", state.get("checkpoints", {}))
+    for world, (writer, number, saved_step, at) in checkpoints.items():
         if not math.isfinite(at):
             raise ValueError(f"the time of the checkpoint of {world} is not finite")
-        saves.append((world, Committed(CheckpointId(RunId(int(told), int(number)), int(saved)), float(at))))
+        saves.append((world, Committed(CheckpointId(RunId(int(writer), int(number)), int(saved_step)), float(at))))
     reached = step if isinstance(step, int) else None
-    wanted = cast("Mapping[str, str]", state.get("memory", {}))
-    memory = tuple((role, parse_memory(text)) for role, text in sorted(wanted.items()))
+    memory_texts = cast("Mapping[str, str]", state.get("memory", {}))
+    memory = tuple((role, parse_memory(text)) for role, text in sorted(memory_texts.items()))
     feeds = shards.carried(state.get("data", {}))
     return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=feeds, memory=memory)
 
 
-def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+def _parse_counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     # Restarts are only counted up: a negative number would make the count fall.
     return tuple((key, max(int(count), 0)) for key, count in table.items())
 
 
-def take(d: StateTransaction, event: Carried) -> None:
+def take_over(tx: StateTransaction, event: Carried) -> None:
     """Take over the state of the previous attempt, once."""
-    if d.carried:
+    if tx.carried:
         return
-    d.carried = True
+    tx.carried = True
     if event.why:
-        d.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"the state of the previous attempt is not used: {event.why}")
+        tx.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"the state of the previous attempt is not used: {event.why}")
         return
     # The state may be of another spec or version: unknown levels, roles and keys are left out.
     levels = {level.value for level in Level}
     for level, count in event.restarts:
         # Added up: this attempt may have restarted something already.
         if level in levels:
-            d.restarts = d.restarts.set(level, d.restarts.get(level, 0) + count)
+            tx.restarts = tx.restarts.set(level, tx.restarts.get(level, 0) + count)
     for name, count in event.roles:
-        role = d.roles.get(name)
+        role = tx.roles.get(name)
         if role is not None:
-            d.set_role(name, evolve(role, restarts=role.restarts + count))
-    known = _keys(d)
+            tx.set_role(name, evolve(role, restarts=role.restarts + count))
+    known = _budget_keys(tx)
     for key, times in event.marks:
         if key in known:
             # The clock of the last head may have been ahead: a mark of the past must not be later than now.
-            marks = [Failure(min(at, d.now)) for at in times]
-            d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
-    _take_saves(d, event)
-    _take_memory(d, event)
-    _tell(d, event)
+            marks = [Failure(min(at, tx.now)) for at in times]
+            tx.marks = tx.marks.set(key, tuple(sorted((*marks, *tx.marks.get(key, ())), key=lambda mark: mark.at)))
+    _take_saves(tx, event)
+    _take_memory(tx, event)
+    counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
+    reached = "" if event.step is None else f"; it had reached step {event.step}"
+    tx.note(reasons.RESTART_COUNTS_RESTORED, "job", f"restart counts of attempt {event.attempt}: {counts}{reached}")
 
 
-def _take_saves(d: StateTransaction, event: Carried) -> None:
+def _take_saves(tx: StateTransaction, event: Carried) -> None:
     """Take over data positions and the last checkpoints of roles that still exist."""
     for name, feed in event.feeds:
         # A data set that a rank has asked for by now has positions of its own.
-        if name not in d.feeds:
-            d.feeds = d.feeds.set(name, feed)
-    for world, one in event.saves:
-        if world.partition("/")[0] in d.roles:
-            own = d.saves.get(world, Saves())
-            d.saves = d.saves.set(world, evolve(own, committed=(evolve(one, at=min(one.at, d.now)), *own.committed)))
+        if name not in tx.feeds:
+            tx.feeds = tx.feeds.set(name, feed)
+    for world, checkpoint in event.saves:
+        if world.partition("/")[0] in tx.roles:
+            saves = tx.saves.get(world, Saves())
+            committed = (evolve(checkpoint, at=min(checkpoint.at, tx.now)), *saves.committed)
+            tx.saves = tx.saves.set(world, evolve(saves, committed=committed))
 
 
-def _take_memory(d: StateTransaction, event: Carried) -> None:
+def _take_memory(tx: StateTransaction, event: Carried) -> None:
     """Begin all ranks of a role with the largest memory that one of them wanted: the others would need it later.
 
     Only before admission: later the units are reserved.
     """
-    for role, amount in () if d.seats else event.memory:
-        policy = memory_overrides.policy_of(d.job, role)
+    for role, amount in () if tx.seats else event.memory:
+        policy = memory_overrides.policy_of(tx.job, role)
         if policy is None:
             continue
         most = min(amount, parse_memory(policy.max_memory))
-        if most > memory_overrides.memory_of(d.job.plan, role):
-            d.grants = memory_overrides.for_role(d.job.plan, d.grants, role, most)
+        if most > memory_overrides.memory_of(tx.job.plan, role):
+            tx.grants = memory_overrides.for_role(tx.job.plan, tx.grants, role, most)
 
 
-def _keys(d: StateTransaction) -> frozenset[str]:
+def _budget_keys(tx: StateTransaction) -> frozenset[str]:
     """Return the budget keys of the present spec, which may differ from the previous attempt's."""
-    rules = (f"rule:{rule.name}" for rule in d.job.fault_tolerance.rules)
-    return frozenset({budget.JOB, budget.MASTER, *d.roles, *(f"fail:{name}" for name in d.roles), *rules})
-
-
-def _tell(d: StateTransaction, event: Carried) -> None:
-    """Report the restart counts that were taken over."""
-    counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
-    reached = "" if event.step is None else f"; it had reached step {event.step}"
-    d.note(reasons.RESTART_COUNTS_RESTORED, "job", f"restart counts of attempt {event.attempt}: {counts}{reached}")
+    rules = (f"rule:{rule.name}" for rule in tx.job.fault_tolerance.rules)
+    return frozenset({budget.JOB, budget.MASTER, *tx.roles, *(f"fail:{name}" for name in tx.roles), *rules})

@@ -44,7 +44,7 @@ def kills(state: JobState) -> tuple[Action, ...]:
     if state.phase.final or state.verdict is not None:
         return ()
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
-    return tuple(action for host, own in hosts for action in _kills(host, own))
+    return tuple(action for host, host_state in hosts for action in _host_kills(host, host_state))
 
 
 def reissue(state: JobState, now: float) -> tuple[Action, ...]:
@@ -56,68 +56,68 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
     if state.verdict is not None and state.verdict.release_at is not None:
         return (Release(),)
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
-    d = StateTransaction(state, now)
-    there = {role: visible_devices.of_nodes(d, role) for role in d.job.roles}
+    tx = StateTransaction(state, now)
+    devices = {role: visible_devices.of_nodes(tx, role) for role in tx.job.roles}
     # An ending job starts nothing: only the requests to leave are repeated.
     if state.verdict is not None:
-        return tuple(action for host, own in hosts for action in _leave(d, host, own))
+        return tuple(action for host, host_state in hosts for action in _stop_orders(tx, host, host_state))
     return (
         *kills(state),
-        *_units(state),
-        *(action for host, own in hosts for action in _host(d, host, own, there)),
+        *_unit_orders(state),
+        *(action for host, host_state in hosts for action in _host_orders(tx, host, host_state, devices)),
         *(
             SpawnSpare(role, node, slot, spare.life)
             for (role, node, slot), spare in sorted(state.spares.items())
             if spare.phase is SparePhase.SPAWNING
         ),
-        *checks.reissue_rounds(d),
+        *checks.reissue_rounds(tx),
         *departures.orders(state, now),
         *elastic.orders(state, now),
         *relaunch.orders(state),
-        *weights.orders(d),
+        *weights.orders(tx),
     )
 
 
-def leftovers(state: JobState, held: Iterable[tuple[str, int]]) -> tuple[Unreserve, ...]:
-    """Return the orders for reservations that no unit has any more. `held`: (unit, token) of all that there are.
+def leftovers(state: JobState, reservations: Iterable[tuple[str, int]]) -> tuple[Unreserve, ...]:
+    """Return the orders for reservations that no unit has any more. `reservations`: all (unit, token) that exist.
 
     `reissue` repeats the last Unreserve of a unit. Earlier ones are lost where a unit moved twice while a kill was
     slow, and PrimeMaster died before it carried out either.
     """
 
     def is_wanted(unit: str, token: int) -> bool:
-        own = state.units.get(unit)
-        return own is not None and own.token == token and own.phase in (UnitPhase.RESERVING, UnitPhase.HELD)
+        known = state.units.get(unit)
+        return known is not None and known.token == token and known.phase in (UnitPhase.RESERVING, UnitPhase.HELD)
 
-    return tuple(Unreserve(unit, token) for unit, token in held if not is_wanted(unit, token))
+    return tuple(Unreserve(unit, token) for unit, token in reservations if not is_wanted(unit, token))
 
 
 def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:
     """Return the hosts that a new epoch watches: those that had answered."""
-    ready = ((host, own) for host, own in state.hosts.items() if own.phase is HostPhase.READY)
+    ready = ((host, host_state) for host, host_state in state.hosts.items() if host_state.phase is HostPhase.READY)
     return tuple(sorted(ready, key=lambda item: (item[0].role, item[0].index)))
 
 
 def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
     """Return the spares that a new epoch watches."""
-    return tuple(sorted((key, own) for key, own in state.spares.items() if own.phase is SparePhase.READY))
+    return tuple(sorted((key, spare) for key, spare in state.spares.items() if spare.phase is SparePhase.READY))
 
 
-def _kills(host: HostId, own: HostState) -> Iterator[Action]:
+def _host_kills(host: HostId, host_state: HostState) -> Iterator[Action]:
     """Yield the kills of all former processes of a host that may still live."""
     # A process is known by its actor's name, or by its life where it never answered.
     former: list[tuple[int, str]] = []
-    if own.phase is HostPhase.DOWN and own.life:
-        former.append((own.life, own.actor))
-    elif own.life > 1:
-        former.append((own.life - 1, ""))
-    if own.past:
-        former.append((own.life - 1, own.past))
-    each = {actor or life: (life, actor) for life, actor in (*own.unconfirmed, *former)}
-    yield from (KillHost(host, life, actor) for life, actor in reversed(each.values()))
+    if host_state.phase is HostPhase.DOWN and host_state.life:
+        former.append((host_state.life, host_state.actor))
+    elif host_state.life > 1:
+        former.append((host_state.life - 1, ""))
+    if host_state.past:
+        former.append((host_state.life - 1, host_state.past))
+    by_process = {actor or life: (life, actor) for life, actor in (*host_state.unconfirmed, *former)}
+    yield from (KillHost(host, life, actor) for life, actor in reversed(by_process.values()))
 
 
-def _units(state: JobState) -> Iterator[Action]:
+def _unit_orders(state: JobState) -> Iterator[Action]:
     """Yield the reservations to make, and those to give back: of an earlier token, or of a unit without a node."""
     for name, unit in sorted(state.units.items()):
         if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
@@ -128,43 +128,43 @@ def _units(state: JobState) -> Iterator[Action]:
             yield Unreserve(name, unit.token)
 
 
-def _host(
-    d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.VisibleDevices]
+def _host_orders(
+    tx: StateTransaction, host: HostId, host_state: HostState, devices: Mapping[str, visible_devices.VisibleDevices]
 ) -> Iterator[Action]:
     """Yield the orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
-    if own.phase is HostPhase.SPAWNING:
-        unit = d.facts(host.role).unit_of(host)
-        yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
-    if own.phase is not HostPhase.READY or host.index == STORE:
+    if host_state.phase is HostPhase.SPAWNING:
+        unit = tx.facts(host.role).unit_of(host)
+        yield SpawnHost(host, host_state.life, unit, tx.units[unit].token, limits.SPAWN_S)
+    if host_state.phase is not HostPhase.READY or host.index == STORE:
         # Not up yet, or a store host, which has no ranks.
         return
-    facts = d.facts(host.role)
-    begun = _in_phase(d, host, RankPhase.STARTING)
+    facts = tx.facts(host.role)
+    begun = _in_phase(tx, host, RankPhase.STARTING)
     # A host ignores the start of an incarnation that it has started already.
     if begun:
-        store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
-        yield starting.order(d, host, begun, store, there[host.role])
-    stopping = _in_phase(d, host, RankPhase.STOPPING)
-    sizing = d.sizes.get(host.role)
+        store = tx.hosts[HostId(host.role, STORE)].address if facts.world else ""
+        yield starting.order(tx, host, begun, store, devices[host.role])
+    stopping = _in_phase(tx, host, RankPhase.STOPPING)
+    sizing = tx.sizes.get(host.role)
     if sizing is not None and (leavers := tuple(rank for rank in stopping if rank in sizing.leaving)):
-        yield leaving.order(d, host, leavers)
+        yield leaving.leave_order(tx, host, leavers)
         stopping = tuple(rank for rank in stopping if rank not in leavers)
     # A rank in a thread host stops only by leaving its group in process; otherwise its host would be killed.
     if stopping and facts.plan.host is HostKind.THREAD:
-        yield leave_group(d, host, *stopping)
+        yield leave_group(tx, host, *stopping)
     elif stopping:
-        yield stop_ranks(d, host, stopping)
+        yield stop_ranks(tx, host, stopping)
 
 
-def _leave(d: StateTransaction, host: HostId, own: HostState) -> Iterator[Action]:
+def _stop_orders(tx: StateTransaction, host: HostId, host_state: HostState) -> Iterator[Action]:
     """Yield the stop order of a host's ranks at the end of the job."""
-    live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
-    if own.phase is HostPhase.READY and live and d.verdict is not None:
-        incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in live)
-        yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason, incarnations)
+    live_ranks = () if host.index == STORE else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
+    if host_state.phase is HostPhase.READY and live_ranks and tx.verdict is not None:
+        incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
+        yield StopRanks(host, host_state.life, live_ranks, limits.GRACE_S, tx.verdict.reason, incarnations)
 
 
-def _in_phase(d: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
+def _in_phase(tx: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
     """Return the ranks of a host that are in one of these phases."""
-    ranks = d.facts(host.role).ranks_of(host.index)
-    return tuple(rank for rank in ranks if d.ranks[host.role, rank].phase in phases)
+    ranks = tx.facts(host.role).ranks_of(host.index)
+    return tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase in phases)

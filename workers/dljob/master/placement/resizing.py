@@ -41,43 +41,43 @@ class Resize:
     """Topology domains of these nodes that users are told of."""
 
 
-def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
+def largest_sizes(tx: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
     """Return the largest sizes of these roles with which every unit without a node finds one.
 
     All roles begin at their minimum, and are then enlarged by bisection in the given order: the first keep most.
     """
-    sizes = {role: d.facts(role).plan.min_replicas for role in roles}
-    found = placed(d, sizes, spares=spares)
-    for role in roles if isinstance(found, Assignment) else ():
-        group = d.facts(role).plan.group_size
-        low, high = sizes[role] // group, d.facts(role).plan.groups
+    sizes = {role: tx.facts(role).plan.min_replicas for role in roles}
+    assignment = assign_resized(tx, sizes, spares=spares)
+    for role in roles if isinstance(assignment, Assignment) else ():
+        group = tx.facts(role).plan.group_size
+        low, high = sizes[role] // group, tx.facts(role).plan.groups
         # Where a size fits, each smaller one does, so bisection finds the largest.
         while low < high:
             middle = (low + high + 1) // 2
-            tried = placed(d, {**sizes, role: middle * group}, spares=spares)
-            if isinstance(tried, Assignment):
-                low, found = middle, tried
+            result = assign_resized(tx, {**sizes, role: middle * group}, spares=spares)
+            if isinstance(result, Assignment):
+                low, assignment = middle, result
             else:
                 high = middle - 1
         sizes[role] = low * group
-    return found if isinstance(found, Refusal) else Resize(sizes, found.nodes, found.domains)
+    return assignment if isinstance(assignment, Refusal) else Resize(sizes, assignment.nodes, assignment.domains)
 
 
-def more(d: StateTransaction, role: str, upto: int) -> Resize:
+def largest_size(tx: StateTransaction, role: str, upto: int) -> Resize:
     """Return the largest size of a role, up to `upto` ranks, that there is room for; found by bisection."""
-    facts = d.facts(role)
+    facts = tx.facts(role)
     group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
     best = Resize({role: facts.plan.replicas}, {})
     # A fleet that lacks machines is asked at each change of any node, mostly without any room: a search for room looks
     # at all units of the job, this does not.
-    if low >= high or not _has_roomy_node(d, role):
+    if low >= high or not _has_roomy_node(tx, role):
         return best
     step = 1
     while low < high:
         # At first by steps that double: often there is room for one group, as one machine joined.
         middle = min(low + step, (low + high + 1) // 2)
         step *= 2
-        tried = fits(d, role, middle * group)
+        tried = assign_grown(tx, role, middle * group)
         if tried is not None:
             low, best = middle, Resize({role: middle * group}, tried.nodes, tried.domains)
         else:
@@ -85,159 +85,166 @@ def more(d: StateTransaction, role: str, upto: int) -> Resize:
     return best
 
 
-def _has_roomy_node(d: StateTransaction, role: str) -> bool:
+def _has_roomy_node(tx: StateTransaction, role: str) -> bool:
     """Whether any node has enough free for one more group of a role, by sums of its resources alone."""
-    facts = d.facts(role)
-    nodes = [node for node in d.nodes if node.id not in d.exclusions and node.id not in d.departures]
-    return bool(roomy(nodes, [d.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]))
+    facts = tx.facts(role)
+    nodes = [node for node in tx.nodes if node.id not in tx.exclusions and node.id not in tx.departures]
+    return bool(roomy(nodes, [tx.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]))
 
 
-def fits(d: StateTransaction, role: str, size: int) -> Assignment | None:
+def assign_grown(tx: StateTransaction, role: str, size: int) -> Assignment | None:
     """Return the nodes for a role that grows to `size` ranks; None: there is no room."""
-    tried = placed(d, {role: size}, spares=True)
-    return tried if isinstance(tried, Assignment) and _leaves_quotas(d, {role: size}, tried) else None
+    tried = assign_resized(tx, {role: size}, spares=True)
+    return tried if isinstance(tried, Assignment) and _leaves_quotas(tx, {role: size}, tried) else None
 
 
-def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
+def assign_resized(tx: StateTransaction, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
     """Return the nodes for all units that lack one, if roles had these sizes. `spares`: whether spare nodes stay free.
 
     A job that has not started also leaves room for its quotas, as at admission. A lost unit of another role whose ranks
     have all ended needs no node.
     """
-    plan = gaps.sized(d, sizes).plan
-    quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
-    gone = frozenset(name for role in sizes for name in _dropped(d, role, sizes[role]))
-    lacking = [name for name in plan.units if _lacks(d, name, sizes)]
-    barred = frozenset(d.exclusions).union(d.departures)
-    nodes = {node.id: node for node in d.nodes}
+    plan = gaps.resized_job(tx, sizes).plan
+    quotas = quota_units(plan.roles) if tx.phase is Phase.PENDING else ()
+    dropped_units = frozenset(name for role in sizes for name in _dropped_units(tx, role, sizes[role]))
+    lacking = [name for name in plan.units if _lacks_node(tx, name, sizes)]
+    barred = frozenset(tx.exclusions).union(tx.departures)
+    nodes = {node.id: node for node in tx.nodes}
     # Units that the smaller size gives back make room on their nodes, which Ray's `free` does not show yet.
-    for name in gone:
-        own = d.units[name]
-        if own.phase is UnitPhase.HELD and own.node in nodes:
-            holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
-            nodes[own.node] = without_unit(nodes[own.node], holds)
-    found = assign(
-        (*memory_overrides.units_of(plan, d.grants, lacking), *quotas),
+    for name in dropped_units:
+        unit = tx.units[name]
+        if unit.phase is UnitPhase.HELD and unit.node in nodes:
+            holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.given(tx.grants, name))
+            nodes[unit.node] = without_unit(nodes[unit.node], holds)
+    result = assign(
+        (*memory_overrides.units_of(plan, tx.grants, lacking), *quotas),
         nodes.values(),
         excluded=barred,
-        taken=[held for held in assigned_units(d) if held.unit.name not in gone],
+        taken=[holder for holder in assigned_units(tx) if holder.unit.name not in dropped_units],
         reserve_nodes=spare_nodes(plan) if spares else None,
     )
-    return found if isinstance(found, Refusal) else replace(found, nodes={name: found.nodes[name] for name in lacking})
+    if isinstance(result, Refusal):
+        return result
+    return replace(result, nodes={name: result.nodes[name] for name in lacking})
 
 
-def _lacks(d: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
+def _lacks_node(tx: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
     """Whether a unit needs a node when these roles are resized. All their ranks start anew, even finished ones."""
-    phase = d.units[name].phase if name in d.units else UnitPhase.ABSENT
+    phase = tx.units[name].phase if name in tx.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
         return phase.nowhere
-    return ending.inhabited(d, name) or any(role in sizes for role, _ in d.job.plan.units[name].members)
+    return ending.inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
 
 
-def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignment) -> bool:
+def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: Assignment) -> bool:
     """Whether growing roles leave the quotas that frameworks (placement groups of their own) count on.
 
     A framework may or may not have taken its quota already, and `free` does not tell which. So the question is whether
     all quotas and all units would fit together on empty nodes.
     """
-    quotas = {name: own.plan for name, own in d.job.roles.items() if own.plan.quota and not completed(d, name)}
+    quotas = {name: unit.plan for name, unit in tx.job.roles.items() if unit.plan.quota and not completed(tx, name)}
     if not quotas:
         return True
-    plan = gaps.sized(d, sizes).plan
+    plan = gaps.resized_job(tx, sizes).plan
     # On empty nodes every unit must be counted: those that are held, and those that are about to be.
     new = [
-        AssignedUnit(unit, found.nodes[unit.name])
-        for unit in memory_overrides.units_of(plan, d.grants, tuple(found.nodes))
+        AssignedUnit(unit, assignment.nodes[unit.name])
+        for unit in memory_overrides.units_of(plan, tx.grants, tuple(assignment.nodes))
     ]
     left_over = assign(
         quota_units(quotas),
-        [replace(node, free=node.total) for node in d.nodes],
-        excluded=frozenset(d.departures),
-        taken=[replace(held, counted=False) for held in (*assigned_units(d), *new)],
+        [replace(node, free=node.total) for node in tx.nodes],
+        excluded=frozenset(tx.departures),
+        taken=[replace(holder, counted=False) for holder in (*assigned_units(tx), *new)],
         reserve_nodes=spare_nodes(plan),
     )
     return isinstance(left_over, Assignment)
 
 
-def _dropped(d: StateTransaction, role: str, size: int) -> Iterable[str]:
+def _dropped_units(tx: StateTransaction, role: str, size: int) -> Iterable[str]:
     """Return the units that a role gives back when it has so many ranks."""
-    facts = d.facts(role)
-    return gaps.units(facts, facts.groups, gaps.numbers(d, role, size))
+    facts = tx.facts(role)
+    return gaps.units_without(facts, facts.groups, gaps.group_numbers(tx, role, size))
 
 
-def start_with_fewer(d: StateTransaction, why: str) -> bool:
+def start_with_fewer(tx: StateTransaction, reason: str) -> bool:
     """Admit a job that lacks room with fewer ranks of its elastic roles; return whether that is possible."""
-    roles = [role for role in d.job.roles if role in d.sizes]
-    made = fewer(d, roles, spares=True)
-    before = {role: d.facts(role) for role in roles}
-    if isinstance(made, Refusal) or all(made.sizes[role] == facts.plan.replicas for role, facts in before.items()):
+    roles = [role for role in tx.job.roles if role in tx.sizes]
+    change = largest_sizes(tx, roles, spares=True)
+    before = {role: tx.facts(role) for role in roles}
+    if isinstance(change, Refusal) or all(change.sizes[role] == facts.plan.replicas for role, facts in before.items()):
         return False
     # Units beyond the new size are given back by the old plan; then the smaller plan is the job's.
-    after = gaps.sized(d, made.sizes)
+    after = gaps.resized_job(tx, change.sizes)
     for role, facts in before.items():
-        _give_up_units(d, facts, after.roles[role])
-    d.job = after
+        _give_up_units(tx, facts, after.roles[role])
+    tx.job = after
     for role, facts in before.items():
-        have, had = made.sizes[role], facts.plan.replicas
-        own = evolve(d.sizes[role], size=have, shrink_at=None, resized=d.now, gone=d.facts(role).plan.gone)
-        d.sizes = d.sizes.set(role, own)
-        if have != had:
-            d.ledger = ledger.resized(d.ledger, role, had, have, micros(d, d.now))
-            d.note(reasons.RESIZED, role, f"it starts with {counted(have, 'rank')} instead of {had}: {why}")
-    tell_domains(d, made.domains)
-    reserve(d, dict(made.nodes))
+        new_size, old_size = change.sizes[role], facts.plan.replicas
+        sizing = evolve(tx.sizes[role], size=new_size, shrink_at=None, resized=tx.now, gone=tx.facts(role).plan.gone)
+        tx.sizes = tx.sizes.set(role, sizing)
+        if new_size != old_size:
+            tx.ledger = ledger.resized(tx.ledger, role, old_size, new_size, micros(tx, tx.now))
+            message = f"it starts with {counted(new_size, 'rank')} instead of {old_size}: {reason}"
+            tx.note(reasons.RESIZED, role, message)
+    tell_domains(tx, change.domains)
+    reserve(tx, dict(change.nodes))
     return True
 
 
-def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
+def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> None:
     """Restart roles with other numbers of ranks; ranks of a fleet come or go alone, and the others run on.
 
     `anew`: it continues the restart that a loss began.
     """
-    before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
+    before = {role: tx.facts(role) for role, size in change.sizes.items() if size != tx.facts(role).plan.replicas}
     # The order matters: units are given back by the old plan, ranks and units are added by the new one, and the new
     # units are reserved before the restarts ask for their hosts.
-    after = gaps.sized(d, {role: made.sizes[role] for role in before})
-    left_out = {role: _give_up_units(d, facts, after.roles[role]) for role, facts in before.items()}
-    d.job = after
+    after = gaps.resized_job(tx, {role: change.sizes[role] for role in before})
+    left_out = {role: _give_up_units(tx, facts, after.roles[role]) for role, facts in before.items()}
+    tx.job = after
     for role, facts in before.items():
-        _add(d, role, facts)
-        d.ledger = ledger.resized(d.ledger, role, facts.plan.replicas, d.facts(role).plan.replicas, micros(d, d.now))
-    tell_domains(d, made.domains)
-    reserve(d, dict(made.nodes))
+        _add_ranks(tx, role, facts)
+        tx.ledger = ledger.resized(tx.ledger, role, facts.plan.replicas, change.sizes[role], micros(tx, tx.now))
+    tell_domains(tx, change.domains)
+    reserve(tx, dict(change.nodes))
     for role, facts in before.items():
-        have, had = d.facts(role).plan.replicas, facts.plan.replicas
-        own = d.sizes[role]
-        grown = d.now if have > had else own.grown
+        new_size, old_size = change.sizes[role], facts.plan.replicas
+        sizing = tx.sizes[role]
+        grown = tx.now if new_size > old_size else sizing.grown
         # The loss of a node is not put off by those who come or leave meanwhile: other units may come and go all day.
-        shrink_at = own.shrink_at if facts.fleet and not anew else None
-        settled = evolve(own, size=have, shrink_at=shrink_at, target=0, move_at=None, save_by=None, resized=d.now)
-        settled = evolve(settled, gone=d.facts(role).plan.gone, calls=(), coming=_coming(own, facts, d.facts(role)))
-        d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False, leaving=(), leave_by=None))
-        d.seats = d.seats.set(role, seats_of(d, role))
-        words = f"{counted(have, 'rank')} instead of {had}: {why}{_told(left_out[role]) if facts.fleet else ''}"
-        d.note(reasons.RESIZED, role, words)
+        shrink_at = sizing.shrink_at if facts.fleet and not anew else None
+        coming = _coming_groups(sizing, facts, tx.facts(role))
+        sizing = evolve(sizing, size=new_size, shrink_at=shrink_at, target=0, move_at=None, save_by=None, calls=())
+        sizing = evolve(sizing, resized=tx.now, gone=tx.facts(role).plan.gone, coming=coming, grown=grown)
+        tx.sizes = tx.sizes.set(role, evolve(sizing, parting=False, leaving=(), leave_by=None))
+        tx.seats = tx.seats.set(role, seats_of(tx, role))
+        dropped = f"; gone: {', '.join(f'{name}/{rank}' for name, rank in left_out[role])}" if left_out[role] else ""
+        words = f"{counted(new_size, 'rank')} instead of {old_size}: {reason}{dropped if facts.fleet else ''}"
+        tx.note(reasons.RESIZED, role, words)
         # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
-        if d.facts(role).fleet:
-            leave(d, left_out[role])
+        if tx.facts(role).fleet:
+            leave(tx, left_out[role])
         else:
-            level = level_of(d.job, role)
-            begin(d, RestartOrder(level, role, (), RESIZED, words, leaving=left_out[role], without_fault=anew))
+            level = level_of(tx.job, role)
+            begin(tx, RestartOrder(level, role, (), RESIZED, words, leaving=left_out[role], without_fault=anew))
         for key in left_out[role]:
-            d.set_rank(key, evolve(d.ranks[key], incident=0))
-        if d.facts(role).fleet:
-            ending.role_changed(d, role)
+            tx.set_rank(key, evolve(tx.ranks[key], incident=0))
+        if tx.facts(role).fleet:
+            ending.role_changed(tx, role)
 
 
-def leave_user_code(d: StateTransaction, role: str, why: str) -> None:
+def leave_user_code(tx: StateTransaction, role: str, reason: str) -> None:
     """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
-    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave user code: {why}", gathers=True))
+    cause = f"all its ranks leave user code: {reason}"
+    begin(tx, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, cause, gathers=True))
 
 
-def stay(d: StateTransaction, role: str) -> None:
+def stay_in_size(tx: StateTransaction, role: str) -> None:
     """Restart, in its old size, a role whose ranks left for another size that has no room any longer."""
     begin(
-        d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", without_fault=True)
+        tx,
+        RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", without_fault=True),
     )
 
 
@@ -246,50 +253,45 @@ def level_of(job: Job, role: str) -> Level:
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
-def _coming(own: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:
+def _coming_groups(sizing: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:
     """Return the groups of a fleet that no node has held yet, among them those that it just got."""
     if not after.fleet:
         return ()
-    had, coming = frozenset(before.groups), frozenset(own.coming)
-    return tuple(group for group in after.groups if group not in had or group in coming)
+    old_groups, coming = frozenset(before.groups), frozenset(sizing.coming)
+    return tuple(group for group in after.groups if group not in old_groups or group in coming)
 
 
-def _told(gone: Sequence[RankKey]) -> str:
-    """Return the ranks that are gone, in words."""
-    return f"; gone: {', '.join(f'{role}/{rank}' for role, rank in gone)}" if gone else ""
-
-
-def _give_up_units(d: StateTransaction, facts: RoleFacts, after: RoleFacts) -> tuple[RankKey, ...]:
+def _give_up_units(tx: StateTransaction, facts: RoleFacts, after: RoleFacts) -> tuple[RankKey, ...]:
     """Give up the units of a role that it has no longer; return the ranks that it drops."""
-    for name in gaps.units(facts, facts.groups, after.groups):
-        own = d.units[name]
-        d.do(Unreserve(name, own.token))
-        for host in unit_hosts(d, name):
-            kill(d, host)
+    for name in gaps.units_without(facts, facts.groups, after.groups):
+        unit = tx.units[name]
+        tx.do(Unreserve(name, unit.token))
+        for host in unit_hosts(tx, name):
+            kill(tx, host)
         # The token stays: a unit that comes back must not be mistaken for its earlier reservation.
-        d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
+        tx.set_unit(name, UnitState(UnitPhase.ABSENT, unit.token))
     stays = frozenset(after.ranks)
     keys = tuple((facts.plan.name, rank) for rank in facts.ranks if rank not in stays)
     # The ranks stay in the state: late events of theirs then match no later incarnation (ADR 42).
     for key in keys:
-        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT, pid=0))
+        tx.set_rank(key, evolve(tx.ranks[key], phase=RankPhase.ABSENT, pid=0))
     return keys
 
 
-def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
+def _add_ranks(tx: StateTransaction, role: str, before: RoleFacts) -> None:
     """Add ranks to a role; a rank that it had before keeps its counts, so that old events stay stale."""
-    facts = d.facts(role)
-    there = frozenset(before.ranks)
-    for rank in [rank for rank in facts.ranks if rank not in there]:
+    facts = tx.facts(role)
+    old_ranks = frozenset(before.ranks)
+    for rank in [rank for rank in facts.ranks if rank not in old_ranks]:
         key, host = (role, rank), facts.host_of(rank)
-        if key in d.ranks:  # its incarnation goes on counting
-            d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING))
+        if key in tx.ranks:  # its incarnation goes on counting
+            tx.set_rank(key, evolve(tx.ranks[key], phase=RankPhase.WAITING))
         else:
-            d.ranks = d.ranks.set(key, RankState())
-            d.set_role(role, evolve(d.roles[role], waiting=d.roles[role].waiting + 1))
-            d.touched.ranks.add(key)
-        if host not in d.hosts:
-            d.hosts = d.hosts.set(host, HostState())
-    for name in gaps.units(facts, facts.groups, before.groups):
-        token = d.units[name].token if name in d.units else 0
-        d.put_unit(name, UnitState(UnitPhase.LOST, token))
+            tx.ranks = tx.ranks.set(key, RankState())
+            tx.set_role(role, evolve(tx.roles[role], waiting=tx.roles[role].waiting + 1))
+            tx.touched.ranks.add(key)
+        if host not in tx.hosts:
+            tx.hosts = tx.hosts.set(host, HostState())
+    for name in gaps.units_without(facts, facts.groups, before.groups):
+        token = tx.units[name].token if name in tx.units else 0
+        tx.put_unit(name, UnitState(UnitPhase.LOST, token))

@@ -44,7 +44,7 @@ class PeerState(StrEnum):
 class PeerQuestion:
     """One question to the other PrimeMaster."""
 
-    heard: PeerState
+    state: PeerState
     claimed: int
     """The highest segment claimed before the question, or told in the answer."""
     took_s: float = 0.0
@@ -68,13 +68,13 @@ class TakeoverVerdict:
 
 def judge(question: PeerQuestion) -> TakeoverVerdict:
     """Return whether to claim the next epoch after a question, and why."""
-    heard, number = question.heard, question.claimed + 1
-    if heard is PeerState.COMMANDS:
+    state, number = question.state, question.claimed + 1
+    if state is PeerState.COMMANDS:
         return TakeoverVerdict(0, "the other PrimeMaster commands")
-    if heard is PeerState.SILENT and question.took_s > question.limit_s + LATE_S:
+    if state is PeerState.SILENT and question.took_s > question.limit_s + LATE_S:
         late = question.took_s - question.limit_s
         return TakeoverVerdict(0, f"this process was stopped itself for {late:.1f} s: the other one may have answered")
-    if heard is PeerState.SILENT:
+    if state is PeerState.SILENT:
         silence = f"gave no answer for {question.took_s:.1f} s"
         lost = f"it {silence}, and its standby took over"
         return TakeoverVerdict(number, f"the other PrimeMaster {silence}", fence=True, lost=lost)
@@ -83,7 +83,7 @@ def judge(question: PeerQuestion) -> TakeoverVerdict:
         PeerState.BROKEN: "the call to the other PrimeMaster broke",
         PeerState.ABSENT: "there is no other PrimeMaster",
     }
-    return TakeoverVerdict(number, reasons[heard])
+    return TakeoverVerdict(number, reasons[state])
 
 
 def start_again_after(failures: int, allowed: int) -> float | None:

@@ -16,10 +16,10 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 
-def earliest(state: JobState | StateTransaction) -> float | None:
+def earliest_timer(state: JobState | StateTransaction) -> float | None:
     """Return when the next timer is due (unix seconds); None: no timer runs."""
-    due = [at for at in _times(state) if at is not None]
-    return min(due) if due else None
+    times = [at for at in _times(state) if at is not None]
+    return min(times) if times else None
 
 
 def _times(state: JobState | StateTransaction) -> list[float | None]:
@@ -45,108 +45,108 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     return times
 
 
-def tick(d: StateTransaction) -> None:
+def tick(tx: StateTransaction) -> None:
     """Do what is due, and set the time of the next Tick."""
-    verdict = d.verdict
+    verdict = tx.verdict
     if verdict is not None:
-        _end_of_grace(d, verdict)
+        _release_after_grace(tx, verdict)
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
-        rules = (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, weights.tick, moving.tick, _search)
-        for rule in rules:
-            if not d.ending:
-                rule(d)
-    d.wake = earliest(d)
+        first_rules = (_check_deadlines, _check_restarts, nodes.tick, departures.tick)
+        for rule in (*first_rules, elastic.tick, weights.tick, moving.tick, _check_search):
+            if not tx.ending:
+                rule(tx)
+    tx.wake = earliest_timer(tx)
 
 
-def _end_of_grace(d: StateTransaction, verdict: Verdict) -> None:
+def _release_after_grace(tx: StateTransaction, verdict: Verdict) -> None:
     """Order the release when the grace period is over, or again when it was not answered in time."""
-    late = verdict.kill_at is not None and verdict.kill_at <= d.now
-    unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= d.now
+    late = verdict.kill_at is not None and verdict.kill_at <= tx.now
+    unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= tx.now
     if late or unanswered:
-        ending.release(d, verdict)
+        ending.release(tx, verdict)
 
 
-def _deadlines(d: StateTransaction) -> None:
+def _check_deadlines(tx: StateTransaction) -> None:
     """End a job that is past its activeDeadlineSeconds or preRunningDeadlineSeconds."""
-    started, spec = d.started_at, d.job.spec
-    most, first = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
-    if most is not None and started + most <= d.now:
-        message = f"the job ran longer than activeDeadlineSeconds = {most}"
-        ending.end(d, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=d.now))
-    elif first is not None and d.running_at is None and started + first <= d.now:
-        late = [name for name, f in d.job.roles.items() if f.first_wave and not d.roles[name].was_ready]
-        why = d.search.why or f"not ready: {', '.join(late)}"
-        message = f"the job was not running after preRunningDeadlineSeconds = {first}; {why}"
-        ending.fail(d, reasons.PRE_RUNNING_DEADLINE, message)
+    started, spec = tx.started_at, tx.job.spec
+    max_seconds, start_seconds = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
+    if max_seconds is not None and started + max_seconds <= tx.now:
+        message = f"the job ran longer than activeDeadlineSeconds = {max_seconds}"
+        ending.end(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
+    elif start_seconds is not None and tx.running_at is None and started + start_seconds <= tx.now:
+        late = [name for name, f in tx.job.roles.items() if f.first_wave and not tx.roles[name].was_ready]
+        reason = tx.search.why or f"not ready: {', '.join(late)}"
+        message = f"the job was not running after preRunningDeadlineSeconds = {start_seconds}; {reason}"
+        ending.fail(tx, reasons.PRE_RUNNING_DEADLINE, message)
 
 
-def _restarts(d: StateTransaction) -> None:
+def _check_restarts(tx: StateTransaction) -> None:
     """Launch the restarts whose backoff is over, and escalate those that take too long."""
-    for number in sorted(d.incidents):
-        incident = d.incidents.get(number)  # an earlier one in this loop may have taken it over
-        if incident is None or d.ending:
+    for number in sorted(tx.incidents):
+        incident = tx.incidents.get(number)  # an earlier one in this loop may have taken it over
+        if incident is None or tx.ending:
             continue
-        if not incident.launched and incident.due <= d.now:
-            restart.launch(d, number)
-        elif incident.stop_by is not None and incident.stop_by <= d.now:
-            restart.stop_overdue(d, number)
-        elif incident.launched and incident.deadline <= d.now:
-            _overdue(d, number)
-    for role, own in d.roles.items():
-        if own.stop_by is not None and own.stop_by <= d.now:
-            restart.end_overdue(d, role)
+        if not incident.launched and incident.due <= tx.now:
+            restart.launch(tx, number)
+        elif incident.stop_by is not None and incident.stop_by <= tx.now:
+            restart.stop_overdue(tx, number)
+        elif incident.launched and incident.deadline <= tx.now:
+            _escalate_overdue(tx, number)
+    for role, role_state in tx.roles.items():
+        if role_state.stop_by is not None and role_state.stop_by <= tx.now:
+            restart.end_overdue(tx, role)
 
 
-def _overdue(d: StateTransaction, number: int) -> None:
+def _escalate_overdue(tx: StateTransaction, number: int) -> None:
     """Escalate a restart that took too long, unless it waits for room: then the search's own deadline counts."""
-    incident = d.incidents[number]
-    if _looks_for_room(d, number):
+    incident = tx.incidents[number]
+    if _looks_for_room(tx, number):
         # The restart gets more time, because the search for room has a deadline of its own.
-        d.incidents = d.incidents.set(
-            number, evolve(incident, deadline=d.now + restart.time_to_start(d, incident.members))
-        )
-        admission.try_to_place(d)
+        deadline = tx.now + restart.time_to_start(tx, incident.members)
+        tx.incidents = tx.incidents.set(number, evolve(incident, deadline=deadline))
+        admission.try_to_place(tx)
     else:
-        failover.timed_out(d, number)
+        failover.timed_out(tx, number)
 
 
-def _looks_for_room(d: StateTransaction, number: int) -> bool:
+def _looks_for_room(tx: StateTransaction, number: int) -> bool:
     """Whether a restart waits for room: of its members, of their world, or of any rank while their role must wait."""
-    members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
+    members = {key for key in tx.incidents[number].members if tx.ranks[key].incident == number}
     roles = {role for role, _ in members}
     # Their dependencies hold them up, so the question is whether any rank lacks a place.
-    if not all(starting.dependencies_met(d, role) for role in roles):
-        return admission.needed(d)
+    if not all(starting.dependencies_met(tx, role) for role in roles):
+        return admission.needs_room(tx)
     for role in roles:
         # A torch world starts as a whole, so each of its ranks needs a place.
-        if d.facts(role).world:
-            members.update((role, rank) for rank in d.facts(role).ranks)
-    homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}
-    leaves = frozenset(d.moving.units) if d.moving is not None else frozenset[str]()
-    return any(d.units[name].phase is not UnitPhase.HELD or name in leaves for name in homes)
+        if tx.facts(role).world:
+            members.update((role, rank) for rank in tx.facts(role).ranks)
+    homes = {tx.facts(role).unit_of(tx.facts(role).host_of(rank)) for role, rank in members}
+    leaves = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
+    return any(tx.units[name].phase is not UnitPhase.HELD or name in leaves for name in homes)
 
 
-def _search(d: StateTransaction) -> None:
+def _check_search(tx: StateTransaction) -> None:
     """Look for room again when the backoff is over, and fail the job when its lost units found none in time."""
-    late = d.search.deadline is not None and d.search.deadline <= d.now
-    if late and not admission.needed(d):
+    late = tx.search.deadline is not None and tx.search.deadline <= tx.now
+    if late and not admission.needs_room(tx):
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
-        admission.give_up_waiting(d)
-    elif late and not moving.finished(d):
-        admission.look_on(d)
-    elif late and not _found_at_last(d):
-        message = f"{counted(len(admission.overdue(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
-        ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
-    elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
-        admission.try_to_place(d)
+        admission.end_overdue_searches(tx)
+    elif late and not moving.finished(tx):
+        admission.extend_search(tx)
+    elif late and not _place_at_last(tx):
+        units = counted(len(admission.overdue_units(tx)), "unit")
+        message = f"{units} of lost nodes found no room in time: {tx.search.why}"
+        ending.fail(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
+    elif any(at is not None and at <= tx.now for at in (tx.search.retry_at, tx.search.final_at)):
+        admission.try_to_place(tx)
 
 
-def _found_at_last(d: StateTransaction) -> bool:
+def _place_at_last(tx: StateTransaction) -> bool:
     """Whether lost units find a place in a last attempt, in which excluded nodes may be used as well."""
-    admission.try_to_place(d, last=True)
-    admission.place_overdue(d)
-    if admission.overdue(d) and not elastic.at_last(d):
+    admission.try_to_place(tx, last=True)
+    admission.place_overdue(tx)
+    if admission.overdue_units(tx) and not elastic.shrink_at_last(tx):
         return False
-    admission.give_up_waiting(d)
+    admission.end_overdue_searches(tx)
     return True

@@ -151,7 +151,7 @@ MANY = 4
 """Fewest nodes or teams for which a trouble of most of them is blamed on something that they share."""
 
 
-def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
+def without_shared_lateness(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
     """Return the nodes, without their lateness if most were late: then a shared disk or network is slow."""
     # On few nodes a majority is no evidence of a shared cause.
     late = sum(facts.late for facts in nodes)
@@ -161,7 +161,7 @@ def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
     return tuple(evolve(one, trouble="", late=False, unmade=one.trouble + why) if one.late else one for one in nodes)
 
 
-def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
+def without_shared_failures(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
     """Return the teams, without their failures if all failed and no member is proven: the role's setup may be wrong."""
     made = [team for team in teams if not team.unmade]
     known = any(node in proven for team in made for node in team.nodes)
@@ -225,7 +225,7 @@ def failed(team: TeamFacts, paces: Sequence[float]) -> str:
     return f"all-reduce {team.gbytes_s:.3g} GB/s, others {pace:.3g}"
 
 
-def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
+def find_culprits(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
     """Return certainly bad node -> the last team that proves it: the team failed, and its other members are proven."""
     found: dict[str, Team] = {}
     # From the newest on, so that the message names the latest proof.

@@ -32,7 +32,7 @@ class NodeChangeFilter:
 
     def is_relevant(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
         """Return whether PrimeMaster must receive these nodes; if so, count them as received."""
-        settled = elastic.settled(state)
+        settled = elastic.is_settled(state)
         # Free capacity counts only while nothing is being placed; otherwise every change is news.
         change = self._room(state, nodes) if settled else 0
         self._lists_with_room = self._lists_with_room if settled else 0
@@ -50,7 +50,7 @@ class NodeChangeFilter:
 
         Other parts list nodes as well; without this an older list that arrives later would pass for no change.
         """
-        self._last_received, self._lists_with_room = _view(nodes, settled=elastic.settled(state)), 0
+        self._last_received, self._lists_with_room = _view(nodes, settled=elastic.is_settled(state)), 0
 
     def _room(self, state: JobState, nodes: tuple[NodeView, ...]) -> int:
         """Return how capacity changed for roles that are to grow: > 0 more, < 0 less, 0 no change or still resting."""

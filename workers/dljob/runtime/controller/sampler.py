@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dljob.errors import DLJobError
-from dljob.master.placement.autoscale import Reading, decide
+from dljob.master.placement.autoscale import Reading, decide_size
 from dljob.master.state.events import LoadSeen
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.state import JobState, Phase
@@ -332,10 +332,10 @@ class Autoscaler:
             # One reading of before the cooldown stays: it tells that all of it is known.
             while len(readings) > 1 and readings[1].at <= view.at - plan.autoscale.cooldown_s:
                 readings.popleft()
-            decision = decide(plan, own, readings, view.at)
+            decision = decide_size(plan, own, readings, view.at)
             if decision.count:
-                log.info("%s is to have %d ranks: %s", role, decision.count, decision.why)
-                found.append(LoadSeen(role, decision.count, decision.why))
+                log.info("%s is to have %d ranks: %s", role, decision.count, decision.reason)
+                found.append(LoadSeen(role, decision.count, decision.reason))
         return found
 
     def _load(self, view: SampledMaster, role: str, policy: AutoscalePlan) -> float | None:

@@ -186,6 +186,6 @@ def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterato
     for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
         # Otherwise the resize is decided, or waits for copies to be saved.
         if own.want != own.size and own.move_at is None and own.save_by is None and not completed(d, role):
-            able = own.want if own.want < own.size else resizing.more(d, role, own.want).sizes[role]
+            able = own.want if own.want < own.size else resizing.largest_size(d, role, own.want).sizes[role]
             if able != own.size:
                 yield f"elastic: {role} stays at {own.size} ranks, it could have {able} of {own.want}"

@@ -31,7 +31,7 @@ def reported(state: JobState, seen: tuple[NodeView, ...]) -> ReportedNodes:
 
     Free resources matter only while something is to be placed, or a role is to grow.
     """
-    return tuple(map(_SHOWN, seen)) if elastic.settled(state) else seen
+    return tuple(map(_SHOWN, seen)) if elastic.is_settled(state) else seen
 
 
 class Surroundings:

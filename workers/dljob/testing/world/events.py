@@ -176,7 +176,7 @@ def _poll_nodes(w: MasterWorld, _i: PollNodes) -> None:
     if w.state is None:
         return
     # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
-    if reported(w.state, seen) != w.reported_nodes or (elastic.settled(w.state) and elastic.room(w.state, seen)):
+    if reported(w.state, seen) != w.reported_nodes or (elastic.is_settled(w.state) and elastic.room(w.state, seen)):
         w.tell((Arrive(NodesSeen(seen)),))
 
 

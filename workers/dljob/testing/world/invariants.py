@@ -274,7 +274,7 @@ def _incidents(state: JobState) -> Iterator[str]:
 
 def _timers(state: JobState) -> Iterator[str]:
     # A timer that is set too late would leave something undone until the next event.
-    due = timers.earliest(state)
+    due = timers.earliest_timer(state)
     if due is not None and (state.wake is None or state.wake > due):
         yield f"timer: due at {due}, asked for {state.wake}"
 
