@@ -190,13 +190,13 @@ def test_a_failed_item_goes_to_another_rank_next_and_is_set_aside_after_the_last
 def test_failed_deliveries_count_on_where_the_job_goes_back_to_before_the_put():
     items = poisoned(filled=1, deliveries=2)
     assert get(items, B, 1) == (1,)
-    items.end_life("b/0", 1, HolderEnd.FAILED)
+    items.end_incarnation("b/0", 1, HolderEnd.FAILED)
     items.restore({}, {}, closed=False)
     items = Backlog.loaded(json.loads(json.dumps(items.dumped())))
     assert items.refused(A, 2, 10, "key-1") is None
     assert items.put(A, 2, 10, "key-1") == 2
     assert get(items, B2, 1) == (2,)
-    items.end_life("b/0", 2, HolderEnd.FAILED)
+    items.end_incarnation("b/0", 2, HolderEnd.FAILED)
     assert [(item.key, item.deliveries) for item in items.dead.values()] == [("key-1", 2)]
     items.restore({1: 10, 2: 10}, {"key-1": 2}, closed=False)
     assert items.waiting == [1], "what was set aside does not come back"

@@ -103,7 +103,7 @@ async def kept(kube: Kube, job: Mapping[str, Any]) -> Json | None:
         found = await kube.get(CONFIG_MAPS, names.logs_map(meta["name"]), meta["namespace"])
     except NotThereError:
         return None
-    owners = [owner.get("uid") for owner in jobs.items(found["metadata"], "ownerReferences")]
+    owners = [owner.get("uid") for owner in jobs.entries(found["metadata"], "ownerReferences")]
     if meta["uid"] not in owners:
         return None  # of an earlier job of that name, or of another owner
     status = jobs.status_of(job)

@@ -350,7 +350,7 @@ class CutStory:
     def tell_ends(self) -> None:
         """Tell all queues of the last ends, as PrimeMaster does, and count the deliveries that failed by them."""
         for (name, queue), (client, how) in product(self.queues.items(), self.ends.values()):
-            items = queue.backlog.end_life(client.name, client.life, how)
+            items = queue.backlog.end_incarnation(client.name, client.life, how)
             if items is None:
                 self.bad[name].clear()  # the role pays, and somebody mends its code
             for item in items or ():
@@ -361,7 +361,7 @@ class CutStory:
         """Count a failed delivery, and check that the item is set aside after so many unless another rank has it."""
         body, aside = self.bodies[name][number], number in queue.backlog.dead
         self.failures[name, body] += 1
-        held = any(number in line.ids for line in queue.backlog.lines.values())
+        held = any(number in session.ids for session in queue.backlog.sessions.values())
         if aside is not (self.failures[name, body] >= DELIVERIES and not held):
             which = f"item {body} of {name} after {self.failures[name, body]} failed deliveries"
             self.broken.append(f"{which}: it {'is' if aside else 'is not'} set aside")
