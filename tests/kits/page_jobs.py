@@ -306,6 +306,8 @@ def _samples(job: _Job, hours: float) -> dict[str, Any]:
             "parked": [max(0, int(4 + 3 * noise[i])) for i in range(count)],
             "again": [i // 90 for i in range(count)],
             "lost": [i // 400 for i in range(count)],
+            "underWay": [max(0, int(6 + 3 * noise[i])) for i in range(count)],
+            "tookMs": [int(250 * rate * i) for i in range(count)],
         }
         for name, rate in (
             ("coordinator>rollout.generate", 900),

@@ -125,12 +125,20 @@ def test_counters_go_on_behind_a_restart_of_the_master(show: Any) -> None:
 
 
 def test_a_slow_step_shows_while_it_goes_on_and_each_rank_has_a_colour(show: Any) -> None:
-    tab = show("failed")
+    tab = show("never")
     paces = tab.run("secondsOfSteps([0, 1, 2, 3, 4, 5, 6], [1, 3, null, 5, 5, 5, 2])")
     assert paces == [None, 0.5, None, 1, 1, 2, None]
     lines = tab.run("roleLines({engine: [[1], [2], [3]], trainer: [[4]]}).map((line) => [line.name, line.colour])")
     assert [name for name, _ in lines] == ["engine/0", "engine/1", "engine/2", "trainer/0"]
     assert len({colour for _, colour in lines}) == 4
+
+
+def test_calls_are_listed_with_those_under_way_and_their_mean_time(show: Any) -> None:
+    page = show("rl")
+    first_row = "callRows().at(-1).querySelector('tbody tr')"
+    name, sent, under_way, mean_time, *_ = page.run(f"[...{first_row}.cells].map((cell) => cell.textContent)")
+    assert (name, sent, mean_time) == ("coordinator>rollout.generate", "647.1k", "250 ms")
+    assert int(under_way) == page.run("lastOf(samplesOf('calls')['coordinator>rollout.generate'].underWay)")
 
 
 def test_a_job_of_1200_incidents_shows_them_in_parts(show: Any) -> None:

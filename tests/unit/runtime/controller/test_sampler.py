@@ -110,7 +110,7 @@ def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world: 
     rows = RowMaker()
     journaled = view(world, driver_0=(3, {"loss": 0.9}), worker_1=(4, {}))
     before = {"accounts/worker": "ppp", "steps/driver": [9], "steps/worker": [7, 8], "progress/loss": 0.5,
-              "calls/driver>worker.run": [5, 1, 0, 0], "memory/worker": [1, 2, 3]}  # fmt: skip
+              "calls/driver>worker.run": [5, 1, 0, 0, 2, 90], "memory/worker": [1, 2, 3]}  # fmt: skip
     rows.recall(before, journaled)
     first = rows.columns(journaled)
     assert first["accounts/worker"] != "ppp"
@@ -121,10 +121,10 @@ def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world: 
     # A rank that is heard counts by what it says, lower than before if it had to go back.
     told: dict[tuple[str, int], tuple[int, Any]] = {**journaled.progress}
     told |= {("worker", 1): (2, {}), ("driver", 0): (10, {"loss": 0.4})}
-    usage = {"a0": ("driver", {"calls": {"worker.run": [6, 0, 0, 0]}})}
+    usage = {"a0": ("driver", {"calls": {"worker.run": [6, 0, 0, 0, 1, 95]}})}
     later = rows.columns(used(world, **usage)._replace(progress=told))
     assert (later["steps/worker"], later["steps/driver"], later["progress/loss"]) == ([7, 2, None], [10], 0.4)
-    assert (later["calls/driver>worker.run"], later["memory/worker"]) == ([6, 0, 0, 0], [1, 2, 3])
+    assert (later["calls/driver>worker.run"], later["memory/worker"]) == ([6, 0, 0, 0, 1, 95], [1, 2, 3])
     # A role without steps in the last row has those of this master.
     rows.recall({"steps/driver": [9]}, journaled)
     assert rows.columns(journaled)["steps/worker"] == [None, 4, None]
@@ -200,13 +200,13 @@ def usage_of(world: World, rows: RowMaker, **usage: tuple[str, dict[str, Any]]) 
 
 def test_calls_of_processes_that_ended_stay_in_the_sums(world: World) -> None:
     rows = RowMaker()
-    first = usage_of(world, rows, a0=("driver", {"calls": {"worker.run": [3, 2, 0, 0]}}))
-    assert first == {"calls/driver>worker.run": [3, 2, 0, 0]}
-    ended = {"calls": {"worker.run": [5, 2, 1, 1]}}
-    later = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 1, 0, 0]}}))
-    assert later == {"calls/driver>worker.run": [9, 1, 1, 1]}  # nobody waits in a process that ended
-    again = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 0, 0, 0]}}))
-    assert again == {"calls/driver>worker.run": [9, 0, 1, 1]}
+    first = usage_of(world, rows, a0=("driver", {"calls": {"worker.run": [3, 2, 0, 0, 2, 10]}}))
+    assert first == {"calls/driver>worker.run": [3, 2, 0, 0, 2, 10]}
+    ended = {"calls": {"worker.run": [5, 2, 1, 1, 2, 50]}}
+    later = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 1, 0, 0, 1, 20]}}))
+    assert later == {"calls/driver>worker.run": [9, 1, 1, 1, 1, 70]}  # nobody waits in a process that ended
+    again = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 0, 0, 0, 0, 30]}}))
+    assert again == {"calls/driver>worker.run": [9, 0, 1, 1, 0, 80]}
 
 
 def test_memory_devices_and_weights_are_kept_by_rank(world: World) -> None:

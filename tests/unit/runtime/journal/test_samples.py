@@ -50,17 +50,19 @@ def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
 
 def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path: Path) -> None:
     writer = SampleWriter(tmp_path)
-    writer.append(SampleRow(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0]}))
+    writer.append(SampleRow(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0, 2, 60]}))
     later = {"queues/a/b": [7, 10], "published/p": 6, "held/w/p": [5, None], "held/v/odd/name": [1]}
     later |= {"peak/w": [5, None], "cpu/w": [100, 2], "saves/w": [1, None], "saving/w": [40, None]}
-    writer.append(SampleRow(2.0, {"memory/w": [4, None], "device/w": [1, 2], "calls/a>w.run": [9, 0, 1, 2], **later}))
+    later |= {"calls/a>w.run": [9, 0, 1, 2, 0, 90]}
+    writer.append(SampleRow(2.0, {"memory/w": [4, None], "device/w": [1, 2], **later}))
     found = read(tmp_path)
     assert found.memory == {"w": [[3 << 20, 4 << 20], [None, None]]}
     assert found.device == {"w": [[1 << 20, 1 << 20], [2 << 20, 2 << 20]]}
     assert found.peak == {"w": [[None, 5 << 20], [None, None]]}
     assert (found.cpu, found.saves) == ({"w": [[None, 100], [None, 2]]}, {"w": [[None, 1], [None, None]]})
     assert found.saving == {"w": [[None, 40], [None, None]]}
-    assert found.calls == {"a>w.run": {"sent": [4, 9], "parked": [1, 0], "again": [0, 1], "lost": [0, 2]}}
+    counts = {"sent": [4, 9], "parked": [1, 0], "again": [0, 1], "lost": [0, 2], "underWay": [2, 0], "tookMs": [60, 90]}
+    assert found.calls == {"a>w.run": counts}
     assert found.queues == {"a/b": {"items": [None, 7], "capacity": [None, 10]}}
     assert found.weights["p"] == {"published": [None, 6], "held": {"w": [[None, 5], [None, None]]}}
     assert found.weights["odd/name"] == {"published": [None, None], "held": {"v": [[None, 1]]}}

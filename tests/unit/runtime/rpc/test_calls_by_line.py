@@ -105,6 +105,21 @@ def test_call_goes_by_the_line_and_ray_hears_nothing(scene: Scene) -> None:
     assert scene.handle.called == []
 
 
+def test_a_call_is_under_way_until_it_ends(scene: Scene) -> None:
+    scene.serve()
+    scene.gate.clear()
+    counts, call = scene.calls.counts, scene.call()
+    assert [name for name, _ in counts.under_way.values()] == ["t.score"]
+    scene.gate.set()
+    call.result(WAIT_S)
+    assert (counts.under_way, list(counts.took_s)) == ({}, ["t.score"])
+    scene.gate.clear()
+    scene.handle.said = lambda _: Reply(payload=Fate.BEGUN.encode())
+    with pytest.raises(CallTimeoutError):
+        scene.call(timeout_s=0.1).result(WAIT_S)
+    assert (counts.under_way, counts.methods) == ({}, {"t.score": [2, 0, 0, 0]})
+
+
 def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from ray import exceptions as rx
 
 from dljob.calls.trace_rows import CallerRow, decode
-from dljob.errors import CallError, PeerLostError
+from dljob.errors import CallError, CallTimeoutError, PeerLostError
 from dljob.runtime.process.messages import CLOSE, PULL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client
@@ -207,6 +208,17 @@ async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
     with pytest.raises(PeerLostError, match="incarnation 2"):
         await calls._run(pull, ())
     assert len(host.called) == 1
+
+
+async def test_python_does_not_warn_of_an_answer_for_which_no_time_is_left() -> None:
+    async def answer() -> bytes:
+        return b""
+
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
+    late, unread = RankCall("t", 0, "score", b"", 0.0, False, id="1"), answer()
+    with pytest.raises(CallTimeoutError):
+        await calls._run(late, Peer("t", 0, 1, "a", ready=True), unread)
+    assert inspect.getcoroutinestate(unread) == inspect.CORO_CLOSED
 
 
 async def test_calls_sent_again_and_lost_are_counted() -> None:

@@ -200,7 +200,7 @@ def test_usage_goes_with_a_heartbeat_until_one_is_answered(here: Scene, monkeypa
     here.turn(1.0)
     here.turn(1.0)
     calls = [sent.usage.get("calls") for sent in here.sent]
-    assert calls == [{"t.run": [1, 0, 0, 0]}] * 2 + [None]
+    assert calls == [{"t.run": [1, 0, 0, 0, 0, 0]}] * 2 + [None]
 
 
 def test_usage_that_cannot_be_measured_costs_no_heartbeat(here: Scene) -> None:

@@ -67,7 +67,7 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     assert (rank, said) == (
         7,
         {
-            "calls": {"rollout.generate": [2, 0, 1, 0]},
+            "calls": {"rollout.generate": [2, 0, 1, 0, 0, 0]},
             "noted": [["held:policy", 7, 3]],
             "stores": [":queue:samples"],
             "open": [[7, 2]],
@@ -78,6 +78,19 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
         1,
         {**said, "memory": [[7, mib]], "peak": [[7, peak]], "cpu": [[7, cpu]], "resident": [[7, resident]]},
     )
+
+
+def test_calls_under_way_and_the_time_of_ended_ones_are_measured(counters: StepCounters, clock: list[float]) -> None:
+    counts = CallCounts()
+    slow, fast = call("rollout", "generate"), call("rollout", "generate")
+    own = Usage(8, lambda: (counts, CallCounts()), dict[int, int])
+    for each in (slow, fast, call(":queue:samples", "put")):
+        counts.begin(each)
+    clock[0] += 0.5
+    for each in (fast, fast, call("rollout", "generate")):  # the end of a call counts once, and of one that began
+        counts.end(each)
+    own.sample(counters)
+    assert json.loads(counters.usage())["calls"] == {"rollout.generate": [2, 0, 0, 0, 1, 500]}
 
 
 def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, clock: list[float]) -> None:
@@ -133,7 +146,7 @@ def test_usage_is_unsent_until_it_is_marked(counters: StepCounters, clock: list[
     counts.add(call("t", "run"), SENT)
     own.sample(counters)
     own.mark_sent(number)
-    assert own.unsent == (2, {"calls": {"t.run": [2, 0, 0, 0]}})
+    assert own.unsent == (2, {"calls": {"t.run": [2, 0, 0, 0, 0, 0]}})
     own.mark_sent(2)
     assert own.unsent == (2, {})
 

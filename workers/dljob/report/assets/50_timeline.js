@@ -446,15 +446,21 @@ function callRows() {
   if (!calls.length) return [missingRow("Calls between roles", "No calls between roles were made, or nobody recorded them.", "calls")];
   const times = page.data.samples.times;
   const rate = calls.map(([name, of], index) => ({ name, values: rates(times, of.sent || []), colour: lineColour(index), dash: lineDash(index) }));
-  const parked = calls.map(([name, of], index) => ({ name, values: of.parked || [], colour: lineColour(index), dash: lineDash(index) }));
+  const now = (key) => calls.map(([name, of], index) => ({ name, values: of[key] || [], colour: lineColour(index), dash: lineDash(index) }));
   const source = `${SAMPLED}, of the callers' counters`;
+  const meanTime = ({ sent, underWay, tookMs }) => {
+    const ended = tookMs ? grown(sent) - (lastOf(underWay) || 0) : 0;
+    return ended > 0 ? duration(grown(tookMs) / ended / 1000) : "-";
+  };
   return [sampledChart("Calls a second", rate, { source, zero: true }),
-    sampledChart("Calls parked", parked, { source, zero: true, height: 72 }),
+    sampledChart("Calls under way", now("underWay"), { source, zero: true, height: 72 }),
+    sampledChart("Calls parked", now("parked"), { source, zero: true, height: 72 }),
     el("div", { class: "row wide" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Calls, sums" },
       el("table", { class: "plain" }, el("caption", null, "Calls until the end"),
-        el("thead", null, el("tr", null, ["call", "sent", "sent again", "lost"].map((cell) => el("th", { scope: "col" }, cell)))),
+        el("thead", null, el("tr", null, ["call", "sent", "under way", "mean time", "sent again", "lost"].map((cell) => el("th", { scope: "col" }, cell)))),
         el("tbody", null, calls.map(([name, of]) => el("tr", null, el("th", { scope: "row" }, user(name)),
-          ["sent", "again", "lost"].map((key) => el("td", null, figure(of[key] ? compact(grown(of[key])) : "-", source)))))))))];
+          [of.sent && compact(grown(of.sent)), of.underWay && compact(lastOf(of.underWay)), meanTime(of), of.again && compact(grown(of.again)), of.lost && compact(grown(of.lost))]
+            .map((text) => el("td", null, figure(text || "-", source)))))))))];
 }
 
 function queueRows() {

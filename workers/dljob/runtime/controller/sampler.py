@@ -218,7 +218,7 @@ class UsageTotals:
         self.taken: dict[str, Mapping[str, Any]] = {}
         """Actor -> the usage that is part of the sums."""
         self._calls: dict[str, list[int]] = {}
-        """`caller>callee.method` -> sent, waiting now, sent again, lost."""
+        """`caller>callee.method` -> the numbers of `samples.CALLS`."""
         self._ranks: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         """What is known of ranks: `memory`, `peak`, `cpu`, `device`, `served`, `saves`, `saving`,
         `waited/<role>` or `held/<channel>` -> (role, rank) -> value."""
@@ -244,8 +244,8 @@ class UsageTotals:
 
     def _add_calls(self, role: str, before: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
         for name, row in now.items():
-            total = self._calls.setdefault(f"{role}>{name}", [0, 0, 0, 0])
-            old = before.get(name, (0, 0, 0, 0))
+            total = self._calls.setdefault(f"{role}>{name}", [0] * len(row))
+            old = before.get(name, [0] * len(row))
             self._calls[f"{role}>{name}"] = [have + new - was for have, new, was in zip(total, row, old, strict=True)]
 
     def _note(self, role: str, rank: int, name: str, value: int) -> None:
@@ -273,7 +273,8 @@ def _further(old: int | None, new: int | None) -> int | None:
 
 
 def _ended(told: Mapping[str, Any]) -> dict[str, list[int]]:
-    return {name: [sent, 0, again, lost] for name, (sent, _, again, lost) in told.get("calls", {}).items()}
+    calls: dict[str, list[int]] = told.get("calls", {})
+    return {name: [sent, 0, again, lost, 0, took] for name, (sent, _, again, lost, _, took) in calls.items()}
 
 
 def stores(told: Mapping[str, Any]) -> list[str]:

@@ -70,7 +70,7 @@ ACCOUNTS = {
 }
 """Letter of each account in the `accounts` columns; `-`: the rank is absent."""
 ABSENT = "-"
-CALLS = ("sent", "parked", "again", "lost")
+CALLS = ("sent", "parked", "again", "lost", "underWay", "tookMs")
 """The numbers in the `calls` columns."""
 
 
@@ -273,8 +273,9 @@ class Samples:
     device: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
     """Role -> by rank: bytes of device memory that torch has reserved; ranks that call `progress` alone."""
     calls: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
-    """`caller>callee.method` -> `CALLS` -> number. All but `parked`, those that wait now, are counts since the job's
-    start, or since a restart of PrimeMaster: then they begin at 0 again."""
+    """`caller>callee.method` -> `CALLS` -> number. `underWay`, calls that have not ended, and `parked`, those of them
+    that wait for their callee, are of the moment; the others are sums since the job's start, or since a restart of
+    PrimeMaster: then they begin at 0 again. `tookMs`: milliseconds that the ended ones took."""
     queues: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
     """Queue -> `items` that wait, and its `capacity`."""
     weights: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])

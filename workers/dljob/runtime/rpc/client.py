@@ -89,26 +89,47 @@ METHODS = 100
 
 
 class CallCounts:
-    """Counts of a client's calls to methods of roles, and the storage actors that it uses, for the job's samples.
+    """Counts and times of a client's calls to methods of roles, and the storage actors that it uses, for the samples.
 
-    Not exact to a call: threads count without a lock, which would cost more than the count.
+    Not exact to a call: threads count without a lock, which would cost more than the count. `under_way` is exact.
     """
 
     def __init__(self) -> None:
         self.methods: dict[str, list[int]] = {}
+        self.took_s: dict[str, float] = {}
+        """Method -> seconds that its ended calls took together."""
+        self.under_way: dict[int, tuple[str, float]] = {}
+        """`id` of a call that has not ended -> its method, and when it began (`time.monotonic`)."""
         self.stores: set[str] = set()
 
-    def add(self, call: RankCall, which: int, change: int = 1) -> None:
-        """Count a call in one of the four places."""
+    def add(self, call: RankCall, which: int, change: int = 1) -> str | None:
+        """Count a call in one of the four places; return the name of its method, None where it is not counted."""
         if call.role.startswith(KEEPER):
             self.stores.add(call.role)
-        elif call.method not in GROUPS:
-            name = ".".join(_method(call))
-            counts = self.methods.get(name)
-            if counts is None and len(self.methods) < METHODS:
-                counts = self.methods[name] = [0, 0, 0, 0]
-            if counts is not None:
-                counts[which] += change
+            return None
+        if call.method in GROUPS:
+            return None
+        name = ".".join(_method(call))
+        counts = self.methods.get(name)
+        if counts is None:
+            if len(self.methods) >= METHODS:
+                return None
+            counts = self.methods[name] = [0, 0, 0, 0]
+        counts[which] += change
+        return name
+
+    def begin(self, call: RankCall) -> None:
+        """Count a call that is made now."""
+        name = self.add(call, SENT)
+        if name is not None:
+            self.under_way[id(call)] = name, time.monotonic()
+
+    def end(self, call: RankCall) -> None:
+        """Count the end of a call, with or without an answer."""
+        begun = self.under_way.pop(id(call), None)
+        if begun is not None:
+            name, begun_at = begun
+            self.took_s[name] = self.took_s.get(name, 0.0) + time.monotonic() - begun_at
 
 
 class RpcClient:
@@ -164,7 +185,7 @@ class RpcClient:
         number = self._name(call)
         if self._trace is not None:
             self._trace.begin(call, number)
-        self.counts.add(call, SENT)
+        self.counts.begin(call)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
@@ -225,6 +246,7 @@ class RpcClient:
         return storage_actors.storage_actor(self._job, address)[1]
 
     def _direct_answer(self, call: RankCall, reply: Reply) -> None:
+        self.counts.end(call)
         self._learn(call, reply)
         if len(reply.payload) >= LARGE:
             self._by_ray.add(_method(call))
@@ -295,6 +317,7 @@ class RpcClient:
         try:
             return await self._traced(call, peer, answer)
         finally:
+            self.counts.end(call)
             call.free()
 
     async def _traced(self, call: RankCall, peer: Peer | None, answer: Awaitable[Any] | None) -> Reply:
@@ -649,13 +672,17 @@ class RpcClient:
     # -- time
 
     async def _in_time(self, answer: Awaitable[T], call: RankCall) -> T:
-        left = call.left
-        if left is not None and left <= 0:
-            raise LateError
         try:
+            left = call.left
+            if left is not None and left <= 0:
+                raise LateError
             return await asyncio.wait_for(_plain(answer), left)
         except TimeoutError:
             raise LateError from None
+        finally:
+            # Python warns of a coroutine that nobody awaited, as where the time was over before.
+            if asyncio.iscoroutine(answer):
+                answer.close()
 
     async def _pause(self, call: RankCall) -> None:
         left = call.left

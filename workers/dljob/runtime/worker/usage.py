@@ -3,7 +3,8 @@
 A thread of the host measures it every few seconds. The node's agent reads it from shared memory, or the host's own
 heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.sampler`). The keys:
 
-    calls    callee.method -> [sent, waiting for the callee now, sent again, lost]
+    calls    callee.method -> [sent, waiting for the callee now, sent again, lost, under way now, milliseconds that
+             ended ones took]
     noted    [name, rank, value]: what ranks noted beside their steps (`worker_context.HELD` and others)
     memory   [rank, MiB]: resident memory of the rank's process, without processes that it started
     peak     [rank, MiB]: the most that was measured so far, with the processes that it started
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -95,11 +96,13 @@ class Usage:
         self._sent = max(self._sent, number)
 
     def _measured(self, counters: StepCounters, pids: Mapping[int, int]) -> dict[str, Any]:
-        calls: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        calls: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0])
         stores: set[str] = set()
         for counts in self._counts():
             # Copies: threads of ranks count meanwhile.
-            for name, row in list(counts.methods.items()):
+            under_way = Counter(name for name, _ in list(counts.under_way.values()))
+            for name, places in list(counts.methods.items()):
+                row = [*places, under_way[name], round(1000 * counts.took_s.get(name, 0.0))]
                 calls[name] = [have + more for have, more in zip(calls[name], row, strict=True)]
             stores |= set(counts.stores)
         noted = [[name, count.rank, value] for count in counters.ranks() for name, value in count.beside.items()]
