@@ -31,6 +31,7 @@ from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
 from dljob.runtime.controller.services import shard_service
+from dljob.runtime.controller.services.holder_ends import HolderEnds
 from dljob.runtime.controller.slowness_watch import SlownessWatch
 from dljob.runtime.controller.stack_collector import PeerWatch
 from dljob.runtime.controller.stall_watch import StallWatch
@@ -243,6 +244,11 @@ async def look_at_peers(_: World, shell: MasterLoop) -> None:
     shell.tasks.start("look at peers", watch._look("worker", (0,)), tasks.nobody_waits)
 
 
+async def report_ends(_: World, shell: MasterLoop) -> None:
+    report = HolderEnds(shell)._report("samples", {})
+    shell.tasks.start("ends of holders for a queue", report, tasks.nobody_waits)
+
+
 async def show_a_stall_of_the_journal(_: World, shell: MasterLoop) -> None:
     shell._on_stall()
 
@@ -323,6 +329,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "execution of StopRanks": order(ac.StopRanks),
     "executor": go_on,
     "ends of holders": go_on,
+    "ends of holders for a queue": report_ends,
     "fill of queues": go_on,
     "group rendezvous": meet,
     "group watch": go_on,

@@ -242,7 +242,7 @@ def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: 
     batch.done()
     me.stopping.now += 2
     last = next(mine)
-    assert [event.done for event in desk.journal] == [(), ((0, 4, None),)]
+    assert [event.done for event in desk.journal] == [(), ((0, 4, None, 0),)]
     last.done()
     mine.close()
     assert desk.journal[-1].done == ((4, 8, None),)

@@ -97,7 +97,7 @@ class HolderEnds:
                     if ends and queue not in self._waiting:
                         self._waiting.add(queue)
                         report = self._report(queue, dict(ends))
-                        self._shell.tasks.start(f"ends for queue {queue}", report, nobody_waits)
+                        self._shell.tasks.start("ends of holders for a queue", report, nobody_waits)
             await asyncio.sleep(LOOK_S)
             unconfirmed = any(self._unreported.values())
             async with self._shell.changed:
