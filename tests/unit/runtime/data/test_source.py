@@ -245,7 +245,7 @@ def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: 
     assert [event.done for event in desk.journal] == [(), ((0, 4, None, 0),)]
     last.done()
     mine.close()
-    assert desk.journal[-1].done == ((4, 8, None),)
+    assert desk.journal[-1].done == ((4, 8, None, 0),)
     assert (memory.closed, desk.closed) == (True, True)
 
 
