@@ -22,7 +22,7 @@ def test_a_claim_although_the_other_one_commands_is_found(monkeypatch: pytest.Mo
 
 def test_a_follower_that_waits_for_a_silent_master_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def patient(question: PeerQuestion) -> TakeoverVerdict:
-        return TakeoverVerdict(0, "planted") if question.heard is not PeerState.SILENT else judge(question)
+        return TakeoverVerdict(0, "planted") if question.state is not PeerState.SILENT else judge(question)
 
     monkeypatch.setattr(pair, "judge", patient)
     assert "nobody comes to command" in explore_pair(1)[1]
