@@ -391,29 +391,28 @@ def test_a_lost_child_without_words_stays_a_lost_child(monkeypatch: pytest.Monke
     assert (said.clues, classify(said).rule) == ((), "child-lost")
 
 
-@pytest.mark.parametrize(("error", "told"), [(EOFError("cut"), True), (SystemExit(3), True), (KeyError("a"), False)])
-def test_a_full_disk_is_the_cause_of_what_is_cut_off(
-    error: BaseException, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = "no room is left on /data (ext4, 0 of 9 MiB free); its log says: [Errno 28] No space left on device"
-    monkeypatch.setattr(outcome.full_disks, "describe", lambda _: full)
-    said = outcome.from_exception(error, code_dir="/w", phase="run")
-    assert said.message.endswith(full) is told
-    assert classify(said).reason is (Reason.DISK if told else Reason.USER_ERROR)
+FULL_DISK = "no room is left on /data (ext4, 0 of 9 MiB free); its log says: [Errno 28] No space left on device"
+FULL_LOG = "no room is left on the volume of its log (0 KiB free): programs that write to it fail"
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
-    [(subprocess.CalledProcessError(1, ["sh"]), True), (SystemExit(1), True), (RuntimeError("no"), False)],
+    ("source", "words", "error", "is_disk"),
+    [
+        ("describe", FULL_DISK, EOFError("cut"), True),
+        ("describe", FULL_DISK, SystemExit(3), True),
+        ("describe", FULL_DISK, KeyError("a"), False),
+        ("describe_log", FULL_LOG, subprocess.CalledProcessError(1, ["sh"]), True),
+        ("describe_log", FULL_LOG, SystemExit(1), True),
+        ("describe_log", FULL_LOG, RuntimeError("no"), False),
+    ],
 )
-def test_a_child_that_failed_beside_a_full_log_is_no_error_of_the_code(
-    error: BaseException, told: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_is_the_cause_of_what_is_cut_off_and_of_a_child_that_failed(
+    source: str, words: str, error: BaseException, is_disk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lack = "no room is left on the volume of its log (0 KiB free): programs that write to it fail"
-    monkeypatch.setattr(outcome.full_disks, "describe_log", lambda _: lack)
-    said = outcome.from_exception(error, code_dir="/w", phase="run")
-    assert said.message.endswith(lack) is told
-    assert classify(said).reason is (Reason.DISK if told else Reason.USER_ERROR)
+    monkeypatch.setattr(outcome.full_disks, source, lambda _: words)
+    end = outcome.from_exception(error, code_dir="/w", phase="run")
+    assert end.message.endswith(words) is is_disk
+    assert classify(end).reason is (Reason.DISK if is_disk else Reason.USER_ERROR)
 
 
 def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
