@@ -16,7 +16,7 @@ import importlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, TypeVar, cast
 
 import ray
@@ -42,6 +42,7 @@ from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Acto
 from dljob.runtime.backend.ray_keys import NAMESPACE, RayKeyValue
 from dljob.runtime.backend.ray_processes import embedded_folder
 from dljob.runtime.backend.ray_tables import RayTables
+from dljob.runtime.process.daemon_threads import DaemonExecutor
 from dljob.runtime.process.making import Making
 from dljob.spec.capabilities import ALL
 from dljob.telemetry import memory_kills
@@ -93,9 +94,9 @@ class RayBackend:
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         if unknown := sorted(set(options or {}) - {"journal"}):
             raise UsageError(f"backend ray has no option {unknown[0]!r}", hint="it has: journal (file, kv)")
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
+        self._pool = DaemonExecutor(4, "dljob-ray")
         # Of their own: a takeover looks up all hosts at once, and the journal may not wait for 10,000 such calls.
-        self._actor_pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray-actors")
+        self._actor_pool = DaemonExecutor(4, "dljob-ray-actors")
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
         self._listed, self._listing = False, asyncio.Lock()
