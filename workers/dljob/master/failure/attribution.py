@@ -255,8 +255,8 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
 
 
 def _corrected(d: StateTransaction, before: FaultRecord, cause: str) -> None:
-    """Report the corrected first cause, and mend the message of the verdict if the job ended with the old one."""
-    d.note(reasons.CAUSE_LEARNED, before.target, f"first cause: {cause}; before: {before.cause}")
+    """Report the corrected cause, and mend the message of the verdict if the job ended with the old one."""
+    d.note(reasons.CAUSE_LEARNED, before.target, f"cause: {cause}; before: {before.cause}")
     if d.verdict is not None and d.verdict.message.startswith(before.cause):
         d.verdict = evolve(d.verdict, message=cause + d.verdict.message[len(before.cause) :])
 
