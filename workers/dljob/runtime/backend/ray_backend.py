@@ -388,6 +388,9 @@ def _why_not(row: Mapping[str, Any]) -> str:
 def _first_lines(error: BaseException) -> str:
     if memory_kills.is_memory_kill(str(error)):
         return memory_kills.summarize(str(error))
+    # Of SIGKILL, a crash and an exit alike Ray says this, in 300 characters; the wait status says more.
+    if ray_drivers.CLOSED in str(error):
+        return "its process has ended, and Ray does not know how"
     # Ray's errors of a dead actor begin with its class, id and address, a line each, and end with guesses.
     facts = str(error).partition(ray_drivers.GUESSES)[0].splitlines()
     lines = [line.strip() for line in facts if line.strip() and not line.startswith("\t")]
