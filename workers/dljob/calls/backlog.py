@@ -76,6 +76,8 @@ class FailedItem:
     error: str
     deliveries: int
     """How many of its holders have failed."""
+    content: str = ""
+    """Digest of its bytes, where it has no key: by this it is known if the job goes back to before its put."""
 
 
 DEAD_STREAK_LIMIT = 3
@@ -109,7 +111,7 @@ class Backlog:
     item_keys: dict[int, str] = field(default_factory=dict[int, str])
     """Item -> its key, of items that have one and are not acknowledged."""
     failed: dict[int, FailedItem] = field(default_factory=dict[int, FailedItem])
-    """Items with failed deliveries that are neither acknowledged nor set aside."""
+    """Items with failed deliveries that are neither acknowledged nor set aside; also those of `awaited`."""
     dead: dict[int, FailedItem] = field(default_factory=dict[int, FailedItem])
     """Items that were set aside, the oldest first."""
     dead_streak: int = 0
@@ -201,6 +203,17 @@ class Backlog:
             self.failed.pop(number, None)
 
     @property
+    def awaited(self) -> list[FailedItem]:
+        """The failed items that are no longer here since the job went back to before their put: they are put again."""
+        return [item for number, item in self.failed.items() if number not in self.sizes]
+
+    def note_content(self, number: int, content: str) -> None:
+        """Note the digest of the bytes of an item without a key that has failed, or was set aside."""
+        for items in (self.failed, self.dead):
+            if number in items:
+                items[number] = replace(items[number], content=content)
+
+    @property
     def stored(self) -> frozenset[int]:
         """The items whose bytes are needed: those that wait, are handed out, or were set aside."""
         return frozenset((*self.sizes, *self.dead))
@@ -226,19 +239,19 @@ class Backlog:
         # `waiting_count`: without the exception for an empty queue, an item above `max_bytes` could never be put.
         return PutRefusal.FULL if waiting_count and (waiting_count >= self.max_items or exceeds_bytes) else None
 
-    def put(self, who: Who, put_number: int, size: int, key: str = "") -> int:
-        """Add an item, and return its number."""
+    def put(self, who: Who, put_number: int, size: int, key: str = "", content: str = "") -> int:
+        """Add an item, and return its number. One of `awaited`, by key or `content`, keeps its failed deliveries."""
         number, self.next = self.next, self.next + 1
         # By this number `refused` recognizes a repeat of the put.
         self.sessions[who.session].last_put = put_number
+        same = [item for item in self.awaited if (item.key, item.content) == (key, content) and (key or content)]
+        if same:
+            self.failed[number] = replace(self.failed.pop(same[0].number), number=number)
         self.sizes[number] = size
         self._requeue((number,))
         if key:
             self.keys[key] = None
             self.item_keys[number] = key
-            before = next((item for item in self.failed.values() if item.key == key), None)
-            if before is not None:
-                self.failed[number] = replace(self.failed.pop(before.number), number=number)
             if len(self.keys) > KEYS:
                 del self.keys[next(iter(self.keys))]
         return number
@@ -304,7 +317,7 @@ class Backlog:
         A failed item goes to another rank than the last one, where another asks the queue, unless it is one for
         `anybody`; and a batch has one of them at most, if it can be filled with others.
         """
-        if not self.failed:
+        if self.failed.keys().isdisjoint(self.sizes):
             return only
         others = any(session.last_get and session.rank != caller.rank for session in self.sessions.values())
         avoided = [number for number, item in self.failed.items() if item.rank == caller.rank] if others else []
@@ -355,11 +368,13 @@ class Backlog:
         self.waiting, self.bytes = [], 0
         self._requeue(self.sizes)
         self.item_keys = {number: key for key, number in keys.items() if number in self.sizes}
-        # An item that was put after the cut is put again: its failed deliveries count on.
+        # An item that was put after the cut is put again: its failed deliveries count on. One without a key is not
+        # refused where it was set aside, as another may have the same bytes.
+        keyless = {number: item for number, item in self.dead.items() if item.content}
         self.failed = {
             number: item
-            for number, item in self.failed.items()
-            if number in self.sizes or (item.key and item.key not in self.keys)
+            for number, item in {**self.failed, **keyless}.items()
+            if number in self.sizes or item.content or (item.key and item.key not in self.keys)
         }
         self.returned.clear()
         for session in self.sessions.values():

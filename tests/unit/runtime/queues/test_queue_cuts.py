@@ -131,6 +131,48 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
     queue.close()
 
 
+@pytest.mark.parametrize("segment", [SEGMENT, 1])
+@pytest.mark.parametrize("key", ["", "k"])
+def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(tmp_path, segment, key):
+    def reopen() -> QueueStore:
+        return QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
+
+    queue, deliveries = reopen(), list[int]()
+    for epoch in (1, 2):
+        assert queue.register(A)
+        # As it was put before, behind another item that was not there.
+        assert queue.put(A, 10 * epoch, b"good%d" % epoch) is None
+        assert queue.put(A, 10 * epoch + 1, b"bad", key=key) is None
+        queue.close()
+        queue = reopen()
+        caller = Who(f"b/{epoch}", 1, f"b{epoch}")
+        assert queue.register(caller)
+        assert taken(queue, caller, 1, 2) == [b"good%d" % epoch, b"bad"]
+        queue.begin_get(caller, 2, 1, (0,))  # it has done the good one
+        assert queue.take(caller, 1) == [b"bad"]
+        deliveries += [item.deliveries for item in queue.end_incarnation(caller.rank, 1, HolderEnd.FAILED, "no")]
+        queue.close()
+        queue = reopen()
+        if epoch == 1:
+            queue.restore(1, None, 0)
+    assert deliveries == [1, 2]
+    assert [body for _, body in queue.dead_items()] == [b"bad"]
+    queue.restore(2, None, 0)
+    assert queue.register(A)
+    again = queue.put(A, 30, b"bad", key=key)
+    assert again is (PutRefusal.KNOWN if key else None), "another item may have the same bytes"
+    if not key:
+        assert queue.put(A, 31, b"bad") is None
+        assert [item.deliveries for item in queue.backlog.failed.values()] == [2], "of the first of two"
+        caller = Who("b/3", 1, "b3")
+        assert queue.register(caller)
+        assert taken(queue, caller, 1, 1) == [b"bad"]
+        queue.end_incarnation("b/3", 1, HolderEnd.FAILED, "no")
+        assert len(queue.backlog.dead) == 2
+        assert len(queue.backlog.waiting) == 1
+    queue.close()
+
+
 def test_a_cut_under_way_does_not_have_the_dead_items(tmp_path):
     queue = QueueStore(tmp_path / "q", (100, 1 << 20, 1))
     for number in (1, 2, 3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections import Counter
@@ -78,13 +79,27 @@ class QueueStore:
             # On disk first: a put that was answered must not be lost with this process.
             record = {"op": "put", **asdict(who), "number": put_number, "size": len(body)}
             place = self._write(record | ({"key": key} if key else {}), body)
-            number = self.backlog.put(who, put_number, len(body), key)
+            number = self.backlog.put(who, put_number, len(body), key, self._content(key, place))
             self._places[number] = place
             self._live[place[0]] += 1
             if self.cut is not None and self.cut.is_before(who, stamp):
                 self.cut.put(number, len(body), key)
                 self._cut_places[number] = place
         return refusal
+
+    def _content(self, key: str, place: Place) -> str:
+        """Return the digest of an item without a key that may be one of those that are put again; empty for others."""
+        return "" if key or not self.backlog.awaited else self._digest(place)
+
+    def _note_contents(self, items: Collection[FailedItem]) -> None:
+        """Note the digests of items without a key that have failed."""
+        for item in items:
+            # While records are replayed an item may be one whose segment has been deleted since.
+            if not item.key and item.number in self._places:
+                self.backlog.note_content(item.number, self._digest(self._places[item.number]))
+
+    def _digest(self, place: Place) -> str:
+        return hashlib.blake2b(self._files.read(place), digest_size=16).hexdigest()
 
     def begin_get(
         self, who: Who, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
@@ -143,6 +158,7 @@ class QueueStore:
             self.cut.acknowledged(item.number for item in items or () if item.number in backlog.dead)
         for item in items or ():
             self._failed_at.pop(item.number, None)
+        self._note_contents(items or ())
         self._done(tuple(stored_items - backlog.stored))
         return items
 
@@ -292,7 +308,9 @@ class QueueStore:
             case "register":
                 backlog.register(who)
             case "put":
-                self._places[backlog.put(who, record["number"], record["size"], record.get("key", ""))] = place
+                key = record.get("key", "")
+                number = backlog.put(who, record["number"], record["size"], key, self._content(key, place))
+                self._places[number] = place
             case "restore":
                 self._restored_places[record["item"]] = place
             case "acknowledge":
@@ -310,6 +328,9 @@ class QueueStore:
 
     def _replay_end(self, record: dict[str, Any]) -> None:
         stored_items = self.backlog.stored
-        self.backlog.end_incarnation(record["rank"], record["incarnation"], HolderEnd(record["end"]), record["error"])
+        items = self.backlog.end_incarnation(
+            record["rank"], record["incarnation"], HolderEnd(record["end"]), record["error"]
+        )
+        self._note_contents(items or ())
         for number in stored_items - self.backlog.stored:
             self._places.pop(number, None)
