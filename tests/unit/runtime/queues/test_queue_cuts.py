@@ -133,8 +133,13 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
 
 @pytest.mark.parametrize("segment", [SEGMENT, 1])
 @pytest.mark.parametrize("key", ["", "k"])
-def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(tmp_path, segment, key):
-    def reopen() -> QueueStore:
+@pytest.mark.parametrize("reopened", [True, False])
+def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(tmp_path, segment, key, reopened):
+    def reopen(queue: QueueStore | None = None) -> QueueStore:
+        if queue is not None and not reopened:
+            return queue
+        if queue is not None:
+            queue.close()
         return QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
 
     queue, deliveries = reopen(), list[int]()
@@ -143,16 +148,14 @@ def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(
         # As it was put before, behind another item that was not there.
         assert queue.put(A, 10 * epoch, b"good%d" % epoch) is None
         assert queue.put(A, 10 * epoch + 1, b"bad", key=key) is None
-        queue.close()
-        queue = reopen()
+        queue = reopen(queue)
         caller = Who(f"b/{epoch}", 1, f"b{epoch}")
         assert queue.register(caller)
         assert taken(queue, caller, 1, 2) == [b"good%d" % epoch, b"bad"]
         queue.begin_get(caller, 2, 1, (0,))  # it has done the good one
         assert queue.take(caller, 1) == [b"bad"]
         deliveries += [item.deliveries for item in queue.end_incarnation(caller.rank, 1, HolderEnd.FAILED, "no")]
-        queue.close()
-        queue = reopen()
+        queue = reopen(queue)
         if epoch == 1:
             queue.restore(1, None, 0)
     assert deliveries == [1, 2]
