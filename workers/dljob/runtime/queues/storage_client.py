@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.calls.mark import seconds
 from dljob.errors import CallError, RemoteError, UsageError
 from dljob.runtime.process import wire
@@ -51,10 +51,10 @@ class StorageClient:
         self.name = f"{what}({name!r})"
 
     @property
-    def who(self) -> Who:
+    def who(self) -> QueueCaller:
         """This rank, in its present incarnation."""
         me = current_worker()
-        return Who(me.name, me.incarnation, "")
+        return QueueCaller(me.name, me.incarnation, "")
 
     def ask(
         self,
