@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeGuard
 
-from dljob.calls.dispatch import Dispatched
+from dljob.calls.dispatch import CallPlan
 from dljob.calls.mark import RpcMark
 from dljob.calls.resumption import (
     FREE,
@@ -63,11 +63,11 @@ def split_prefix(mark: RpcMark, kwargs: Mapping[str, Any]) -> tuple[ReceivedItem
     return ReceivedItems(packed), {name: value for name, value in kwargs.items() if name != RECEIVED}
 
 
-def with_prefix(mark: RpcMark, sent: Dispatched, prefix: ReceivedItems) -> Dispatched:
+def with_prefix(mark: RpcMark, sent: CallPlan, prefix: ReceivedItems) -> CallPlan:
     """Return a plan whose requests carry the items that came before, whole; unchanged unless the method resumes."""
     if not mark.resume:
         return sent
-    if any(send.quiet for send in sent.sends):
+    if any(send.discards_answer for send in sent.sends):
         raise UsageError(
             "it resumes, and goes to ranks that work in step: one of them could not go on alone",
             hint="dispatch it to one rank, as by dispatch='round_robin'; or without resume",
