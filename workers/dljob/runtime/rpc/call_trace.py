@@ -148,7 +148,7 @@ class RankTrace:
     def serve(self, call: Call, answer: Callable[[], Reply | Future[Reply]]) -> Reply | Future[Reply]:
         """Run a call to this rank, and record it."""
         # A caller may sample more than a rank with many callers can write. A call in trouble is always recorded.
-        is_recorded = call.again or trace_rows.is_sampled(trace_rows.number_of(call.id), self.level)
+        is_recorded = call.again or trace_rows.is_sampled(trace_rows.call_number(call.id), self.level)
         start = time.monotonic()
 
         def record(reply: Reply | None) -> None:
@@ -228,7 +228,7 @@ class RankTrace:
         with suppress(FileNotFoundError):
             with self._path.open("rb") as file:
                 found = trace_rows.decode(file)
-            kept, self._floor = trace_rows.thinned(found.rows if found else [], self._floor, self._most // 2)
+            kept, self._floor = trace_rows.thin_rows(found.rows if found else [], self._floor, self._most // 2)
             self.level = max(self.level, self._floor)
             part = self._path.with_suffix(".part")
             text = trace_rows.header(self._role, self._rank) + "".join(map(trace_rows.encode, kept))

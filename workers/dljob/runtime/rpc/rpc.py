@@ -16,7 +16,7 @@ from dljob.calls import collect as collects
 from dljob.calls import dispatch as dispatches
 from dljob.calls.batch import Pad
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, MAX_ASYNC_CALLS, MAX_THREAD_CALLS, RpcMark, change_options
-from dljob.calls.resumption import RECEIVED, STATE
+from dljob.calls.resumption import RECEIVED_ARG, STATE_ARG
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.error_origin import ends_at_caller
@@ -109,7 +109,7 @@ def rpc(method: Any = None, **options: Any) -> Any:
                 hint=f"async def {name}, which runs up to {MAX_ASYNC_CALLS} at once; or concurrency={MAX_THREAD_CALLS}",
             )
         if mark.resume:
-            _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
+            _check_resumes(function, (RECEIVED_ARG, STATE_ARG) if mark.hand_over else (RECEIVED_ARG,))
         setattr(function, _MARK, mark)
         return function
 
