@@ -48,7 +48,7 @@ def test_a_request_counts_by_its_stamp_and_not_by_its_arrival():
     assert not cut.is_before(TRAINER, CutStamp(0, 4))  # it overtook the marker
     cut.put(9, 5, "k9")
     cut.put(10, 5, "")
-    cut.drop([1, 77])
+    cut.drop_items([1, 77])
     assert (list(cut.item_sizes), list(cut.keys)) == ([2, 3, 9, 10], ["k1", "k2", "k3", "k9"])
     cut.mark_saved(TRAINER, 4, [])
     assert not cut.is_before(TRAINER, OLD)

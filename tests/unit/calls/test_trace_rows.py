@@ -75,7 +75,7 @@ def test_a_file_without_a_readable_first_line_is_none() -> None:
 
 
 def test_a_full_file_keeps_sampled_calls_and_all_in_trouble() -> None:
-    trouble = [caller(10_001, sends=2), caller(10_002, parked=1.0), caller(10_003, outcome="PeerLostError")]
+    trouble = [caller(10_001, sends=2), caller(10_002, parked_s=1.0), caller(10_003, outcome="PeerLostError")]
     rows = [RowsDropped(4), *map(caller, range(1000)), *trouble]
     most = sum(len(encode(row)) for row in rows) // 3
     rows_left, level = thin_rows(rows, 0, most)

@@ -163,7 +163,7 @@ class Backlog:
         if self.incarnations.get(rank, incarnation + 1) <= incarnation:
             item_numbers = self._end_sessions(rank)
             if end is HolderEnd.DONE:
-                self.forget(item_numbers)
+                self.forget_items(item_numbers)
                 return ()
             # Refuse its requests that are still under way: the items that they take would be lost.
             self.incarnations[rank] = incarnation + 1
@@ -176,16 +176,16 @@ class Backlog:
 
     def _count_failure(self, item_number: int, rank: str, error: str) -> FailedItem:
         last_failure = self.failed.pop(item_number, None)
-        deliveries = 1 if last_failure is None else last_failure.deliveries + 1
-        failed_item = FailedItem(item_number, self.item_keys.get(item_number, ""), rank, error, deliveries)
+        failed_deliveries = 1 if last_failure is None else last_failure.deliveries + 1
+        failed_item = FailedItem(item_number, self.item_keys.get(item_number, ""), rank, error, failed_deliveries)
         # An item that its next holder has got already is not taken away from it.
-        if deliveries < self.max_deliveries or item_number not in self.waiting:
+        if failed_deliveries < self.max_deliveries or item_number not in self.waiting:
             self.failed[item_number] = failed_item
             return failed_item
         self.waiting.remove(item_number)
         heapq.heapify(self.waiting)
         self.bytes -= self.sizes[item_number]
-        self.forget((item_number,))
+        self.forget_items((item_number,))
         self.dead[item_number] = failed_item
         self.dead_streak += 1
         if len(self.dead) > MAX_DEAD_ITEMS:
@@ -197,7 +197,7 @@ class Backlog:
         session_names = [name for name, session in self.sessions.items() if session.rank == rank]
         return tuple(number for name in session_names for number in self.sessions.pop(name).ids)
 
-    def forget(self, item_numbers: Iterable[int]) -> None:
+    def forget_items(self, item_numbers: Iterable[int]) -> None:
         """Forget items that are acknowledged or set aside and no longer wait."""
         for number in item_numbers:
             del self.sizes[number]
@@ -287,7 +287,7 @@ class Backlog:
             acknowledged_items = tuple(delivered_items[n] for n in unreadable_indices if n < len(delivered_items))
         self._requeue(set(session.ids).difference(acknowledged_items))
         # Only acknowledged items lose their size: `_requeue` needs it for the others.
-        self.forget(acknowledged_items)
+        self.forget_items(acknowledged_items)
         if acknowledged_items and not unreadable_indices:
             self.dead_streak = 0
         session.last_get, session.ids, session.answered = get_number, (), False

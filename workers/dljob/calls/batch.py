@@ -60,15 +60,15 @@ def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], parameter_names: 
     """
     names = [*parameter_names[: len(args)], *(f"argument {n + 1}" for n in range(len(parameter_names), len(args)))]
     arguments = [*zip(names, args, strict=True), *kwargs.items()]
-    row_counts = [row_count for name, value in arguments for row_count in rows.row_counts(value, name)]
-    if not row_counts:
+    path_counts = [path_count for name, value in arguments for path_count in rows.row_counts(value, name)]
+    if not path_counts:
         raise UsageError(
             "dispatch='shard': no argument has rows to split",
             hint="lists, arrays, tensors, TensorDicts and dicts or tuples of them do, and what register_rows knows",
         )
-    first_path, first_count = row_counts[0]
+    first_path, first_count = path_counts[0]
     # Shards are cut by the same indices from every argument, so all must have the same number of rows.
-    for path, count in row_counts:
+    for path, count in path_counts:
         if count != first_count:
             raise UsageError(
                 f"dispatch='shard': {first_path} has {first_count} rows, but {path} has {count}",

@@ -266,7 +266,7 @@ class CompletionProgress:
                 return False
             self._first_origin = self._first_origin or origin
             if origin != self._first_origin:
-                self.end = AnswerEnd("other version", _difference(origin, self._first_origin))
+                self.end = AnswerEnd("other version", _version_difference(origin, self._first_origin))
                 return False
         self._note_ids()
         if self._origin is None:
@@ -339,7 +339,7 @@ def _end_of_error(error: Any) -> AnswerEnd:
     return AnswerEnd("failed" if isinstance(code, int) and 400 <= code < 500 else "died", reason)
 
 
-def _difference(origin: ChunkOrigin, first_origin: ChunkOrigin) -> str:
+def _version_difference(origin: ChunkOrigin, first_origin: ChunkOrigin) -> str:
     present, first = f"{origin.version!r}", f"{first_origin.version!r}"
     if origin.code != first_origin.code:
         present, first = f"{present} of {origin.code or 'other code'}", f"{first} of {first_origin.code}"

@@ -69,7 +69,9 @@ class ServiceDescriptor:
 def change_options(
     mark: RpcMark, options: Mapping[str, Any], user_dispatches: Iterable[str], user_collects: Iterable[str]
 ) -> RpcMark:
-    """Return a mark with these options changed, checked; the names of dispatches and collects that users registered.
+    """Return a mark with these options changed, checked.
+
+    `user_dispatches` and `user_collects` are the names that users registered.
 
     Raises:
         UsageError: an option is unknown or has a wrong value; the message names it.

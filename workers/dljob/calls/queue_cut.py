@@ -33,6 +33,7 @@ class QueueCut:
     """One cut under way."""
 
     number: int
+    """Number of the cut; a later one has a higher number."""
     members: Mapping[str, int]
     """Rank -> incarnation, of those that save a state in this cut."""
     item_sizes: dict[int, int]
@@ -63,13 +64,13 @@ class QueueCut:
         """Return whether a rank may only get items from before the cut: its state is still to be saved."""
         return caller.rank in self.members and self.is_before(caller, stamp)
 
-    def mark_saved(self, caller: QueueCaller, number: int, held_items: Iterable[int]) -> bool:
+    def mark_saved(self, caller: QueueCaller, cut_number: int, held_items: Iterable[int]) -> bool:
         """Note that a member has saved `held_items` in its state; False for another cut or process."""
-        if number != self.number or self.members.get(caller.rank) != caller.incarnation:
+        if cut_number != self.number or self.members.get(caller.rank) != caller.incarnation:
             return False
         if caller.rank not in self.saved_members:
             self.saved_members.add(caller.rank)
-            self.drop(held_items)
+            self.drop_items(held_items)
         return True
 
     def put(self, item_number: int, size: int, key: str) -> None:
@@ -78,7 +79,7 @@ class QueueCut:
         if key:
             self.keys[key] = item_number
 
-    def drop(self, item_numbers: Iterable[int]) -> None:
+    def drop_items(self, item_numbers: Iterable[int]) -> None:
         """Drop items that were acknowledged before the cut."""
         for number in item_numbers:
             self.item_sizes.pop(number, None)

@@ -38,12 +38,12 @@ class CallerRow(NamedTuple):
     method: str
     start: float
     """Unix seconds, as all times here."""
-    parked: float
+    parked_s: float
     """Seconds that the call waited for its callee to start."""
     seconds: float
     """Seconds until the answer, or the error."""
     sends: int
-    sent: float
+    sent_at: float
     """When it was last sent; 0: never."""
     outcome: str
     """`ok`, or the type of the error that the caller got."""
@@ -62,7 +62,7 @@ class CalleeRow(NamedTuple):
     method: str
     start: float
     """When it arrived."""
-    waited: float
+    waited_s: float
     """Seconds that it waited for `setup`, or for its turn."""
     seconds: float
     """Seconds until the answer was made."""
@@ -136,14 +136,14 @@ class TracedFile(NamedTuple):
     role: str
     rank: int
     rows: list[TracedRow]
-    damaged: int
-    """Lines that are no rows: a process that is killed, or a full disk, may leave half of one."""
+    damaged_lines: int
+    """Number of lines that are no rows: a process that is killed, or a full disk, may leave half of one."""
 
 
 def decode(lines: Iterable[bytes]) -> TracedFile | None:
     """Return the content of a file's lines; None without a first line that this version can read."""
     owner: tuple[str, int] | None = None
-    rows, damaged = list[TracedRow](), 0
+    rows, damaged_lines = list[TracedRow](), 0
     for line in lines:
         try:
             data: Any = json.loads(line)
@@ -153,8 +153,8 @@ def decode(lines: Iterable[bytes]) -> TracedFile | None:
             else:
                 rows.append(_read_row(data))
         except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
-            damaged += bool(line.strip())
-    return None if owner is None else TracedFile(*owner, rows, damaged)
+            damaged_lines += bool(line.strip())
+    return None if owner is None else TracedFile(*owner, rows, damaged_lines)
 
 
 def _read_header(data: dict[str, Any]) -> tuple[str, int]:
@@ -177,7 +177,7 @@ def _read_row(data: Sequence[Any]) -> TracedRow:
 
 def is_notable(row: TracedRow) -> bool:
     """Return whether a row is recorded even if its call is not sampled: it was sent again, waited, or failed."""
-    return isinstance(row, CallerRow) and (row.sends > 1 or row.parked >= PARKED_S or row.outcome != OK)
+    return isinstance(row, CallerRow) and (row.sends > 1 or row.parked_s >= PARKED_S or row.outcome != OK)
 
 
 def thin_rows(rows: Sequence[TracedRow], min_level: int, max_bytes: int) -> tuple[list[TracedRow], int]:

@@ -115,7 +115,7 @@ class QueueStore:
                 self._write({"op": "acknowledge", **asdict(who), **get})
             acknowledged = self.backlog.begin_get(who, number, received, unreadable) or ()
             if self.cut is not None and self.cut.is_before(who, stamp):
-                self.cut.drop(acknowledged)
+                self.cut.drop_items(acknowledged)
             self._done(acknowledged)
         return number == session.last_get
 
@@ -159,7 +159,7 @@ class QueueStore:
         stored_items = backlog.stored_items
         items = backlog.end_incarnation(rank, incarnation, end, error)
         if self.cut is not None:
-            self.cut.drop(item.number for item in items or () if item.number in backlog.dead)
+            self.cut.drop_items(item.number for item in items or () if item.number in backlog.dead)
         for item in items or ():
             self._failed_at.pop(item.number, None)
         self._note_contents(items or ())

@@ -199,9 +199,9 @@ class RankTrace:
 
     def _dated(self, row: TracedRow, offset: float) -> TracedRow:
         if isinstance(row, CallerRow):
-            sent = row.sent + offset if row.sent else 0.0
+            sent = row.sent_at + offset if row.sent_at else 0.0
             # The caller's name is in the file's first line.
-            return row._replace(id=row.id.removeprefix(f"{self._name}:"), start=row.start + offset, sent=sent)
+            return row._replace(id=row.id.removeprefix(f"{self._name}:"), start=row.start + offset, sent_at=sent)
         if isinstance(row, CalleeRow):
             own = row.id.removeprefix(f"{row.caller}:")
             return row._replace(id=own, start=row.start + offset)

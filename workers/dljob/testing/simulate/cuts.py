@@ -236,7 +236,7 @@ class CutStory:
         for number in done:
             del self.failures[name, self.bodies[name][number]]  # it was no bad item
         if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
-            queue.cut.drop(done)
+            queue.cut.drop_items(done)
         only = queue.cut.item_sizes if queue.cut is not None and queue.cut.restricts_gets(who, stamp) else None
         if self.fails:
             # Now and then an item has waited long enough for another rank.
@@ -370,7 +370,7 @@ class CutStory:
             answered = name == "prompts" and str(body) in self.queues["samples"].backlog.keys
             self.aside[name, body] = answered
             if queue.cut is not None:
-                queue.cut.drop((number,))
+                queue.cut.drop_items((number,))
 
     # -- cuts
 
