@@ -81,7 +81,7 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_the_attempt_and_the_node_with_the_masters_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_status_names_attempt_and_node_of_the_master(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()

@@ -149,7 +149,7 @@ def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(
         assert queue.put(A, 10 * epoch, b"good%d" % epoch) is None
         assert queue.put(A, 10 * epoch + 1, b"bad", key=key) is None
         queue = reopen(queue)
-        caller = Who(f"b/{epoch}", 1, f"b{epoch}")
+        caller = QueueCaller(f"b/{epoch}", 1, f"b{epoch}")
         assert queue.register(caller)
         assert taken(queue, caller, 1, 2) == [b"good%d" % epoch, b"bad"]
         queue.begin_get(caller, 2, 1, (0,))  # it has done the good one
@@ -167,7 +167,7 @@ def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(
     if not key:
         assert queue.put(A, 31, b"bad") is None
         assert [item.deliveries for item in queue.backlog.failed.values()] == [2], "of the first of two"
-        caller = Who("b/3", 1, "b3")
+        caller = QueueCaller("b/3", 1, "b3")
         assert queue.register(caller)
         assert taken(queue, caller, 1, 1) == [b"bad"]
         queue.end_incarnation("b/3", 1, HolderEnd.FAILED, "no")
