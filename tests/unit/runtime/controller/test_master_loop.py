@@ -433,6 +433,30 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     assert not shell.take_heartbeat(Heartbeat("worker", "01234567/worker/0/99", 1)).known
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(
+    world: World, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """One would say at the regular end of its job, on the user's console, that PrimeMaster does not know it."""
+    shell = world.master()
+    await until(running(shell))
+    replies, kill = dict[str, bool](), world.backend.kill
+
+    def break_journal(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def kill_after_a_heartbeat(ref: Any) -> None:
+        replies[ref.name] = shell.take_heartbeat(Heartbeat("worker", ref.name, 1)).known
+        await kill(ref)
+
+    monkeypatch.setattr(world.backend, "kill", kill_after_a_heartbeat)
+    if phase == "Failed":
+        monkeypatch.setattr(shell.journal.store, "_append", break_journal)
+    end_all(world)
+    assert (await ended(world))["phase"] == phase
+    assert replies == {FIRST: True, "01234567/worker/1/1": True}
+
+
 async def test_a_starting_rank_is_told_the_present_size_of_each_role(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
