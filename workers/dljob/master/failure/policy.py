@@ -82,45 +82,45 @@ def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
 
 
 def decide(
-    d: StateTransaction, failure: Failure, repeats: tuple[str, str], *, joined: bool = False
+    tx: StateTransaction, failure: Failure, repeats: tuple[str, str], *, joined: bool = False
 ) -> Restart | Replace | Fail | Ignore:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         failure: The failure.
         repeats: Result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
         joined: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
     ends, why = repeats
-    for rule in d.job.fault_tolerance.rules:
+    for rule in tx.job.fault_tolerance.rules:
         if _matches(rule, role, outcome):
             # A rule that names the reason or exit code was written for this failure, so it goes before `repeats`. A
             # rule for any failure does not: it would restart what can only fail again.
             if ends and not _names(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
                 break
-            return _by_rule(d, rule, role, joined=joined)
+            return _by_rule(tx, rule, role, joined=joined)
     if ends:
         return Fail(ends, why)
-    level = d.facts(role).plan.restart_level
+    level = tx.facts(role).plan.restart_level
     if level == "Never":
         return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
     # A node that computes wrong results would do so for the next process, too.
     if outcome.reason is Reason.SILENT_CORRUPTION:
         return Replace(counts=True, why="a node with silent corruption is replaced")
-    return Restart(Level(level), counts=not announced(d, failure), why=f"restartPolicy of {role}")
+    return Restart(Level(level), counts=not announced(tx, failure), why=f"restartPolicy of {role}")
 
 
-def announced(d: StateTransaction, failure: Failure) -> bool:
+def announced(tx: StateTransaction, failure: Failure) -> bool:
     """Whether the node was taken away after an announcement; no budget pays for such a restart."""
-    host = d.facts(failure.role).host_of(failure.rank)
-    return failure.outcome.reason is Reason.PREEMPTED and d.hosts[host].node in d.departures
+    host = tx.facts(failure.role).host_of(failure.rank)
+    return failure.outcome.reason is Reason.PREEMPTED and tx.hosts[host].node in tx.departures
 
 
-def rule_for(d: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
+def rule_for(tx: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
     """Return the first rule that matches a failure, or None. The attempt is not counted."""
-    return next((rule for rule in d.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
+    return next((rule for rule in tx.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
 
 
 def next_level(facts: RoleFacts, level: Level) -> Level | None:
@@ -169,21 +169,21 @@ def _names(rule: Rule, reason: Reason | None) -> bool:
     return reason is not None and reason.value in rule.on_reasons
 
 
-def _by_rule(d: StateTransaction, rule: Rule, role: str, *, joined: bool) -> Restart | Replace | Fail | Ignore:
+def _by_rule(tx: StateTransaction, rule: Rule, role: str, *, joined: bool) -> Restart | Replace | Fail | Ignore:
     """Return the action of a rule, or its escalation when its attempts are used up."""
-    marks = budget.recent(d, f"rule:{rule.name}")
-    if joined and marks and d.now - marks[-1].at <= limits.JOIN_S:
+    marks = budget.recent(tx, f"rule:{rule.name}")
+    if joined and marks and tx.now - marks[-1].at <= limits.JOIN_S:
         return _act(rule, rule.action, f"rule {rule.name}")
     attempts = len(marks)
     if rule.max_attempts is None or attempts < rule.max_attempts:
-        budget.add(d, f"rule:{rule.name}")
+        budget.add(tx, f"rule:{rule.name}")
         return _act(rule, rule.action, f"rule {rule.name}")
     why = f"rule {rule.name} was used {counted(attempts, 'time')}"
     if rule.escalate_to is not None:
         return _act(rule, rule.escalate_to, why)
     # Without `escalateTo` a restart climbs by one level, and a replaced node leads to a restart of the job.
     level = _ACTIONS.get(rule.action)
-    larger = _beyond(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
+    larger = _beyond(tx.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
     if larger is None:
         return Fail(reasons.BUDGET_EXHAUSTED, why)
     return Restart(larger, rule.counts_towards_limit, why)

@@ -42,7 +42,7 @@ _PEER_ERRORS = frozenset(
 )
 
 
-def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
+def judge(tx: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
     `late`: the rank was started again before its end was reported. `lived`: it had a process that could end.
@@ -52,27 +52,27 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if early_end.is_early(outcome):
-        return _ended_early_again(d, failure)
+        return _ended_early_again(tx, failure)
     if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
         return "", ""
     if outcome.reason is Reason.HANG and outcome.frame:
-        return _hung_again(d, failure)
-    key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
-    last, own = d.errors.get(key), d.ranks[failure.role, failure.rank]
+        return _hung_again(tx, failure)
+    key: RankKey = (failure.role, -1 if tx.facts(failure.role).world else failure.rank)
+    last, own = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
     if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILDS and outcome.error_type):
-        d.errors = d.errors.delete(key) if last else d.errors
+        tx.errors = tx.errors.delete(key) if last else tx.errors
         return "", ""
-    began = d.now - limits.JOIN_S if late else own.since
+    began = tx.now - limits.JOIN_S if late else own.since
     if not lived or (began == 0.0 and not late) or (last is not None and began < last.at):
         return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
     ready = late or own.ready_at > 0.0
-    progressed = _progressed(d, last, outcome, began, own.ready_at)
-    short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, failure)
+    progressed = _progressed(tx, last, outcome, began, own.ready_at)
+    short = not late and not progressed and tx.now - began <= CRASH_LOOP_S and not _grows(tx, failure)
     short_lives = (last.short_lives if last and short else 0) + short
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
     error = outcome if outcome.origin is None else outcome.origin
-    memory = ErrorMemory(error.error_type, error.frame, outcome.step, outcome.code, d.now, ready, short_lives)
-    d.errors = d.errors.set(key, memory)
+    memory = ErrorMemory(error.error_type, error.frame, outcome.step, outcome.code, tx.now, ready, short_lives)
+    tx.errors = tx.errors.set(key, memory)
     if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
         return (
             reasons.USER_ERROR_REPEATS,
@@ -84,18 +84,18 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
     return "", ""
 
 
-def _ended_early_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _ended_early_again(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
 
     Each life makes steps, so that only a step above the one where it ended last is progress; without steps a save is.
     """
     key, step = (failure.role, failure.rank), failure.outcome.step
-    last = d.errors.get(key)
-    d.errors = d.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, d.now))
+    last = tx.errors.get(key)
+    tx.errors = tx.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, tx.now))
     if last is None:
         return "", ""
     if step is None and last.step is None:
-        went_further = any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
+        went_further = any(saves.last is not None and saves.last.at > last.at for saves in tx.saves.values())
     else:
         went_further = step is not None and (last.step is None or step > last.step)
     if went_further:
@@ -103,23 +103,23 @@ def _ended_early_again(d: StateTransaction, failure: Failure) -> tuple[str, str]
     return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
 
 
-def _hung_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _hung_again(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank hangs at the same line as at its last failure, with nothing more done.
 
     A process counts from 0, so that equal numbers of calls and items are no progress; nor are equal steps.
     """
     key, outcome = (failure.role, failure.rank), failure.outcome
-    last = d.errors.get(key)
-    memory = ErrorMemory("", outcome.frame, outcome.step, at=d.now, ready=True, finished=outcome.finished)
-    d.errors = d.errors.delete((failure.role, -1)) if (failure.role, -1) in d.errors else d.errors
-    d.errors = d.errors.set(key, memory)
+    last = tx.errors.get(key)
+    memory = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, ready=True, finished=outcome.finished)
+    tx.errors = tx.errors.delete((failure.role, -1)) if (failure.role, -1) in tx.errors else tx.errors
+    tx.errors = tx.errors.set(key, memory)
     if last is None or (last.error_type, last.frame, last.code) != ("", outcome.frame, None):
         return "", ""
     went_further = (
         (outcome.step is not None and (last.step is None or outcome.step > last.step))
         or (outcome.advanced is not None and outcome.advanced > last.at)
         or outcome.finished > last.finished
-        or any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
+        or any(saves.last is not None and saves.last.at > last.at for saves in tx.saves.values())
     )
     if went_further:
         return "", ""
@@ -137,21 +137,23 @@ def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
     return last.code == new.code and not (sent and (last.ready or new.ready))
 
 
-def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float) -> bool:
+def _progressed(
+    tx: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float
+) -> bool:
     """Whether the job made progress since the last remembered end; at the first end, since the life began."""
     since = began if last is None else last.at
     before = None if last is None else last.step
     return (
         (outcome.step is not None and (before is None or outcome.step > before))
         or (outcome.advanced is not None and outcome.advanced > since)
-        or (ready_at > 0.0 and d.now - ready_at >= SETTLED_S)
-        or any(saves.last is not None and saves.last.at > since for saves in d.saves.values())
+        or (ready_at > 0.0 and tx.now - ready_at >= SETTLED_S)
+        or any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
     )
 
 
-def _grows(d: StateTransaction, failure: Failure) -> bool:
+def _grows(tx: StateTransaction, failure: Failure) -> bool:
     """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
-    return _kernels(failure.outcome) and memory_overrides.policy_of(d.job, failure.role) is not None
+    return _kernels(failure.outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
 
 
 def _kernels(outcome: Outcome) -> bool:
