@@ -20,10 +20,10 @@ MASTER = "master"
 NODE, DOMAIN = "node:", "domain:"
 
 
-def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
+def recent(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
     """Return the marks of a key that lie within the window."""
-    since = d.now - d.job.fault_tolerance.window_seconds
-    return tuple(mark for mark in d.marks.get(key, ()) if mark.at > since)
+    since = tx.now - tx.job.fault_tolerance.window_seconds
+    return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since)
 
 
 def failures_of(role: str) -> str:
@@ -31,50 +31,50 @@ def failures_of(role: str) -> str:
     return f"fail:{role}"
 
 
-def add(d: StateTransaction, key: str, node: str = "") -> int:
+def add(tx: StateTransaction, key: str, node: str = "") -> int:
     """Add a mark now; return the number of marks within the window, this one included."""
     # Marks outside of the window are dropped here, so that the journal's state does not grow with the job's age.
-    marks = (*recent(d, key), BudgetMark(d.now, node))
-    d.marks = d.marks.set(key, marks)
+    marks = (*recent(tx, key), BudgetMark(tx.now, node))
+    tx.marks = tx.marks.set(key, marks)
     return len(marks)
 
 
-def add_failure(d: StateTransaction, role: str, node: str, ran_s: float) -> int:
+def add_failure(tx: StateTransaction, role: str, node: str, ran_s: float) -> int:
     """Add a failure of a role; return the number of its failures that count for the backoff.
 
     Args:
-        d: The job.
+        tx: The job.
         role: Whose rank failed.
         node: Where it ran.
         ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
     """
     name = failures_of(role)
-    if ran_s > d.job.fault_tolerance.backoff.max_seconds:
+    if ran_s > tx.job.fault_tolerance.backoff.max_seconds:
         # Those of the last seconds stay: ends that belong to them may still be reported.
-        own = tuple(mark for mark in d.marks.get(name, ()) if d.now - mark.at <= limits.JOIN_S)
-        d.marks = d.marks.set(name, own)
-    return add(d, name, node)
+        own = tuple(mark for mark in tx.marks.get(name, ()) if tx.now - mark.at <= limits.JOIN_S)
+        tx.marks = tx.marks.set(name, own)
+    return add(tx, name, node)
 
 
-def refund(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+def refund(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
     """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
     for name in keys:
-        marks = d.marks.get(name, ())
+        marks = tx.marks.get(name, ())
         kept = tuple(mark for mark in marks if mark.at not in times)
         if len(kept) < len(marks):
-            d.marks = d.marks.set(name, kept)
+            tx.marks = tx.marks.set(name, kept)
 
 
-def limit(d: StateTransaction, level: Level, role: str) -> int:
+def limit(tx: StateTransaction, level: Level, role: str) -> int:
     """Return the number of restarts that the budget of a level allows within the window."""
     if level is Level.JOB:
-        return d.job.fault_tolerance.max_restarts
-    return d.facts(role).plan.max_restarts
+        return tx.job.fault_tolerance.max_restarts
+    return tx.facts(role).plan.max_restarts
 
 
-def has_restart(d: StateTransaction, level: Level, role: str) -> bool:
+def has_restart(tx: StateTransaction, level: Level, role: str) -> bool:
     """Whether the budget of a level has a restart left."""
-    return len(recent(d, key(level, role))) < limit(d, level, role)
+    return len(recent(tx, key(level, role))) < limit(tx, level, role)
 
 
 def key(level: Level, role: str) -> str:
@@ -82,24 +82,24 @@ def key(level: Level, role: str) -> str:
     return JOB if level is Level.JOB else role
 
 
-def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
+def joined(tx: StateTransaction, role: str, node: str, since: float) -> bool:
     """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
     return any(
-        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S
-        for mark in recent(d, failures_of(role))
+        mark.node == node and since < mark.at and tx.now - mark.at <= limits.JOIN_S
+        for mark in recent(tx, failures_of(role))
     )
 
 
-def counted_at(d: StateTransaction, role: str, at: float) -> float:
+def counted_at(tx: StateTransaction, role: str, at: float) -> float:
     """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
-    return max((mark.at for mark in recent(d, failures_of(role)) if mark.at <= at), default=0.0)
+    return max((mark.at for mark in recent(tx, failures_of(role)) if mark.at <= at), default=0.0)
 
 
-def backoff(d: StateTransaction, failures: int) -> float:
+def backoff(tx: StateTransaction, failures: int) -> float:
     """Return the seconds to wait before the next restart, by the number of failures in a row."""
     if failures <= 1:
         return 0.0  # a single failure restarts at once
-    rule = d.job.fault_tolerance.backoff
+    rule = tx.job.fault_tolerance.backoff
     wait = float(rule.initial_seconds)
     # Multiplied step by step: a power of many failures would overflow before it is capped.
     for _ in range(failures - 2):

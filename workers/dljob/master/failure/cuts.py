@@ -37,87 +37,87 @@ from dljob.telemetry.wording import counted
 _mark = attrgetter("mark")
 
 
-def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
+def queue_opened(tx: StateTransaction, event: QueueOpened) -> None:
     """Record a queue of the job. A cut under way is given up: what ranks put there before they save is not in it.
 
     A queue whose folder is another one than before has lost its items: the job goes back to the last cut.
     """
-    if event.name not in d.cuts.queues:
-        if len(d.cuts.queues) >= QUEUES:
+    if event.name not in tx.cuts.queues:
+        if len(tx.cuts.queues) >= QUEUES:
             return
-        if d.cuts.open is not None:
-            _give_up(d, f"queue {event.name} was opened during it")
-        d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
-    before = dict(d.cuts.tokens).get(event.name, "")
+        if tx.cuts.open is not None:
+            _give_up(tx, f"queue {event.name} was opened during it")
+        tx.cuts = evolve(tx.cuts, queues=(*tx.cuts.queues, event.name))
+    before = dict(tx.cuts.tokens).get(event.name, "")
     if event.token not in ("", before):
-        others = tuple(one for one in d.cuts.tokens if one[0] != event.name)
-        d.cuts = evolve(d.cuts, tokens=(*others, (event.name, event.token)))
+        others = tuple(one for one in tx.cuts.tokens if one[0] != event.name)
+        tx.cuts = evolve(tx.cuts, tokens=(*others, (event.name, event.token)))
         if before:
-            _items_lost(d, event.name)
+            _items_lost(tx, event.name)
 
 
-def _items_lost(d: StateTransaction, name: str) -> None:
+def _items_lost(tx: StateTransaction, name: str) -> None:
     """Restart the ranks of the last cut: their states do not fit a queue without its items.
 
     Ranks that restart already decide later, and go back then. Without a cut the queue's users get an error.
     """
     why = f"queue {name} lost its items with the machine that held them"
-    if d.cuts.open is not None:
-        _give_up(d, why)
-    if not d.phase.active:
+    if tx.cuts.open is not None:
+        _give_up(tx, why)
+    if not tx.phase.active:
         return
-    last = frozenset(worlds_of(d.cuts.kept[-1:]))
-    mine = (key for key in sorted(d.ranks) if not last.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
-    one = next((key for key in mine if d.ranks[key].phase.live), None)
+    last = frozenset(worlds_of(tx.cuts.kept[-1:]))
+    mine = (key for key in sorted(tx.ranks) if not last.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
+    one = next((key for key in mine if tx.ranks[key].phase.live), None)
     if one is not None:  # coupling takes the others along
         role, rank = one
-        level = lift(d.facts(role), Level.PROCESS, host_lost=False)
-        begin(d, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, why))
+        level = lift(tx.facts(role), Level.PROCESS, host_lost=False)
+        begin(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, why))
 
 
-def found(d: StateTransaction, event: CutsFound) -> None:
+def found(tx: StateTransaction, event: CutsFound) -> None:
     """Take over the cuts of an earlier attempt: the first life of each of their worlds goes back to one of them."""
     numbers = [one.number for one in event.cuts] + [number for number, _ in event.damaged]
-    if d.cuts.last > 0 or not numbers:
+    if tx.cuts.last > 0 or not numbers:
         return
-    d.cuts = evolve(d.cuts, last=max(numbers), kept=event.cuts, lost=event.worlds)
+    tx.cuts = evolve(tx.cuts, last=max(numbers), kept=event.cuts, lost=event.worlds)
     # Those that the last status told of may be older than the cut.
     for name, feed in event.feeds:
-        d.feeds = d.feeds.set(name, feed)
-    d.because(f"an earlier attempt has left cut {d.cuts.last}")
+        tx.feeds = tx.feeds.set(name, feed)
+    tx.because(f"an earlier attempt has left cut {tx.cuts.last}")
     for number, why in event.damaged:
-        _pass_over(d, number, why, _consequence(d.cuts, ()))
+        _pass_over(tx, number, why, _consequence(tx.cuts, ()))
 
 
-def asked(d: StateTransaction, event: CutAsked) -> None:
+def asked(tx: StateTransaction, event: CutAsked) -> None:
     """Begin a cut, unless one is under way: its number then is the answer to both requests."""
-    if d.cuts.open is not None:
+    if tx.cuts.open is not None:
         return
-    members, why = _members(d)
+    members, why = _members(tx)
     if why:
-        d.cuts = evolve(d.cuts, refused=why)
-        d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
+        tx.cuts = evolve(tx.cuts, refused=why)
+        tx.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
         return
-    number = d.cuts.last + 1
+    number = tx.cuts.last + 1
     ranks = Map(((one.role, one.rank), one) for one in members)
-    opened = OpenCut(number, d.now, event.by, ranks, len(ranks), weights=weights.newest_versions(d))
-    d.cuts = evolve(d.cuts, last=number, refused="", open=opened)
-    d.because(f"cut {number} begins, asked for by {event.by}")
+    opened = OpenCut(number, tx.now, event.by, ranks, len(ranks), weights=weights.newest_versions(tx))
+    tx.cuts = evolve(tx.cuts, last=number, refused="", open=opened)
+    tx.because(f"cut {number} begins, asked for by {event.by}")
 
 
-def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
+def _members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     """Return the ranks that save a state in a cut of now, or why there can be none."""
-    if not d.phase.active:
+    if not tx.phase.active:
         return (), "the job ends"
     # In a later attempt its ranks may start last: a cut without its state would discard what the others fit.
-    late = next((world for world in d.cuts.pending if _may_go_back(d, world)), None)
+    late = next((world for world in tx.cuts.pending if _may_go_back(tx, world)), None)
     if late is not None:
-        return (), f"{late} has yet to go back to cut {d.cuts.back}"
+        return (), f"{late} has yet to go back to cut {tx.cuts.back}"
     found = list[CutMember]()
-    for world in sorted(d.saves):
+    for world in sorted(tx.saves):
         role, _, rank = world.partition("/")
-        for number in [int(rank)] if rank else range(d.facts(role).plan.replicas):
-            own = d.ranks[role, number]
+        for number in [int(rank)] if rank else range(tx.facts(role).plan.replicas):
+            own = tx.ranks[role, number]
             if own.phase is RankPhase.SUCCEEDED:
                 continue
             if own.phase is not RankPhase.READY:
@@ -126,131 +126,131 @@ def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     return tuple(found), "" if found else "no rank of the job uses dljob.checkpoint"
 
 
-def _may_go_back(d: StateTransaction, world: str) -> bool:
+def _may_go_back(tx: StateTransaction, world: str) -> bool:
     """Return whether a world has ranks that may still restore: another attempt may have had others."""
     role, _, rank = world.partition("/")
-    if role not in d.roles:
+    if role not in tx.roles:
         return False
-    ranks = [int(rank)] if rank else d.facts(role).ranks
-    return any((role, one) in d.ranks and d.ranks[role, one].phase is not RankPhase.SUCCEEDED for one in ranks)
+    ranks = [int(rank)] if rank else tx.facts(role).ranks
+    return any((role, one) in tx.ranks and tx.ranks[role, one].phase is not RankPhase.SUCCEEDED for one in ranks)
 
 
-def begun(d: StateTransaction, event: CutBegun) -> None:
+def begun(tx: StateTransaction, event: CutBegun) -> None:
     """Let ranks save: all queues have begun the cut."""
-    if (cut := _open(d, event.number)) is None or cut.begun:
+    if (cut := _open(tx, event.number)) is None or cut.begun:
         return
     consumers = frozenset(event.consumers)
     ranks = Map({key: evolve(one, consumes=f"{one.role}/{one.rank}" in consumers) for key, one in cut.ranks.items()})
-    d.cuts = evolve(d.cuts, open=evolve(cut, begun=True, ranks=ranks))
+    tx.cuts = evolve(tx.cuts, open=evolve(cut, begun=True, ranks=ranks))
 
 
-def taken(d: StateTransaction, event: CutTaken) -> None:
+def taken(tx: StateTransaction, event: CutTaken) -> None:
     """Record the checkpoint that a rank saved for the cut."""
-    if (cut := _open(d, event.number)) is None:
+    if (cut := _open(tx, event.number)) is None:
         return
     key = (event.role, event.rank)
     one = cut.ranks.get(key)
     if one is None or one.incarnation != event.incarnation:
         return
     ranks = cut.ranks.set(key, evolve(one, mark=event.mark))
-    d.cuts = evolve(d.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (one.mark is None)))
+    tx.cuts = evolve(tx.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (one.mark is None)))
 
 
-def sealed(d: StateTransaction, event: CutSealed) -> None:
+def sealed(tx: StateTransaction, event: CutSealed) -> None:
     """Record the files of the queues."""
-    if (cut := _open(d, event.number)) is not None:
-        d.cuts = evolve(d.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
+    if (cut := _open(tx, event.number)) is not None:
+        tx.cuts = evolve(tx.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
 
 
-def given_up(d: StateTransaction, event: CutGivenUp) -> None:
+def given_up(tx: StateTransaction, event: CutGivenUp) -> None:
     """Give a cut up: a queue or a rank could not take part, or not in time."""
-    if _open(d, event.number) is not None:
-        _give_up(d, event.why)
+    if _open(tx, event.number) is not None:
+        _give_up(tx, event.why)
 
 
-def _open(d: StateTransaction, number: int) -> OpenCut | None:
-    cut = d.cuts.open
+def _open(tx: StateTransaction, number: int) -> OpenCut | None:
+    cut = tx.cuts.open
     return cut if cut is not None and cut.number == number else None
 
 
-def _give_up(d: StateTransaction, why: str) -> None:
-    cut = d.cuts.open
+def _give_up(tx: StateTransaction, why: str) -> None:
+    cut = tx.cuts.open
     assert cut is not None  # noqa: S101 - callers look
-    d.cuts = evolve(d.cuts, open=None, refused=f"cut {cut.number}: {why}", given_up=d.cuts.given_up + 1)
-    last = d.cuts.kept[-1].number if d.cuts.kept else 0
+    tx.cuts = evolve(tx.cuts, open=None, refused=f"cut {cut.number}: {why}", given_up=tx.cuts.given_up + 1)
+    last = tx.cuts.kept[-1].number if tx.cuts.kept else 0
     before = f"cut {last} stays the last one" if last else "there is no earlier one"
-    d.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {why}; {before}")
+    tx.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {why}; {before}")
 
 
-def follow(d: StateTransaction) -> None:
+def follow(tx: StateTransaction) -> None:
     """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
-    cut = d.cuts.open
+    cut = tx.cuts.open
     if cut is None:
         return
     if not cut.ranks:  # of a state of another version, which wrote them otherwise
-        _give_up(d, "the version of dljob has changed")
+        _give_up(tx, "the version of dljob has changed")
     # Only ranks of this event: it runs at each event of the job, and may have 10,000 members.
-    elif lost := [key for key in d.touched.ranks if key in cut.ranks and _is_lost(d, cut.ranks[key])]:
+    elif lost := [key for key in tx.touched.ranks if key in cut.ranks and _is_lost(tx, cut.ranks[key])]:
         role, rank = min(lost)
-        _give_up(d, f"{role}/{rank} was lost, or ended, before it was complete")
+        _give_up(tx, f"{role}/{rank} was lost, or ended, before it was complete")
     elif cut.sealed and not cut.missing:
-        _complete(d, cut)
+        _complete(tx, cut)
 
 
-def _is_lost(d: StateTransaction, one: CutMember) -> bool:
-    own = d.ranks[one.role, one.rank]
+def _is_lost(tx: StateTransaction, one: CutMember) -> bool:
+    own = tx.ranks[one.role, one.rank]
     # A rank that ended well after it had saved is no loss: what it saved is whole.
     ended = own.phase is RankPhase.SUCCEEDED and one.mark is not None
     return own.incarnation != one.incarnation or (own.phase is not RankPhase.READY and not ended)
 
 
-def _complete(d: StateTransaction, cut: OpenCut) -> None:
+def _complete(tx: StateTransaction, cut: OpenCut) -> None:
     """Commit a cut that all ranks have saved for once their checkpoints are on disk; ranks of a world save one step."""
     # By the event after which all have saved: the next ones change nothing in it.
-    if cut is not d.base.cuts.open:
+    if cut is not tx.base.cuts.open:
         steps: dict[str, CheckpointId | None] = {}
         differing = [one.world for one in cut.ranks.values() if steps.setdefault(one.world, one.mark) != one.mark]
         if differing:
-            _give_up(d, f"ranks of {min(differing)} saved different steps")
+            _give_up(tx, f"ranks of {min(differing)} saved different steps")
             return
     # The first whose checkpoint is not on disk ends the search.
-    if all(one.mark in map(_mark, d.saves.get(one.world, Saves()).committed) for one in cut.ranks.values()):
+    if all(one.mark in map(_mark, tx.saves.get(one.world, Saves()).committed) for one in cut.ranks.values()):
         whole = sorted({(one.world, one.mark) for one in cut.ranks.values() if one.mark is not None})
-        _commit(d, cut, Cut(cut.number, d.now, tuple(whole), cut.queues, cut.weights))
+        _commit(tx, cut, Cut(cut.number, tx.now, tuple(whole), cut.queues, cut.weights))
 
 
-def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
-    d.cuts = evolve(d.cuts, open=None, committed=d.cuts.committed + 1, kept=(*d.cuts.kept, made)[-KEPT:])
-    shards.cut_committed(d, d.cuts.kept[0].number)
+def _commit(tx: StateTransaction, cut: OpenCut, made: Cut) -> None:
+    tx.cuts = evolve(tx.cuts, open=None, committed=tx.cuts.committed + 1, kept=(*tx.cuts.kept, made)[-KEPT:])
+    shards.cut_committed(tx, tx.cuts.kept[0].number)
     items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
     steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)
     told = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(made.queues), 'queue')}"
     where = f", in {cut.place}" if cut.place else ""
-    d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s{where}")
+    tx.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {tx.now - cut.at:.1f} s{where}")
 
 
-def damaged(d: StateTransaction, event: CutDamaged) -> None:
+def damaged(tx: StateTransaction, event: CutDamaged) -> None:
     """Pass over a cut with a damaged part, whole: its worlds and queues go back to the one before, or begin anew."""
-    _drop(d, event.number, event.why)
+    _drop(tx, event.number, event.why)
 
 
-def _drop(d: StateTransaction, number: int, why: str) -> None:
-    cut = next((one for one in d.cuts.kept if one.number == number), None)
+def _drop(tx: StateTransaction, number: int, why: str) -> None:
+    cut = next((one for one in tx.cuts.kept if one.number == number), None)
     if cut is None:
         return
-    kept = tuple(one for one in d.cuts.kept if one.number != number)
+    kept = tuple(one for one in tx.cuts.kept if one.number != number)
     # A world that has no part in an older cut must not stay at the moment of this one.
-    lost = tuple(dict.fromkeys((*d.cuts.lost, *worlds_of((cut,)))))
-    lost = () if is_alone(d.cuts) else tuple(world for world in lost if world not in worlds_of(kept))
+    lost = tuple(dict.fromkeys((*tx.cuts.lost, *worlds_of((cut,)))))
+    lost = () if is_alone(tx.cuts) else tuple(world for world in lost if world not in worlds_of(kept))
     # Whoever is on the way back to it restarts with the others, and goes where they go.
-    broken = number == d.cuts.back
-    pending = () if broken else d.cuts.pending
-    d.cuts = evolve(d.cuts, kept=kept, lost=lost, pending=pending, broken=broken or d.cuts.broken)
-    _pass_over(d, number, why, _consequence(d.cuts, (cut,)))
+    broken = number == tx.cuts.back
+    pending = () if broken else tx.cuts.pending
+    tx.cuts = evolve(tx.cuts, kept=kept, lost=lost, pending=pending, broken=broken or tx.cuts.broken)
+    _pass_over(tx, number, why, _consequence(tx.cuts, (cut,)))
 
 
-def _pass_over(d: StateTransaction, number: int, why: str, then: str) -> None:
-    d.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {why}; {then}")
+def _pass_over(tx: StateTransaction, number: int, why: str, then: str) -> None:
+    tx.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {why}; {then}")
 
 
 def _consequence(cuts: Cuts, dropped: Sequence[Cut]) -> str:
@@ -267,58 +267,58 @@ def _consequence(cuts: Cuts, dropped: Sequence[Cut]) -> str:
     return f"no cut is left: {items} and the steps up to {steps} are lost, and all begin anew with empty queues"
 
 
-def fitting(d: StateTransaction, event: CheckpointDecided) -> bool:
+def fitting(tx: StateTransaction, event: CheckpointDecided) -> bool:
     """Return whether a decision may stand. A world that cannot follow the others back makes the cut a damaged one.
 
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
     """
-    alone = _all_unreadable(d, event)
-    if _known(d.saves, event) or (fits(d.cuts, event.world, event.chosen) and not alone):
+    alone = _all_unreadable(tx, event)
+    if _known(tx.saves, event) or (fits(tx.cuts, event.world, event.chosen) and not alone):
         return True
     for text in event.damaged:
-        d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
-    for cut in reversed(d.cuts.kept):
-        if alone or (event.world in d.cuts.pending and cut.number == d.cuts.back):
-            _drop(d, cut.number, f"{event.world} cannot read its checkpoint")
+        tx.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
+    for cut in reversed(tx.cuts.kept):
+        if alone or (event.world in tx.cuts.pending and cut.number == tx.cuts.back):
+            _drop(tx, cut.number, f"{event.world} cannot read its checkpoint")
     return False
 
 
-def _all_unreadable(d: StateTransaction, event: CheckpointDecided) -> bool:
+def _all_unreadable(tx: StateTransaction, event: CheckpointDecided) -> bool:
     """Return whether the only world of a job without queues cannot read a cut: its other checkpoints are as good."""
-    return event.chosen is None and choices(d.cuts, event.world) not in (None, ()) and is_alone(d.cuts)
+    return event.chosen is None and choices(tx.cuts, event.world) not in (None, ()) and is_alone(tx.cuts)
 
 
 def _known(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
     return saves.get(event.world, Saves()).decision(event.life) is not None
 
 
-def decided(d: StateTransaction, event: CheckpointDecided) -> None:
+def decided(tx: StateTransaction, event: CheckpointDecided) -> None:
     """Go back to a cut when a new life of one of its worlds restores it; the worlds that restore it with it follow."""
-    if _known(d.base.saves, event) or not _known(d.saves, event):
+    if _known(tx.base.saves, event) or not _known(tx.saves, event):
         return
-    cuts = d.cuts
+    cuts = tx.cuts
     if event.world in cuts.pending:
-        d.cuts = evolve(cuts, pending=tuple(one for one in cuts.pending if one != event.world))
+        tx.cuts = evolve(cuts, pending=tuple(one for one in cuts.pending if one != event.world))
         return
     if choices(cuts, event.world) is None:
         return
     if cuts.open is not None:
-        _give_up(d, f"{event.world} restores a checkpoint")
+        _give_up(tx, f"{event.world} restores a checkpoint")
     # A world that is lost has no checkpoint in any cut: it begins anew, and the others take the last whole one.
     without = event.world in cuts.lost
     for one in reversed(cuts.kept):
         if not without and one.mark_of(event.world) != event.chosen:
-            _drop(d, one.number, f"{event.world} cannot read its checkpoint")
+            _drop(tx, one.number, f"{event.world} cannot read its checkpoint")
         else:
             break
-    now = d.cuts
+    now = tx.cuts
     target = now.kept[-1] if now.kept else None
     follow = tuple(world for world in (*worlds_of(now.kept), *now.lost) if world != event.world)
     back = target.number if target is not None else 0
     ahead = tuple(dict.fromkeys(follow))
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=ahead, broken=False, lost=(), tokens=())
-    shards.cut_restored(d, back)
-    weights.cut_restored(d, back, dict(target.weights) if target is not None else {})
+    tx.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=ahead, broken=False, lost=(), tokens=())
+    shards.cut_restored(tx, back)
+    weights.cut_restored(tx, back, dict(target.weights) if target is not None else {})
     what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"
-    d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")
+    tx.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")

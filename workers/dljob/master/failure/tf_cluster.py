@@ -31,16 +31,16 @@ def addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
     return found
 
 
-def follow(d: StateTransaction, event: RankServes, before: RankState) -> None:
+def follow(tx: StateTransaction, event: RankServes, before: RankState) -> None:
     """Restart the chief where a task listens at another address than the chief was given."""
-    chief = next((name for name, facts in d.job.roles.items() if facts.plan.tf == "chief"), "")
-    if not chief or not d.phase.active:
+    chief = next((name for name, facts in tx.job.roles.items() if facts.plan.tf == "chief"), "")
+    if not chief or not tx.phase.active:
         return
-    given = d.ranks[chief, 0]
-    now = addresses(d)
+    given = tx.ranks[chief, 0]
+    now = addresses(tx)
     if not now or given.cluster in ("", LISTENS, checksum(now)):
         return
     was, at = (dict(found).get(PORT, "nowhere") for found in (before.addresses, event.addresses))
     cause = f"{event.role}/{event.rank} listens at {at} now, not at {was}, which {chief}/0 was given"
-    level = lift(d.facts(chief), Level.PROCESS, host_lost=False)
-    begin(d, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
+    level = lift(tx.facts(chief), Level.PROCESS, host_lost=False)
+    begin(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
