@@ -38,7 +38,7 @@ _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
 
 def failed(
-    d: StateTransaction,
+    tx: StateTransaction,
     role: str,
     ranks: tuple[int, ...],
     outcome: Outcome,
@@ -52,7 +52,7 @@ def failed(
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         role: Role of the ranks.
         ranks: The failed ranks; the first one stands for all in messages and in the attribution.
         outcome: How they ended.
@@ -62,95 +62,95 @@ def failed(
         who: Name of what failed, if it was none of the ranks (a torch store).
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
-    failure = attribution.attribute_failure(d, role, ranks[0], outcome)
+    failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
     cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
     if blamed and not who:
-        deliveries.remember_failure(d, failure, ranks, cause)
-    joined = _joined(d, failure)
-    repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
-    decision = decide(d, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
+        deliveries.remember_failure(tx, failure, ranks, cause)
+    joined = _joined(tx, failure)
+    repeated = ("", "") if who else repeats.judge(tx, failure, lived=_life(tx, failure) is not None)
+    decision = decide(tx, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
         is_own = failure.outcome.origin is None
-        restart = _leave_node(d, failure, decision, who or failure.name, blamed=blamed and is_own)
+        restart = _leave_node(tx, failure, decision, who or failure.name, blamed=blamed and is_own)
         if restart is None:
             return
         decision = restart
     if isinstance(decision, Fail):
-        attribution.ends(d, failure, cause)
-        ending.fail(d, decision.reason, f"{cause}; {decision.why}{deliveries.barren_words(d, role)}")
+        attribution.ends(tx, failure, cause)
+        ending.fail(tx, decision.reason, f"{cause}; {decision.why}{deliveries.barren_words(tx, role)}")
     elif isinstance(decision, Ignore):
-        _ignore(d, role, ranks, f"{cause}; {decision.why}")
+        _ignore(tx, role, ranks, f"{cause}; {decision.why}")
     else:
-        level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        order = _order(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
-        _begin(d, order, failure)
+        level = _lifted(tx, role, decision.level, host_lost=host_lost, begun=begun)
+        order = _order(tx, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
+        _begin(tx, order, failure)
 
 
-def _life(d: StateTransaction, failure: Failure) -> RankState | None:
+def _life(tx: StateTransaction, failure: Failure) -> RankState | None:
     """Return a failed rank as it was before this event; None if it had no process, as where none could be made.
 
     A rank that waits for a process still has the times of the one before.
     """
-    before = d.base.ranks.get((failure.role, failure.rank))
+    before = tx.base.ranks.get((failure.role, failure.rank))
     return before if before is not None and before.phase.live else None
 
 
-def left(d: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDeparture, *, begun: bool) -> None:
+def left(tx: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDeparture, *, begun: bool) -> None:
     """Restart ranks whose node a rule says to leave: for the failure of one of them, or of another role's rank.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         role: Role of the ranks.
         ranks: The ranks, whose processes have ended; the one that failed, if it is among them, is the first.
         order: The order to leave the node.
         begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
-    failure = attribution.on_left_node(d, order.failure, role, ranks[0])
-    level = _lifted(d, role, own_level(d.facts(role)), host_lost=True, begun=begun)
+    failure = attribution.on_left_node(tx, order.failure, role, ranks[0])
+    level = _lifted(tx, role, own_level(tx.facts(role)), host_lost=True, begun=begun)
     decision = Restart(level, order.counts, "its node is left")
-    restart = _order(d, failure, ranks, decision, order.culprit, joined=_joined(d, failure), culprit=order.failure)
-    _begin(d, restart, failure if failure is order.failure else None)
+    restart = _order(tx, failure, ranks, decision, order.culprit, joined=_joined(tx, failure), culprit=order.failure)
+    _begin(tx, restart, failure if failure is order.failure else None)
 
 
-def _leave_node(d: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
+def _leave_node(tx: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
-    facts = d.facts(failure.role)
+    facts = tx.facts(failure.role)
     if not blamed:
         return Restart(at_least_role(own_level(facts)), decision.counts, f"{decision.why}, with no node to blame,")
-    node = d.units[facts.unit_of(facts.host_of(failure.rank))].node
+    node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
         return Restart(own_level(facts), decision.counts, decision.why)
     why = f"{describe(who, failure.outcome, lost_peer=failure.secondary)}; {decision.why}"
-    d.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
+    tx.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
     return None
 
 
-def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+def _lifted(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
     """Return the level that a failure needs, given how far the start of its role has come."""
-    if d.facts(role).world and not begun and level is not Level.JOB:
+    if tx.facts(role).world and not begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
-    return lift(d.facts(role), level, host_lost=host_lost)
+    return lift(tx.facts(role), level, host_lost=host_lost)
 
 
-def begun(d: StateTransaction, role: str) -> bool:
+def begun(tx: StateTransaction, role: str) -> bool:
     """Whether any rank of a role was started since the role last waited as a whole."""
-    return d.roles[role].waiting < d.facts(role).plan.replicas
+    return tx.roles[role].waiting < tx.facts(role).plan.replicas
 
 
-def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
+def _ignore(tx: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
     """Leave failed ranks in the phase Failed, as a rule says; their role may be complete with that."""
     for rank in ranks:
-        settle(d, (role, rank))
-        old = d.ranks[role, rank]
-        d.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
-    d.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
-    ending.role_changed(d, role)
+        settle(tx, (role, rank))
+        old = tx.ranks[role, rank]
+        tx.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
+    tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
+    ending.role_changed(tx, role)
 
 
 def _order(
-    d: StateTransaction,
+    tx: StateTransaction,
     failure: Failure,
     ranks: tuple[int, ...],
     decision: Restart,
@@ -169,64 +169,64 @@ def _order(
     cause = describe(who, outcome, lost_peer=failure.secondary)
     level = decision.level
     if outcome.reason in _NODE_REASONS and not decision.counts:
-        _refund(d, failure)
-    if by := coupling.covered(d, role, ranks, level):
-        d.because(f"{cause}; {role} restarts with {by} already")
+        _refund(tx, failure)
+    if by := coupling.covered(tx, role, ranks, level):
+        tx.because(f"{cause}; {role} restarts with {by} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if joined or _moves_as_announced(d, failure):
-        wait = _left_of_backoff(d, role, ranks)
+    if joined or _moves_as_announced(tx, failure):
+        wait = _left_of_backoff(tx, role, ranks)
     else:
-        ready_at = life.ready_at if (life := _life(d, failure)) is not None else 0.0
-        wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
-    root = 0 if culprit is failure else attribution.fault_of(d, culprit)
+        ready_at = life.ready_at if (life := _life(tx, failure)) is not None else 0.0
+        wait = budget.backoff(tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0))
+    root = 0 if culprit is failure else attribution.fault_of(tx, culprit)
     if decision.counts and not joined:
-        charged = charge(d, role, level, cause)
+        charged = charge(tx, role, level, cause)
         if charged is None:
-            attribution.ends(d, culprit, cause, root)
+            attribution.ends(tx, culprit, cause, root)
             return None
         level = charged
-    d.because(_why(d, role, level, decision, wait))
+    tx.because(_why(tx, role, level, decision, wait))
     # After an escalation even live hosts are replaced: keeping them was tried and did not help.
     fresh = level is not decision.level
     new = None if root else culprit
     return RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
 
 
-def _begin(d: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
+def _begin(tx: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
     """Begin a restart, if one is ordered, after a failure of the role itself, or of another role's rank (None)."""
     if order is None:
         return
     role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended: memory.Ended = memory.grow(d, failure) if failure else {}
+    ended: memory.Ended = memory.grow(tx, failure) if failure else {}
     if role in ended and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
-    begin(d, evolve(order, level=level))
+    begin(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
-        restarted = (role, *d.facts(role).coupled)
-        memory.follow(d, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
+        restarted = (role, *tx.facts(role).coupled)
+        memory.follow(tx, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
 
 
-def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
+def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
     """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
-    most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
-    cost = f"{used} of {counted(most, 'restart')} used within {seconds(d.job.fault_tolerance.window_seconds)}"
+    most, used = budget.limit(tx, level, role), len(budget.recent(tx, budget.key(level, role)))
+    cost = f"{used} of {counted(most, 'restart')} used within {seconds(tx.job.fault_tolerance.window_seconds)}"
     paid = cost if decision.counts else "it costs no budget"
     return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
 
-def _joined(d: StateTransaction, failure: Failure) -> bool:
+def _joined(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
     were reported before it (also those started there since), or peers whose errors only tell of it, or another node
     that was lost at the same time (one rack): before the processes started or the role has come back.
     """
-    role, host = failure.role, d.facts(failure.role).host_of(failure.rank)
-    since = max(d.ranks[role, failure.rank].since, d.hosts[host].since)
-    if budget.joined(d, role, failure.node, since):
+    role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
+    since = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
+    if budget.joined(tx, role, failure.node, since):
         return True
     reason = failure.outcome.reason
     alike = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
@@ -234,143 +234,143 @@ def _joined(d: StateTransaction, failure: Failure) -> bool:
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason in alike and (since < fault.detected or _under_way(d, fault)))
-        for fault in d.faults
+        or (fault.reason in alike and (since < fault.detected or _under_way(tx, fault)))
+        for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
-        if d.now - fault.detected <= limits.JOIN_S
+        if tx.now - fault.detected <= limits.JOIN_S
     )
 
 
-def _under_way(d: StateTransaction, fault: FaultRecord) -> bool:
+def _under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     """Whether the restart after a fault goes on, and began seconds ago.
 
     Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     role = fault.rank.partition("/")[0]
-    return fault.recovered is None and d.now - budget.counted_at(d, role, fault.detected) <= limits.JOIN_S
+    return fault.recovered is None and tx.now - budget.counted_at(tx, role, fault.detected) <= limits.JOIN_S
 
 
-def _moves_as_announced(d: StateTransaction, failure: Failure) -> bool:
+def _moves_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a rank left its node as announced: that is no failure, and the next node need not be waited for.
 
     A process that dies on such a node has not left it. It starts there again, so it has to wait.
     """
-    facts = d.facts(failure.role)
-    return announced(d, failure) and not d.units[facts.unit_of(facts.host_of(failure.rank))].node
+    facts = tx.facts(failure.role)
+    return announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
-def _refund(d: StateTransaction, failure: Failure) -> None:
+def _refund(tx: StateTransaction, failure: Failure) -> None:
     """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
 
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
     """
     echoes = frozenset(
         fault.detected
-        for fault in d.faults
+        for fault in tx.faults
         if fault.rank.startswith(f"{failure.role}/")
         and fault.recovered is None
-        and d.now - fault.detected <= limits.LEARN_S
+        and tx.now - fault.detected <= limits.LEARN_S
         and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
     )
-    budget.refund(d, (failure.role, budget.JOB), echoes)
+    budget.refund(tx, (failure.role, budget.JOB), echoes)
 
 
-def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
+def _left_of_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
     """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
-    under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
-    return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
+    under_way = (tx.incidents.get(tx.ranks[role, rank].incident) for rank in ranks)
+    return max([0.0, *(own.due - tx.now for own in under_way if own is not None and not own.launched)])
 
 
-def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
+def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
     """Charge a restart to the budget of a level, or to the next larger level that has one left.
 
     Returns None, and fails the job, if no level has any left.
     """
     at = level
-    while not budget.has_restart(d, at, role):
-        larger = next_level(d.facts(role), at)
+    while not budget.has_restart(tx, at, role):
+        larger = next_level(tx.facts(role), at)
         if larger is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
-            last = at if budget.limit(d, at, role) else level
+            last = at if budget.limit(tx, at, role) else level
             whose = "the job" if last is Level.JOB else role
-            most, window = budget.limit(d, last, role), seconds(d.job.fault_tolerance.window_seconds)
+            most, window = budget.limit(tx, last, role), seconds(tx.job.fault_tolerance.window_seconds)
             used = f"no restarts are left: {most} of {whose} within {window}"
             used = used if most else f"{whose} may not restart: maxRestarts is 0"
-            if last is not Level.JOB and d.facts(role).plan.is_torchrun_script:
+            if last is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
                 used += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {used}{deliveries.barren_words(d, role)}"
-            ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
+            message = f"{cause}; {used}{deliveries.barren_words(tx, role)}"
+            ending.fail(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger
     if at is not level:
-        allowed = counted(budget.limit(d, level, role), "restart")
-        used = f"the budget of {allowed} of {role} within {seconds(d.job.fault_tolerance.window_seconds)} is used up"
-        d.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
-    budget.add(d, budget.key(at, role))
+        allowed = counted(budget.limit(tx, level, role), "restart")
+        used = f"the budget of {allowed} of {role} within {seconds(tx.job.fault_tolerance.window_seconds)} is used up"
+        tx.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
+    budget.add(tx, budget.key(at, role))
     return at
 
 
-def timed_out(d: StateTransaction, number: int) -> None:
+def timed_out(tx: StateTransaction, number: int) -> None:
     """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
-    incident = d.incidents[number]
+    incident = tx.incidents[number]
     # Not the members that have left it: a fleet may have dropped them, and they must not start again.
-    pending = [key for key in incident.members if d.ranks[key].incident == number]
+    pending = [key for key in incident.members if tx.ranks[key].incident == number]
     role = pending[0][0]
     cause = (
         f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
-        f" {time_to_start(d, incident.members):.0f} s after"
+        f" {time_to_start(tx, incident.members):.0f} s after"
     )
     names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
     cause = f"{cause} a restart at level {incident.level.value} ({names})"
-    larger = next_level(d.facts(role), incident.level)
+    larger = next_level(tx.facts(role), incident.level)
     if larger is None:
-        ending.fail(d, reasons.RESTART_TIMED_OUT, cause)
+        ending.fail(tx, reasons.RESTART_TIMED_OUT, cause)
         return
     # Of a role that was taken along whole, a smaller level may not do.
-    level = charge(d, role, lift(d.facts(role), larger, host_lost=False), cause)
+    level = charge(tx, role, lift(tx.facts(role), larger, host_lost=False), cause)
     if level is not None:
-        d.note(reasons.ESCALATED, incident.target, cause, level=level.value)
+        tx.note(reasons.ESCALATED, incident.target, cause, level=level.value)
         ranks = tuple(rank for name, rank in pending if name == role)
-        begin(d, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
+        begin(tx, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
 
 
-def settle(d: StateTransaction, key: RankKey) -> None:
+def settle(tx: StateTransaction, key: RankKey) -> None:
     """Count a rank as done with its restart; the restart ends with the last one."""
-    number = d.ranks[key].incident
-    incident = d.incidents.get(number)
+    number = tx.ranks[key].incident
+    incident = tx.incidents.get(number)
     if incident is None:
         return
     incident = evolve(incident, pending=incident.pending - 1)
     if incident.pending:
-        d.incidents = d.incidents.set(number, incident)
+        tx.incidents = tx.incidents.set(number, incident)
         return
-    d.incidents = d.incidents.delete(number)
-    d.recover_faults(incident.faults)
-    lasted = d.now - incident.detected
+    tx.incidents = tx.incidents.delete(number)
+    tx.recover_faults(incident.faults)
+    lasted = tx.now - incident.detected
     count = len(incident.members)
     message = f"{counted(count, 'rank')} ready again {lasted:.2f} s after the failure"
-    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=lasted)
+    tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=lasted)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
-    if spares.per_node(d):
-        _keep_spares(d, incident.members)
+    if spares.per_node(tx):
+        _keep_spares(tx, incident.members)
 
 
-def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
+def _keep_spares(tx: StateTransaction, members: Iterable[RankKey]) -> None:
     """Order the spares that the nodes of these ranks lack."""
     ranks: dict[str, list[int]] = {}
     for role, rank in members:
         ranks.setdefault(role, []).append(rank)
     for role in sorted(ranks):
-        if starting.completed(d, role):
+        if starting.completed(tx, role):
             continue  # in a restart of the job, this role may have completed before the others were ready
-        spares.keep(d, role, spares.homes(d, role, ranks[role]))
+        spares.keep(tx, role, spares.homes(tx, role, ranks[role]))
 
 
-def restart_world(d: StateTransaction, role: str, outcome: Outcome) -> None:
+def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished = [r for r in d.facts(role).ranks if ending.unfinished(d.ranks[role, r])]
+    unfinished = [r for r in tx.facts(role).ranks if ending.unfinished(tx.ranks[role, r])]
     if unfinished:
         store = str(HostId(role, STORE))
-        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)
+        failed(tx, role, tuple(unfinished), outcome, host_lost=True, begun=begun(tx, role), who=store)

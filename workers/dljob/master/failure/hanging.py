@@ -21,30 +21,30 @@ _NOTES = {Reason.STRAGGLER: reasons.STRAGGLER_FOUND, Reason.SILENT_CORRUPTION: r
 _WORDS = {Reason.STRAGGLER: "straggler", Reason.SILENT_CORRUPTION: "silent corruption"}
 
 
-def report_hang(d: StateTransaction, event: HangFound) -> None:
+def report_hang(tx: StateTransaction, event: HangFound) -> None:
     """Report a finding about a rank, and restart it like a failed one unless a rule or the policy says otherwise."""
-    rank = d.ranks.get((event.role, event.rank))
-    if not d.phase.active or rank is None or rank.incarnation != event.incarnation:
+    rank = tx.ranks.get((event.role, event.rank))
+    if not tx.phase.active or rank is None or rank.incarnation != event.incarnation:
         return
     kind = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
-    ended = kind is Reason.HANG and rank.phase is RankPhase.SUCCEEDED and d.facts(event.role).world
+    ended = kind is Reason.HANG and rank.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
     if rank.phase is not RankPhase.READY and not ended:
         return
     outcome = _ended_outcome(event, rank.end_step) if ended else _outcome(event, kind)
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
-    d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
-    _show(d, event, kind)
-    rule = policy.rule_for(d, event.role, outcome)
+    tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
+    _show(tx, event, kind)
+    rule = policy.rule_for(tx, event.role, outcome)
     # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
     if rule is not None and rule.action == "Ignore":
         return
-    if not event.by and not asked_for and (kind is Reason.STRAGGLER or d.job.fault_tolerance.hang.action != "Restart"):
+    if not event.by and not asked_for and (kind is Reason.STRAGGLER or tx.job.fault_tolerance.hang.action != "Restart"):
         return
-    facts = d.facts(event.role)
-    live = tuple(r for r in facts.ranks if d.ranks[event.role, r].phase is RankPhase.READY)
+    facts = tx.facts(event.role)
+    live = tuple(r for r in facts.ranks if tx.ranks[event.role, r].phase is RankPhase.READY)
     ranks = live if event.whole else (event.rank,)
     decided = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
@@ -53,19 +53,19 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
         for number in ranks:
-            if d.ranks[event.role, number].phase.live:
-                kill(d, facts.host_of(number))
-                ending.drop_process(d, (event.role, number))
-    failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
+            if tx.ranks[event.role, number].phase.live:
+                kill(tx, facts.host_of(number))
+                ending.drop_process(tx, (event.role, number))
+    failover.failed(tx, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
 
 
-def _show(d: StateTransaction, event: HangFound, kind: Reason) -> None:
+def _show(tx: StateTransaction, event: HangFound, kind: Reason) -> None:
     """Have the status show a finding for as long as it stands."""
     if kind is Reason.HANG:
-        mark_hung(d, (event.role, event.rank))
+        mark_hung(tx, (event.role, event.rank))
     elif kind is Reason.STRAGGLER:
         rank = f"{event.role}/{event.rank}"
-        stand(d, StandingProblem(reasons.STRAGGLER, rank, f"{rank}: {event.why}", d.now))
+        stand(tx, StandingProblem(reasons.STRAGGLER, rank, f"{rank}: {event.why}", tx.now))
 
 
 def _ended_outcome(event: HangFound, step: int | None) -> Outcome:
