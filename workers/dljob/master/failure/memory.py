@@ -33,39 +33,39 @@ Ended = Mapping[str, tuple[int, ...]]
 """Role -> ranks that were ended because their unit was given back."""
 
 
-def grow(d: StateTransaction, failure: Failure) -> Ended:
+def grow(tx: StateTransaction, failure: Failure) -> Ended:
     """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
     if not failure.secondary and _starved(failure.outcome):
-        return _more(d, failure.role, failure.rank)
+        return _more(tx, failure.role, failure.rank)
     return {}
 
 
-def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
+def follow(tx: StateTransaction, ended: Ended, rank: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
-    root = next((fault.root or fault.id for fault in reversed(d.faults) if fault.rank == rank and _hungry(fault)), 0)
+    root = next((fault.root or fault.id for fault in reversed(tx.faults) if fault.rank == rank and _hungry(fault)), 0)
     for role, ranks in ended.items():
-        level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
+        level = lift(tx.facts(role), own_level(tx.facts(role)), host_lost=True)
         words = f"{rank} restarts with more memory"
-        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
+        begin(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
 
 
-def learned(d: StateTransaction) -> None:
+def learned(tx: StateTransaction) -> None:
     """Raise the memory of ranks whose OOM kill became known only after their restart, and restart them once more.
 
     A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since is left
     alone.
     """
-    if d.faults is d.base.faults or not d.seats:
+    if tx.faults is tx.base.faults or not tx.seats:
         return
-    before = {fault.id: _hungry(fault) for fault in d.base.faults}
-    for fault in d.faults:
-        if d.ending or before.get(fault.id, True) or not _hungry(fault):
+    before = {fault.id: _hungry(fault) for fault in tx.base.faults}
+    for fault in tx.faults:
+        if tx.ending or before.get(fault.id, True) or not _hungry(fault):
             continue
         role, _, rank = fault.rank.partition("/")
-        own = d.ranks[role, int(rank)]
+        own = tx.ranks[role, int(rank)]
         if own.incarnation <= fault.incarnation + 1 and ending.unfinished(own):
-            follow(d, _more(d, role, int(rank)), fault.rank)
+            follow(tx, _more(tx, role, int(rank)), fault.rank)
 
 
 def _hungry(fault: FaultRecord) -> bool:
@@ -77,54 +77,54 @@ def _starved(outcome: Outcome) -> bool:
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
 
-def _unit(d: StateTransaction, role: str, rank: int) -> str:
-    facts = d.facts(role)
+def _unit(tx: StateTransaction, role: str, rank: int) -> str:
+    facts = tx.facts(role)
     return facts.unit_of(facts.host_of(rank))
 
 
-def _together(d: StateTransaction, name: str, unit: str) -> bool:
+def _together(tx: StateTransaction, name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    for other in d.faults:
-        if _hungry(other) and other.rank != name and d.now - other.detected <= limits.JOIN_S:
+    for other in tx.faults:
+        if _hungry(other) and other.rank != name and tx.now - other.detected <= limits.JOIN_S:
             role, _, rank = other.rank.partition("/")
-            if _unit(d, role, int(rank)) == unit:
+            if _unit(tx, role, int(rank)) == unit:
                 return True
     return False
 
 
-def _more(d: StateTransaction, role: str, rank: int) -> Ended:
+def _more(tx: StateTransaction, role: str, rank: int) -> Ended:
     """Raise the memory of a rank's unit if its policy allows and there is room; return the ranks ended for that."""
-    name, unit, plan = f"{role}/{rank}", _unit(d, role, rank), d.job.plan
-    policy = memory_overrides.policy_of(d.job, role)
-    if policy is None or _together(d, name, unit):
+    name, unit, plan = f"{role}/{rank}", _unit(tx, role, rank), tx.job.plan
+    policy = memory_overrides.policy_of(tx.job, role)
+    if policy is None or _together(tx, name, unit):
         return {}
-    now = memory_overrides.given(d.grants, unit)
+    now = memory_overrides.given(tx.grants, unit)
     has = dict(now).get(role, memory_overrides.memory_of(plan, role))
     more = raised(has, policy)
     if more <= has:
-        d.note(
+        tx.note(
             reasons.MEMORY_INCREASE_SKIPPED,
             name,
             f"memory stays {show_memory(has)} after OOMKilled: it is at maxMemory",
         )
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.
-    wanted = max(more, d.grants.wanted.get(role, 0))
-    d.grants = evolve(d.grants, wanted=d.grants.wanted.set(role, wanted))
+    wanted = max(more, tx.grants.wanted.get(role, 0))
+    tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, wanted))
     words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
     then = tuple(sorted({**dict(now), role: more}.items()))
-    if d.units[unit].phase is UnitPhase.LOST:
-        d.grants = memory_overrides.with_given(d.grants, unit, then)  # the unit looks for a node already
-        d.note(reasons.MEMORY_RAISED, name, words)
+    if tx.units[unit].phase is UnitPhase.LOST:
+        tx.grants = memory_overrides.with_given(tx.grants, unit, then)  # the unit looks for a node already
+        tx.note(reasons.MEMORY_RAISED, name, words)
         return {}
     # A place is found before the unit is given back: without room the rank goes on as before.
-    found = _place(d, unit, memory_overrides.unit_of(plan, unit, then))
+    found = _place(tx, unit, memory_overrides.unit_of(plan, unit, then))
     if isinstance(found, Refusal):
         why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
-        d.note(reasons.MEMORY_INCREASE_SKIPPED, name, f"{words}: {why}")
+        tx.note(reasons.MEMORY_INCREASE_SKIPPED, name, f"{words}: {why}")
         return {}
-    d.note(reasons.MEMORY_RAISED, name, words)
-    return _renew(d, unit, then, found)
+    tx.note(reasons.MEMORY_RAISED, name, words)
+    return _renew(tx, unit, then, found)
 
 
 def raised(amount: Amount, policy: OutOfMemory) -> Amount:
@@ -133,38 +133,38 @@ def raised(amount: Amount, policy: OutOfMemory) -> Amount:
     return min(more, parse_memory(policy.max_memory))
 
 
-def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
+def _place(tx: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
     """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
-    own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
-    holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
+    own, barred = tx.units[name], frozenset(tx.exclusions).union(tx.departures)
+    holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.given(tx.grants, name))
     rooms = [
         without_unit(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
-        for node in d.nodes
+        for node in tx.nodes
         if node.id not in barred
     ]
-    others = [held for held in assigned_units(d) if held.unit.name != name]
+    others = [held for held in assigned_units(tx) if held.unit.name != name]
     here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
     return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
 
 
-def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
+def _renew(tx: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
     """Reserve a unit anew with more memory. Its hosts are killed, and start again once it is held.
 
     Return the ranks that ran in it, by role.
     """
-    d.grants = memory_overrides.with_given(d.grants, name, given)
-    d.do(Unreserve(name, d.units[name].token))
-    d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))
+    tx.grants = memory_overrides.with_given(tx.grants, name, given)
+    tx.do(Unreserve(name, tx.units[name].token))
+    tx.set_unit(name, UnitState(UnitPhase.LOST, tx.units[name].token))
     lost: dict[str, tuple[int, ...]] = {}
     # All that lives in the unit ends with its placement group: Ray would kill it anyway.
-    for host in unit_hosts(d, name):
-        kill(d, host)
-        for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
-            phase = d.ranks[host.role, rank].phase
+    for host in unit_hosts(tx, name):
+        kill(tx, host)
+        for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
+            phase = tx.ranks[host.role, rank].phase
             if phase.live:
-                ending.drop_process(d, (host.role, rank))
+                ending.drop_process(tx, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
                 lost[host.role] = (*lost.get(host.role, ()), rank)
-    tell_domains(d, found.domains)
-    reserve(d, dict(found.nodes))
+    tell_domains(tx, found.domains)
+    reserve(tx, dict(found.nodes))
     return lost
