@@ -99,7 +99,7 @@ def acknowledges_before_it_writes(patch):
 @bug
 def forgets_a_budget(patch):
     """No budget is ever used up."""
-    patch.setattr(budget, "has_restart", lambda d, level, role: True)
+    patch.setattr(budget, "has_restart_left", lambda d, level, role: True)
 
 
 @bug

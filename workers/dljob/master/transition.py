@@ -202,7 +202,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if event.epoch == 1 or d.phase.final:  # the first start is no restart
         return
     most = d.job.spec.master.max_restarts
-    count = budget.add(d, budget.MASTER)
+    count = budget.add_mark(d, budget.MASTER_KEY)
     d.count_restart(Level.MASTER)
     cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
     d.recover_faults((d.add_fault(Level.MASTER, reasons.MASTER_RESTARTED, "master", cause),))

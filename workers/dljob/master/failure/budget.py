@@ -15,26 +15,26 @@ from dljob.master.state.state import BudgetMark
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 
-JOB = "job"
-MASTER = "master"
-NODE, DOMAIN = "node:", "domain:"
+JOB_KEY = "job"
+MASTER_KEY = "master"
+NODE_PREFIX, DOMAIN_PREFIX = "node:", "domain:"
 
 
-def recent(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
+def recent_marks(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
     """Return the marks of a key that lie within the window."""
     since = tx.now - tx.job.fault_tolerance.window_seconds
     return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since)
 
 
-def failures_of(role: str) -> str:
+def failure_key(role: str) -> str:
     """Return the key under which failures of a role are counted for its backoff."""
     return f"fail:{role}"
 
 
-def add(tx: StateTransaction, key: str, node: str = "") -> int:
+def add_mark(tx: StateTransaction, key: str, node: str = "") -> int:
     """Add a mark now; return the number of marks within the window, this one included."""
     # Marks outside of the window are dropped here, so that the journal's state does not grow with the job's age.
-    marks = (*recent(tx, key), BudgetMark(tx.now, node))
+    marks = (*recent_marks(tx, key), BudgetMark(tx.now, node))
     tx.marks = tx.marks.set(key, marks)
     return len(marks)
 
@@ -48,62 +48,62 @@ def add_failure(tx: StateTransaction, role: str, node: str, ran_s: float) -> int
         node: Where it ran.
         ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
     """
-    name = failures_of(role)
+    key = failure_key(role)
     if ran_s > tx.job.fault_tolerance.backoff.max_seconds:
         # Those of the last seconds stay: ends that belong to them may still be reported.
-        own = tuple(mark for mark in tx.marks.get(name, ()) if tx.now - mark.at <= limits.JOIN_S)
-        tx.marks = tx.marks.set(name, own)
-    return add(tx, name, node)
+        recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.JOIN_S)
+        tx.marks = tx.marks.set(key, recent_failures)
+    return add_mark(tx, key, node)
 
 
-def refund(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+def refund_marks(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
     """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
-    for name in keys:
-        marks = tx.marks.get(name, ())
-        kept = tuple(mark for mark in marks if mark.at not in times)
-        if len(kept) < len(marks):
-            tx.marks = tx.marks.set(name, kept)
+    for key in keys:
+        marks = tx.marks.get(key, ())
+        remaining_marks = tuple(mark for mark in marks if mark.at not in times)
+        if len(remaining_marks) < len(marks):
+            tx.marks = tx.marks.set(key, remaining_marks)
 
 
-def limit(tx: StateTransaction, level: Level, role: str) -> int:
+def restart_limit(tx: StateTransaction, level: Level, role: str) -> int:
     """Return the number of restarts that the budget of a level allows within the window."""
     if level is Level.JOB:
         return tx.job.fault_tolerance.max_restarts
     return tx.facts(role).plan.max_restarts
 
 
-def has_restart(tx: StateTransaction, level: Level, role: str) -> bool:
+def has_restart_left(tx: StateTransaction, level: Level, role: str) -> bool:
     """Whether the budget of a level has a restart left."""
-    return len(recent(tx, key(level, role))) < limit(tx, level, role)
+    return len(recent_marks(tx, budget_key(level, role))) < restart_limit(tx, level, role)
 
 
-def key(level: Level, role: str) -> str:
+def budget_key(level: Level, role: str) -> str:
     """Return the key that restarts of a level are counted under."""
-    return JOB if level is Level.JOB else role
+    return JOB_KEY if level is Level.JOB else role
 
 
-def joined(tx: StateTransaction, role: str, node: str, since: float) -> bool:
+def is_counted_already(tx: StateTransaction, role: str, node: str, since: float) -> bool:
     """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
     return any(
         mark.node == node and since < mark.at and tx.now - mark.at <= limits.JOIN_S
-        for mark in recent(tx, failures_of(role))
+        for mark in recent_marks(tx, failure_key(role))
     )
 
 
-def counted_at(tx: StateTransaction, role: str, at: float) -> float:
+def time_counted(tx: StateTransaction, role: str, fault_time: float) -> float:
     """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
-    return max((mark.at for mark in recent(tx, failures_of(role)) if mark.at <= at), default=0.0)
+    return max((mark.at for mark in recent_marks(tx, failure_key(role)) if mark.at <= fault_time), default=0.0)
 
 
-def backoff(tx: StateTransaction, failures: int) -> float:
+def backoff_seconds(tx: StateTransaction, failures: int) -> float:
     """Return the seconds to wait before the next restart, by the number of failures in a row."""
     if failures <= 1:
         return 0.0  # a single failure restarts at once
-    rule = tx.job.fault_tolerance.backoff
-    wait = float(rule.initial_seconds)
+    backoff = tx.job.fault_tolerance.backoff
+    wait_s = float(backoff.initial_seconds)
     # Multiplied step by step: a power of many failures would overflow before it is capped.
     for _ in range(failures - 2):
-        wait *= rule.multiplier
-        if wait >= rule.max_seconds or rule.multiplier == 1:
+        wait_s *= backoff.multiplier
+        if wait_s >= backoff.max_seconds or backoff.multiplier == 1:
             break
-    return min(wait, float(rule.max_seconds))
+    return min(wait_s, float(backoff.max_seconds))

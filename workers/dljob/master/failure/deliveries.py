@@ -52,7 +52,7 @@ def record_payment(tx: StateTransaction, event: DeliveriesFailed) -> None:
     if state.barren:
         tx.set_role(event.role, evolve(state, barren=""))
         end_problem(tx, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
-    budget.refund(tx, (event.role, budget.JOB, budget.failures_of(event.role)), frozenset({failure.at}))
+    budget.refund_marks(tx, (event.role, budget.JOB_KEY, budget.failure_key(event.role)), frozenset({failure.at}))
     for error in (key, (event.role, -1)):
         if error in tx.errors:
             tx.errors = tx.errors.delete(error)

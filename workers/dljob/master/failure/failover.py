@@ -178,7 +178,9 @@ def _order(
         wait = _left_of_backoff(tx, role, ranks)
     else:
         ready_at = life.ready_at if (life := _life(tx, failure)) is not None else 0.0
-        wait = budget.backoff(tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0))
+        wait = budget.backoff_seconds(
+            tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0)
+        )
     root = 0 if culprit is failure else attribution.fault_of(tx, culprit)
     if decision.counts and not joined:
         charged = charge(tx, role, level, cause)
@@ -211,7 +213,7 @@ def _begin(tx: StateTransaction, order: RestartOrder | None, failure: Failure | 
 
 def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
     """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
-    most, used = budget.limit(tx, level, role), len(budget.recent(tx, budget.key(level, role)))
+    most, used = budget.restart_limit(tx, level, role), len(budget.recent_marks(tx, budget.budget_key(level, role)))
     cost = f"{used} of {counted(most, 'restart')} used within {seconds(tx.job.fault_tolerance.window_seconds)}"
     paid = cost if decision.counts else "it costs no budget"
     return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
@@ -226,7 +228,7 @@ def _joined(tx: StateTransaction, failure: Failure) -> bool:
     """
     role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
     since = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
-    if budget.joined(tx, role, failure.node, since):
+    if budget.is_counted_already(tx, role, failure.node, since):
         return True
     reason = failure.outcome.reason
     alike = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
@@ -249,7 +251,7 @@ def _under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     role = fault.rank.partition("/")[0]
-    return fault.recovered is None and tx.now - budget.counted_at(tx, role, fault.detected) <= limits.JOIN_S
+    return fault.recovered is None and tx.now - budget.time_counted(tx, role, fault.detected) <= limits.JOIN_S
 
 
 def _moves_as_announced(tx: StateTransaction, failure: Failure) -> bool:
@@ -274,7 +276,7 @@ def _refund(tx: StateTransaction, failure: Failure) -> None:
         and tx.now - fault.detected <= limits.LEARN_S
         and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
     )
-    budget.refund(tx, (failure.role, budget.JOB), echoes)
+    budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echoes)
 
 
 def _left_of_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
@@ -289,13 +291,13 @@ def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level |
     Returns None, and fails the job, if no level has any left.
     """
     at = level
-    while not budget.has_restart(tx, at, role):
+    while not budget.has_restart_left(tx, at, role):
         larger = next_level(tx.facts(role), at)
         if larger is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
-            last = at if budget.limit(tx, at, role) else level
+            last = at if budget.restart_limit(tx, at, role) else level
             whose = "the job" if last is Level.JOB else role
-            most, window = budget.limit(tx, last, role), seconds(tx.job.fault_tolerance.window_seconds)
+            most, window = budget.restart_limit(tx, last, role), seconds(tx.job.fault_tolerance.window_seconds)
             used = f"no restarts are left: {most} of {whose} within {window}"
             used = used if most else f"{whose} may not restart: maxRestarts is 0"
             if last is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
@@ -305,10 +307,10 @@ def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level |
             return None
         at = larger
     if at is not level:
-        allowed = counted(budget.limit(tx, level, role), "restart")
+        allowed = counted(budget.restart_limit(tx, level, role), "restart")
         used = f"the budget of {allowed} of {role} within {seconds(tx.job.fault_tolerance.window_seconds)} is used up"
         tx.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
-    budget.add(tx, budget.key(at, role))
+    budget.add_mark(tx, budget.budget_key(at, role))
     return at
 
 

@@ -171,12 +171,12 @@ def _names(rule: Rule, reason: Reason | None) -> bool:
 
 def _by_rule(tx: StateTransaction, rule: Rule, role: str, *, joined: bool) -> Restart | Replace | Fail | Ignore:
     """Return the action of a rule, or its escalation when its attempts are used up."""
-    marks = budget.recent(tx, f"rule:{rule.name}")
+    marks = budget.recent_marks(tx, f"rule:{rule.name}")
     if joined and marks and tx.now - marks[-1].at <= limits.JOIN_S:
         return _act(rule, rule.action, f"rule {rule.name}")
     attempts = len(marks)
     if rule.max_attempts is None or attempts < rule.max_attempts:
-        budget.add(tx, f"rule:{rule.name}")
+        budget.add_mark(tx, f"rule:{rule.name}")
         return _act(rule, rule.action, f"rule {rule.name}")
     why = f"rule {rule.name} was used {counted(attempts, 'time')}"
     if rule.escalate_to is not None:
