@@ -342,7 +342,7 @@ def skips_a_count(patch):
 @bug
 def leaves_a_coupled_role_alone(patch):
     """Who cannot live without a role goes on when it restarts."""
-    patch.setattr(coupling, "joining", lambda d, role, members: ())
+    patch.setattr(coupling, "coupled_ranks", lambda d, role, members: ())
 
 
 @bug

@@ -170,7 +170,7 @@ def _order(
     level = decision.level
     if outcome.reason in _NODE_REASONS and not decision.counts:
         _refund(tx, failure)
-    if by := coupling.covered(tx, role, ranks, level):
+    if by := coupling.covering_restart(tx, role, ranks, level):
         tx.because(f"{cause}; {role} restarts with {by} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.

@@ -53,7 +53,7 @@ def begin(tx: StateTransaction, order: RestartOrder) -> None:
     if order.level is not Level.JOB and starting.ahead(tx, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
     own = _members(tx, order)
-    along = () if order.level is Level.JOB else coupling.joining(tx, order.role, own)
+    along = () if order.level is Level.JOB else coupling.coupled_ranks(tx, order.role, own)
     members = (*own, *along)
     fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
     number = tx.next_serial()
@@ -95,7 +95,7 @@ def begin(tx: StateTransaction, order: RestartOrder) -> None:
         f"{order.cause}{follows}; restarting {counted(len(members), 'rank')}{wait}",
         level=order.level.value,
     )
-    coupling.report(tx, order.role, target, along)
+    coupling.report_coupled_roles(tx, order.role, target, along)
     # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
     _hold(tx, tx.incidents[number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
@@ -122,7 +122,7 @@ def _begin_lives(tx: StateTransaction, role: str, own: Sequence[RankKey], along:
         starting.new_life(tx, role)
     for name in taken:
         starting.new_life(tx, name)
-    coupling.start_in_order(tx, (role, *taken))
+    coupling.start_roles_in_order(tx, (role, *taken))
 
 
 def _members(tx: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
@@ -317,13 +317,16 @@ def _time_to_stop(tx: StateTransaction, incident: Incident, *, staying: bool) ->
     """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
     plans = {role: tx.facts(role).plan for role, _ in incident.members}
     asked = {role: plan for role, plan in plans.items() if tx.facts(role).ranks_per_host > 1 or plan.drain}
-    ends = (limits.STOP_S + _grace(coupling.reason_of(incident, role)) + plan.drain_s for role, plan in asked.items())
+    ends = (
+        limits.STOP_S + _grace(coupling.restart_reason_of(incident, role)) + plan.drain_s
+        for role, plan in asked.items()
+    )
     return max([limits.LEAVE_S if staying else 0.0, *ends])
 
 
 def _wait(tx: StateTransaction, key: RankKey, number: int) -> None:
     """Mark a rank as waiting for a new process, as a member of an incident."""
-    reason = coupling.reason_of(tx.incidents[number], key[0])
+    reason = coupling.restart_reason_of(tx.incidents[number], key[0])
     old = tx.ranks[key]
     tx.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
 
@@ -334,7 +337,7 @@ def _stop(tx: StateTransaction, host: HostId, ranks: list[int], number: int) -> 
     for rank in ranks:
         old = tx.ranks[host.role, rank]
         if old.phase.live:
-            reason = coupling.reason_of(tx.incidents[number], host.role)
+            reason = coupling.restart_reason_of(tx.incidents[number], host.role)
             stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
             tx.set_rank((host.role, rank), stopping)
             live.append(rank)
