@@ -183,7 +183,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # Ranks that became ready, or whose load is due again, load now.
     weights.follow(d)
     # A cut ends with its ranks, or is committed when the last of it is on disk.
-    cuts.follow(d)
+    cuts.advance_cut(d)
     # Ranks that ended or restarted above stand still no longer.
     if d.stalls:
         stalling.follow_stalls(d)
@@ -457,9 +457,9 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    if checkpoints.superseded(d, event.world, event.life) or cuts.fitting(d, event):
+    if checkpoints.superseded(d, event.world, event.life) or cuts.accept_decision(d, event):
         checkpoints.decided(d, event)
-        cuts.decided(d, event)
+        cuts.handle_decided_checkpoint(d, event)
 
 
 def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
@@ -509,15 +509,15 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: _checkpoint_decided,
-    QueueOpened: cuts.queue_opened,
+    QueueOpened: cuts.handle_opened_queue,
     DeliveriesFailed: deliveries.record_payment,
-    CutsFound: cuts.found,
-    CutAsked: cuts.asked,
-    CutBegun: cuts.begun,
-    CutTaken: cuts.taken,
-    CutSealed: cuts.sealed,
-    CutGivenUp: cuts.given_up,
-    CutDamaged: cuts.damaged,
+    CutsFound: cuts.handle_found_cuts,
+    CutAsked: cuts.handle_cut_request,
+    CutBegun: cuts.handle_begun_cut,
+    CutTaken: cuts.handle_saved_checkpoint,
+    CutSealed: cuts.handle_sealed_cut,
+    CutGivenUp: cuts.handle_given_up_cut,
+    CutDamaged: cuts.handle_damaged_cut,
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
     StallsFound: stalling.report_stalls,

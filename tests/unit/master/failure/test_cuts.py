@@ -139,8 +139,8 @@ def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
     world.send(ev.CutBegun(1))
     made, looked = [], []
     monkeypatch.setattr(cuts, "evolve", lambda old, **new: made.append(old) or evolve(old, **new))
-    is_lost = cuts._is_lost
-    monkeypatch.setattr(cuts, "_is_lost", lambda d, one: looked.append(one.rank) or is_lost(d, one))
+    is_lost = cuts._is_member_lost
+    monkeypatch.setattr(cuts, "_is_member_lost", lambda d, one: looked.append(one.rank) or is_lost(d, one))
     for rank in range(count):
         world.send(ev.CutTaken(1, "t", rank, 1, mark(5)))
     assert world.state.cuts.open.missing == 0

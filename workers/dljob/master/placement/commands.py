@@ -39,7 +39,7 @@ def handle_command(tx: StateTransaction, event: Commanded) -> None:
         ending.end(tx, verdict)
     elif event.kind == "checkpoint":
         # A cut that cannot begin now is reported as CutGivenUp, with the reason.
-        cuts.asked(tx, CutAsked(event.by or "a command"))
+        cuts.handle_cut_request(tx, CutAsked(event.by or "a command"))
     elif event.kind == "scale":
         # This only sets the wanted size: `elastic.follow` looks for room after this event.
         sizing = evolve(tx.sizes[event.target], want=event.count, scaled=tx.now, calls=event.calls)
