@@ -510,7 +510,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: _checkpoint_decided,
     QueueOpened: cuts.handle_opened_queue,
-    DeliveriesFailed: deliveries.record_payment,
+    DeliveriesFailed: deliveries.handle_failed_deliveries,
     CutsFound: cuts.handle_found_cuts,
     CutAsked: cuts.handle_cut_request,
     CutBegun: cuts.handle_begun_cut,

@@ -78,7 +78,7 @@ def failed(
         decision = restart
     if isinstance(decision, Fail):
         attribution.ends(tx, failure, cause)
-        ending.fail(tx, decision.reason, f"{cause}; {decision.why}{deliveries.barren_words(tx, role)}")
+        ending.fail(tx, decision.reason, f"{cause}; {decision.why}{deliveries.describe_barren_role(tx, role)}")
     elif isinstance(decision, Ignore):
         _ignore(tx, role, ranks, f"{cause}; {decision.why}")
     else:
@@ -302,7 +302,7 @@ def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level |
             used = used if most else f"{whose} may not restart: maxRestarts is 0"
             if last is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
                 used += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {used}{deliveries.barren_words(tx, role)}"
+            message = f"{cause}; {used}{deliveries.describe_barren_role(tx, role)}"
             ending.fail(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger
