@@ -252,14 +252,14 @@ def gives_a_spare_twice(patch):
 @bug
 def ends_early(patch):
     """One driver role that completed is enough."""
-    old = ending.role_changed
+    old = ending.follow_role_change
 
     def changed(d, role):
         old(d, role)
         if role in d.job.drivers and starting.completed(d, role) and d.verdict is None:
-            ending.end(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
+            ending.end_job(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
 
-    patch.setattr(ending, "role_changed", changed)
+    patch.setattr(ending, "follow_role_change", changed)
 
 
 @bug

@@ -213,7 +213,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if count > most:
         window = d.job.fault_tolerance.window_seconds
         said = f"PrimeMaster restarted {counted(count, 'time')} within {window} s, {most} are allowed"
-        ending.fail(d, reasons.MASTER_BUDGET, said)
+        ending.fail_job(d, reasons.MASTER_BUDGET, said)
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
@@ -292,13 +292,13 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     if not d.phase.active:
         for key in keys:
             if d.ranks[key].phase.live:
-                ending.record_leaver(d, key)
+                ending.record_stopped_rank(d, key)
         return
     # Ranks that were being stopped are gone as ordered, which is no failure; only the others cost a budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
     # A role whose earlier ranks still end has nothing else to lose.
     begun_anew = d.roles[event.host.role].stop_by is None
-    lost = [key for key in keys if begun_anew and ending.unfinished(d.ranks[key]) and key not in asked]
+    lost = [key for key in keys if begun_anew and ending.is_unfinished(d.ranks[key]) and key not in asked]
     # `begun` must be asked before the ranks become WAITING below.
     role, begun = event.host.role, failover.begun(d, event.host.role)
     for key in (*asked, *lost):
@@ -352,7 +352,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     d.set_rank(key, new)
     _confirm(d, d.facts(event.role).host_of(event.rank))
     if d.phase.active:
-        ending.role_changed(d, event.role)
+        ending.follow_role_change(d, event.role)
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
@@ -432,7 +432,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         attribution.late(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
         attribution.late(d, *key, event.incarnation, event.outcome)
-        ending.record_leaver(d, key)
+        ending.record_stopped_rank(d, key)
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
@@ -450,7 +450,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
-        ending.role_changed(d, event.role)
+        ending.follow_role_change(d, event.role)
     else:
         ending.drop_process(d, key)
         failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
@@ -468,7 +468,7 @@ def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
 
 
 def _released(d: StateTransaction, _event: Released) -> None:
-    ending.released(d)
+    ending.handle_released(d)
 
 
 def _note_reported(d: StateTransaction, event: NoteReported) -> None:

@@ -155,7 +155,7 @@ def late(tx: StateTransaction, role: str, rank: int, incarnation: int, outcome: 
     if not tx.ending:
         decision = policy.decide(tx, failure, repeats.judge(tx, failure, late=incarnation != now))
         if isinstance(decision, policy.Fail):
-            ending.fail(tx, decision.reason, f"{cause}; {decision.why}")
+            ending.fail_job(tx, decision.reason, f"{cause}; {decision.why}")
 
 
 def record_late_loss(tx: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:

@@ -78,7 +78,7 @@ def failed(
         decision = restart
     if isinstance(decision, Fail):
         attribution.ends(tx, failure, cause)
-        ending.fail(tx, decision.reason, f"{cause}; {decision.why}{deliveries.describe_barren_role(tx, role)}")
+        ending.fail_job(tx, decision.reason, f"{cause}; {decision.why}{deliveries.describe_barren_role(tx, role)}")
     elif isinstance(decision, Ignore):
         _ignore(tx, role, ranks, f"{cause}; {decision.why}")
     else:
@@ -146,7 +146,7 @@ def _ignore(tx: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -
         old = tx.ranks[role, rank]
         tx.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
     tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
-    ending.role_changed(tx, role)
+    ending.follow_role_change(tx, role)
 
 
 def _order(
@@ -303,7 +303,7 @@ def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level |
             if last is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
                 used += " (dljob torchrun --max-restarts=N allows more)"
             message = f"{cause}; {used}{deliveries.describe_barren_role(tx, role)}"
-            ending.fail(tx, reasons.BUDGET_EXHAUSTED, message)
+            ending.fail_job(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger
     if at is not level:
@@ -328,7 +328,7 @@ def timed_out(tx: StateTransaction, number: int) -> None:
     cause = f"{cause} a restart at level {incident.level.value} ({names})"
     larger = next_level(tx.facts(role), incident.level)
     if larger is None:
-        ending.fail(tx, reasons.RESTART_TIMED_OUT, cause)
+        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
         return
     # Of a role that was taken along whole, a smaller level may not do.
     level = charge(tx, role, lift(tx.facts(role), larger, host_lost=False), cause)
@@ -372,7 +372,7 @@ def _keep_spares(tx: StateTransaction, members: Iterable[RankKey]) -> None:
 
 def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished = [r for r in tx.facts(role).ranks if ending.unfinished(tx.ranks[role, r])]
+    unfinished = [r for r in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, r])]
     if unfinished:
         store = str(HostId(role, STORE))
         failed(tx, role, tuple(unfinished), outcome, host_lost=True, begun=begun(tx, role), who=store)

@@ -64,7 +64,7 @@ def learned(tx: StateTransaction) -> None:
             continue
         role, _, rank = fault.rank.partition("/")
         own = tx.ranks[role, int(rank)]
-        if own.incarnation <= fault.incarnation + 1 and ending.unfinished(own):
+        if own.incarnation <= fault.incarnation + 1 and ending.is_unfinished(own):
             follow(tx, _more(tx, role, int(rank)), fault.rank)
 
 

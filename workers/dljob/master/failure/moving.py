@@ -39,7 +39,7 @@ def _collect(tx: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> 
     begun = not starting.ahead(tx, host.role)
     for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
         own = tx.ranks[host.role, rank]
-        if begun and ending.unfinished(own):
+        if begun and ending.is_unfinished(own):
             ending.drop_process(tx, (host.role, rank))
             lost.setdefault(host.role, []).append(rank)
         elif own.phase.live:

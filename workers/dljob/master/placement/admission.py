@@ -85,14 +85,14 @@ def try_to_place(tx: StateTransaction, *, last: bool = False) -> None:
 
 def lost_units(tx: StateTransaction) -> tuple[str, ...]:
     """Return the units that lost their nodes and have unfinished ranks."""
-    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.inhabited(tx, n))
+    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.is_inhabited(tx, n))
 
 
 def _place_finished_units(tx: StateTransaction, excluded: frozenset[str]) -> None:
     """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
     names = tuple(name for name in tx.homeless if tx.units[name].phase is UnitPhase.LOST)
     is_role_short = any(sizing.size < sizing.want and not completed(tx, role) for role, sizing in tx.sizes.items())
-    if not names or is_role_short or any(ending.inhabited(tx, name) for name in names):
+    if not names or is_role_short or any(ending.is_inhabited(tx, name) for name in names):
         return
     assignment = _assign_units(tx, names, excluded)
     if isinstance(assignment, Assignment):
@@ -184,7 +184,7 @@ def _wait_for_room(tx: StateTransaction, refusal: Refusal) -> None:
             return
         # On a RayCluster of somebody else's the operator sees whether KubeRay still starts workers, and ends the job.
         if tx.job.spec.ray_cluster_ref is None:
-            ending.fail(tx, reasons.NEVER_FITS, refusal.why)
+            ending.fail_job(tx, reasons.NEVER_FITS, refusal.why)
             return
         final_at = None
     reason = refusal.why + checks.describe_excluded(tx)
@@ -220,7 +220,7 @@ def _search_ends(tx: StateTransaction) -> tuple[tuple[str, float], ...]:
     search_ends = dict(search.until)
     # The units with which the search began share its deadline.
     search_end = tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds if search_ends else search.deadline
-    names = [name for name in sorted(tx.homeless) if ending.inhabited(tx, name)]
+    names = [name for name in sorted(tx.homeless) if ending.is_inhabited(tx, name)]
     return tuple((name, search_ends.get(name, search_end or tx.now)) for name in names)
 
 
@@ -400,7 +400,7 @@ def _restart_by_rule(
 
 def needs_room(tx: StateTransaction) -> bool:
     """Whether a unit without a node has unfinished ranks."""
-    return any(ending.inhabited(tx, name) for name in tx.homeless)
+    return any(ending.is_inhabited(tx, name) for name in tx.homeless)
 
 
 def follow(tx: StateTransaction) -> None:

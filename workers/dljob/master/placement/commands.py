@@ -33,10 +33,10 @@ def handle_command(tx: StateTransaction, event: Commanded) -> None:
         words += f" to {counted(event.count, 'rank')}; its load decides again in {policy.cooldown_s:g} s"
     tx.note(reasons.COMMAND_ACCEPTED, event.target, words)
     if event.kind == "stop":
-        ending.end(tx, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=tx.now))
+        ending.end_job(tx, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=tx.now))
     elif event.kind == "suspend":
         verdict = Verdict(ok=False, reason=reasons.SUSPENDED, message=f"suspended{by}", at=tx.now, suspends=True)
-        ending.end(tx, verdict)
+        ending.end_job(tx, verdict)
     elif event.kind == "checkpoint":
         # A cut that cannot begin now is reported as CutGivenUp, with the reason.
         cuts.handle_cut_request(tx, CutAsked(event.by or "a command"))

@@ -367,7 +367,7 @@ def _inhabited(tx: StateTransaction, name: str) -> frozenset[str]:
     units = frozenset(
         unit for unit in tx.housed.get(name, ()) if tx.units[unit].phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )
-    return units if any(ending.inhabited(tx, unit) for unit in units) else frozenset()
+    return units if any(ending.is_inhabited(tx, unit) for unit in units) else frozenset()
 
 
 def _format_time(at: float) -> str:

@@ -133,7 +133,7 @@ def _lacks_node(tx: StateTransaction, name: str, sizes: Mapping[str, int]) -> bo
     phase = tx.units[name].phase if name in tx.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
         return phase.nowhere
-    return ending.inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
+    return ending.is_inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
 
 
 def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: Assignment) -> bool:
@@ -231,7 +231,7 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
         for key in left_out[role]:
             tx.set_rank(key, evolve(tx.ranks[key], incident=0))
         if tx.facts(role).fleet:
-            ending.role_changed(tx, role)
+            ending.follow_role_change(tx, role)
 
 
 def leave_user_code(tx: StateTransaction, role: str, reason: str) -> None:

@@ -64,7 +64,7 @@ def _release_after_grace(tx: StateTransaction, verdict: Verdict) -> None:
     late = verdict.kill_at is not None and verdict.kill_at <= tx.now
     unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= tx.now
     if late or unanswered:
-        ending.release(tx, verdict)
+        ending.release_job(tx, verdict)
 
 
 def _check_deadlines(tx: StateTransaction) -> None:
@@ -73,12 +73,12 @@ def _check_deadlines(tx: StateTransaction) -> None:
     max_seconds, start_seconds = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
     if max_seconds is not None and started + max_seconds <= tx.now:
         message = f"the job ran longer than activeDeadlineSeconds = {max_seconds}"
-        ending.end(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
+        ending.end_job(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
     elif start_seconds is not None and tx.running_at is None and started + start_seconds <= tx.now:
         late = [name for name, f in tx.job.roles.items() if f.first_wave and not tx.roles[name].was_ready]
         reason = tx.search.why or f"not ready: {', '.join(late)}"
         message = f"the job was not running after preRunningDeadlineSeconds = {start_seconds}; {reason}"
-        ending.fail(tx, reasons.PRE_RUNNING_DEADLINE, message)
+        ending.fail_job(tx, reasons.PRE_RUNNING_DEADLINE, message)
 
 
 def _check_restarts(tx: StateTransaction) -> None:
@@ -137,7 +137,7 @@ def _check_search(tx: StateTransaction) -> None:
     elif late and not _place_at_last(tx):
         units = counted(len(admission.overdue_units(tx)), "unit")
         message = f"{units} of lost nodes found no room in time: {tx.search.why}"
-        ending.fail(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
+        ending.fail_job(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= tx.now for at in (tx.search.retry_at, tx.search.final_at)):
         admission.try_to_place(tx)
 
