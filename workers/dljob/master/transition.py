@@ -429,16 +429,16 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         return
     if rank.incarnation != event.incarnation or not rank.phase.live:
         # The rank was already taken down: its end may still be the first cause of why.
-        attribution.late(d, *key, event.incarnation, event.outcome)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
-        attribution.late(d, *key, event.incarnation, event.outcome)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         ending.record_stopped_rank(d, key)
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
         restart.renew(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
-        attribution.late(d, *key, event.incarnation, event.outcome)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)
     elif event.outcome.ok:
         failover.settle(d, key)

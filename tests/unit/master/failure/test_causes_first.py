@@ -11,7 +11,7 @@ from master_kit import World, error, host, job, nodes
 from dljob.api.local.views import overview
 from dljob.api.registry import RegistryEntry
 from dljob.cli.diagnosis import diagnose
-from dljob.master.failure.attribution import FOLLOWERS
+from dljob.master.failure.attribution import MAX_CONSEQUENCES
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.state import Phase
@@ -169,7 +169,7 @@ def test_a_fault_lists_a_bounded_number_of_followers():
     ended(world, 0, GONE)
     for rank in range(1, 40):
         ended(world, rank, PEER)
-    assert len(root(world).followed) == FOLLOWERS
+    assert len(root(world).followed) == MAX_CONSEQUENCES
 
 
 def test_later_evidence_renames_the_cause():

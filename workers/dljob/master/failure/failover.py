@@ -77,7 +77,7 @@ def failed(
             return
         decision = restart
     if isinstance(decision, Fail):
-        attribution.ends(tx, failure, cause)
+        attribution.record_final_fault(tx, failure, cause)
         ending.fail_job(tx, decision.reason, f"{cause}; {decision.why}{deliveries.describe_barren_role(tx, role)}")
     elif isinstance(decision, Ignore):
         _ignore(tx, role, ranks, f"{cause}; {decision.why}")
@@ -106,7 +106,7 @@ def left(tx: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDep
         order: The order to leave the node.
         begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
-    failure = attribution.on_left_node(tx, order.failure, role, ranks[0])
+    failure = attribution.failure_of_leaving_rank(tx, order.failure, role, ranks[0])
     level = _lifted(tx, role, own_level(tx.facts(role)), host_lost=True, begun=begun)
     decision = Restart(level, order.counts, "its node is left")
     restart = _order(tx, failure, ranks, decision, order.culprit, joined=_joined(tx, failure), culprit=order.failure)
@@ -181,11 +181,11 @@ def _order(
         wait = budget.backoff_seconds(
             tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0)
         )
-    root = 0 if culprit is failure else attribution.fault_of(tx, culprit)
+    root = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
     if decision.counts and not joined:
         charged = charge(tx, role, level, cause)
         if charged is None:
-            attribution.ends(tx, culprit, cause, root)
+            attribution.record_final_fault(tx, culprit, cause, root)
             return None
         level = charged
     tx.because(_why(tx, role, level, decision, wait))

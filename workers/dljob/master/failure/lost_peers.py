@@ -65,7 +65,7 @@ def hold(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int
     if inquiry is None:
         inquiry = PeerInquiry(tx.now, tx.now + hold_s)
         tx.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
-    kept = outcome if inquiry.count < attribution.FOLLOWERS else evolve(outcome, detail="", clues=())
+    kept = outcome if inquiry.count < attribution.MAX_CONSEQUENCES else evolve(outcome, detail="", clues=())
     end = HeldEnd(tx.next_serial(), tx.ranks[key].incarnation, kept, host_life)
     tx.held_ends = tx.held_ends.set(key, end)
     _set_inquiry(tx, role, evolve(inquiry, count=inquiry.count + 1))

@@ -60,7 +60,7 @@ def begin_ray_drains(tx: StateTransaction, nodes: Sequence[NodeView]) -> None:
 
 def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     """Add evidence to faults, and begin the departure of a node that Kubernetes is about to take away."""
-    attribution.learned(tx, event)
+    attribution.handle_learned_cause(tx, event)
     kind, _, name = event.target.partition("/")
     if kind != "node" or tx.ending or not any(node.id == name for node in tx.nodes):
         return
