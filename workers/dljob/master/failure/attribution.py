@@ -82,7 +82,7 @@ def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
 
 
 def _describe_failure(failure: Failure, rank_name: str) -> str:
-    return policy.describe(rank_name, failure.outcome, lost_peer=failure.secondary)
+    return policy.describe_failure(rank_name, failure.outcome, lost_peer=failure.secondary)
 
 
 def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | None, root_number: int = 0) -> str:
@@ -176,9 +176,11 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     _report_corrected_cause(tx, fault, cause_text)
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
     if not tx.ending:
-        decision = policy.decide(tx, failure, repeats.judge(tx, failure, late=incarnation != current_incarnation))
+        decision = policy.decide_about_failure(
+            tx, failure, repeats.judge(tx, failure, late=incarnation != current_incarnation)
+        )
         if isinstance(decision, policy.Fail):
-            ending.fail_job(tx, decision.reason, f"{cause_text}; {decision.why}")
+            ending.fail_job(tx, decision.reason, f"{cause_text}; {decision.explanation}")
 
 
 def record_late_loss(tx: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
@@ -276,7 +278,7 @@ def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> N
         return
     cause = causes.classify(outcome, tx.job.fault_tolerance.causes)
     new_outcome = causes.judged(outcome, cause)
-    cause_text = policy.describe(_failed_name(fault), new_outcome, lost_peer=cause.secondary)
+    cause_text = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=cause.secondary)
     new_fault = evolve(
         fault,
         outcome=new_outcome,

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from immutables import Map
 
-from dljob.master.failure.policy import lift
+from dljob.master.failure.policy import lift_level
 from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
@@ -71,7 +71,7 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
     live_member = next((key for key in cut_members if tx.ranks[key].phase.live), None)
     if live_member is not None:  # coupling takes the others along
         role, rank = live_member
-        level = lift(tx.facts(role), Level.PROCESS, host_lost=False)
+        level = lift_level(tx.facts(role), Level.PROCESS, host_lost=False)
         begin(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause_text))
 
 

@@ -10,13 +10,13 @@ from dljob.master.failure.policy import (
     Ignore,
     Replace,
     Restart,
-    announced,
-    at_least_role,
-    decide,
-    describe,
-    lift,
-    next_level,
-    own_level,
+    is_announced,
+    raise_to_role,
+    decide_about_failure,
+    describe_failure,
+    lift_level,
+    next_larger_level,
+    role_level,
 )
 from dljob.master.failure.restart import RestartOrder, begin, time_to_start
 from dljob.master.start import spares, starting
@@ -63,12 +63,14 @@ def failed(
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
     failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
-    cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
+    cause = describe_failure(who or failure.name, failure.outcome, lost_peer=failure.secondary)
     if blamed and not who:
         deliveries.remember_failure(tx, failure, ranks, cause)
     joined = _joined(tx, failure)
     repeated = ("", "") if who else repeats.judge(tx, failure, lived=_life(tx, failure) is not None)
-    decision = decide(tx, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
+    decision = (
+        decide_about_failure(tx, failure, repeated, is_counted=joined) if decided is None or repeated[0] else decided
+    )
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
         is_own = failure.outcome.origin is None
@@ -78,9 +80,11 @@ def failed(
         decision = restart
     if isinstance(decision, Fail):
         attribution.record_final_fault(tx, failure, cause)
-        ending.fail_job(tx, decision.reason, f"{cause}; {decision.why}{deliveries.describe_barren_role(tx, role)}")
+        ending.fail_job(
+            tx, decision.reason, f"{cause}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+        )
     elif isinstance(decision, Ignore):
-        _ignore(tx, role, ranks, f"{cause}; {decision.why}")
+        _ignore(tx, role, ranks, f"{cause}; {decision.explanation}")
     else:
         level = _lifted(tx, role, decision.level, host_lost=host_lost, begun=begun)
         order = _order(tx, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
@@ -107,9 +111,11 @@ def left(tx: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDep
         begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
     failure = attribution.failure_of_leaving_rank(tx, order.failure, role, ranks[0])
-    level = _lifted(tx, role, own_level(tx.facts(role)), host_lost=True, begun=begun)
-    decision = Restart(level, order.counts, "its node is left")
-    restart = _order(tx, failure, ranks, decision, order.culprit, joined=_joined(tx, failure), culprit=order.failure)
+    level = _lifted(tx, role, role_level(tx.facts(role)), host_lost=True, begun=begun)
+    decision = Restart(level, order.uses_budget, "its node is left")
+    restart = _order(
+        tx, failure, ranks, decision, order.culprit_name, joined=_joined(tx, failure), culprit=order.failure
+    )
     _begin(tx, restart, failure if failure is order.failure else None)
 
 
@@ -117,12 +123,14 @@ def _leave_node(tx: StateTransaction, failure: Failure, decision: Replace, who: 
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
     facts = tx.facts(failure.role)
     if not blamed:
-        return Restart(at_least_role(own_level(facts)), decision.counts, f"{decision.why}, with no node to blame,")
+        return Restart(
+            raise_to_role(role_level(facts)), decision.uses_budget, f"{decision.explanation}, with no node to blame,"
+        )
     node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
-        return Restart(own_level(facts), decision.counts, decision.why)
-    why = f"{describe(who, failure.outcome, lost_peer=failure.secondary)}; {decision.why}"
-    tx.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
+        return Restart(role_level(facts), decision.uses_budget, decision.explanation)
+    why = f"{describe_failure(who, failure.outcome, lost_peer=failure.secondary)}; {decision.explanation}"
+    tx.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.uses_budget))
     return None
 
 
@@ -131,7 +139,7 @@ def _lifted(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, b
     if tx.facts(role).world and not begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
-    return lift(tx.facts(role), level, host_lost=host_lost)
+    return lift_level(tx.facts(role), level, host_lost=host_lost)
 
 
 def begun(tx: StateTransaction, role: str) -> bool:
@@ -166,9 +174,9 @@ def _order(
     culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause = describe(who, outcome, lost_peer=failure.secondary)
+    cause = describe_failure(who, outcome, lost_peer=failure.secondary)
     level = decision.level
-    if outcome.reason in _NODE_REASONS and not decision.counts:
+    if outcome.reason in _NODE_REASONS and not decision.uses_budget:
         _refund(tx, failure)
     if by := coupling.covering_restart(tx, role, ranks, level):
         tx.because(f"{cause}; {role} restarts with {by} already")
@@ -182,7 +190,7 @@ def _order(
             tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0)
         )
     root = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
-    if decision.counts and not joined:
+    if decision.uses_budget and not joined:
         charged = charge(tx, role, level, cause)
         if charged is None:
             attribution.record_final_fault(tx, culprit, cause, root)
@@ -215,8 +223,8 @@ def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait:
     """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
     most, used = budget.restart_limit(tx, level, role), len(budget.recent_marks(tx, budget.budget_key(level, role)))
     cost = f"{used} of {counted(most, 'restart')} used within {seconds(tx.job.fault_tolerance.window_seconds)}"
-    paid = cost if decision.counts else "it costs no budget"
-    return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
+    paid = cost if decision.uses_budget else "it costs no budget"
+    return f"{decision.explanation} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
 
 def _joined(tx: StateTransaction, failure: Failure) -> bool:
@@ -260,7 +268,7 @@ def _moves_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     A process that dies on such a node has not left it. It starts there again, so it has to wait.
     """
     facts = tx.facts(failure.role)
-    return announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
+    return is_announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
 def _refund(tx: StateTransaction, failure: Failure) -> None:
@@ -292,7 +300,7 @@ def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level |
     """
     at = level
     while not budget.has_restart_left(tx, at, role):
-        larger = next_level(tx.facts(role), at)
+        larger = next_larger_level(tx.facts(role), at)
         if larger is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
             last = at if budget.restart_limit(tx, at, role) else level
@@ -326,12 +334,12 @@ def timed_out(tx: StateTransaction, number: int) -> None:
     )
     names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
     cause = f"{cause} a restart at level {incident.level.value} ({names})"
-    larger = next_level(tx.facts(role), incident.level)
+    larger = next_larger_level(tx.facts(role), incident.level)
     if larger is None:
         ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
         return
     # Of a role that was taken along whole, a smaller level may not do.
-    level = charge(tx, role, lift(tx.facts(role), larger, host_lost=False), cause)
+    level = charge(tx, role, lift_level(tx.facts(role), larger, host_lost=False), cause)
     if level is not None:
         tx.note(reasons.ESCALATED, incident.target, cause, level=level.value)
         ranks = tuple(rank for name, rank in pending if name == role)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob.master.failure import ending, failover, policy
-from dljob.master.failure.policy import Restart, at_least_role, own_level
+from dljob.master.failure.policy import Restart, raise_to_role, role_level
 from dljob.master.failure.restart import kill
 from dljob.master.failure.stalling import mark_hung
 from dljob.master.start.problems import stand
@@ -36,7 +36,7 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
     tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
     _show(tx, event, kind)
-    rule = policy.rule_for(tx, event.role, outcome)
+    rule = policy.matching_rule(tx, event.role, outcome)
     # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
     if rule is not None and rule.action == "Ignore":
@@ -49,7 +49,9 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     decided = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decided = Restart(at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
+        decided = Restart(
+            raise_to_role(role_level(facts)), uses_budget=True, explanation=f"all of {event.role} stands still"
+        )
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
         for number in ranks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import lift, own_level
+from dljob.master.failure.policy import lift_level, role_level
 from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.start.assign import Assignment, Refusal, assign
 from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
@@ -45,7 +45,7 @@ def follow(tx: StateTransaction, ended: Ended, rank: str) -> None:
     # Users want the kill as the first cause of this restart, with its evidence.
     root = next((fault.root or fault.id for fault in reversed(tx.faults) if fault.rank == rank and _hungry(fault)), 0)
     for role, ranks in ended.items():
-        level = lift(tx.facts(role), own_level(tx.facts(role)), host_lost=True)
+        level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
         words = f"{rank} restarts with more memory"
         begin(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
 

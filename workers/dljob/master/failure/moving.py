@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import lift, own_level
+from dljob.master.failure.policy import lift_level, role_level
 from dljob.master.failure.restart import RestartOrder, begin, kill, stop_ranks
 from dljob.master.start import starting
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy
@@ -177,7 +177,7 @@ def _begin(tx: StateTransaction, lost: Mapping[str, list[int]], why: str) -> Non
     """Restart the ranks that had to move, as part of the restart for the lost ones: it is not charged again."""
     for role in tx.job.roles:
         if lost.get(role):
-            level = lift(tx.facts(role), own_level(tx.facts(role)), host_lost=True)
+            level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
             # They start together with the lost ranks, so they wait out the same backoff.
             under_way = [own.due for own in tx.incidents.values() if own.role in ("", role) and not own.launched]
             wait = max([0.0, *(due - tx.now for due in under_way)])

@@ -12,7 +12,7 @@ from itertools import filterfalse
 from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
-from dljob.master.failure.policy import Restart, own_level
+from dljob.master.failure.policy import Restart, role_level
 from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
@@ -381,7 +381,7 @@ def leave_nodes(
         return
     for role in tx.job.roles:
         if lost.get(role) and not tx.ending:
-            decided = None if counts is None else Restart(own_level(tx.facts(role)), counts, "its node is left")
+            decided = None if counts is None else Restart(role_level(tx.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
             failover.failed(tx, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
 

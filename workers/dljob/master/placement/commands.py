@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob.master.failure import cuts, ending
-from dljob.master.failure.policy import lift
+from dljob.master.failure.policy import lift_level
 from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import starting
 from dljob.master.state.events import Commanded, CutAsked
@@ -103,4 +103,4 @@ def _restart_order(tx: StateTransaction, event: Commanded) -> RestartOrder:
     level = Level.PROCESS if slash else Level.ROLE
     # For a role any rank will do: the level takes all of them.
     ranks = (int(number),) if slash else (tx.facts(role).ranks[0],)
-    return RestartOrder(lift(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)
+    return RestartOrder(lift_level(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)
