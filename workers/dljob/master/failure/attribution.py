@@ -177,7 +177,7 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
     if not tx.ending:
         decision = policy.decide_about_failure(
-            tx, failure, repeats.judge(tx, failure, late=incarnation != current_incarnation)
+            tx, failure, repeats.check_repetition(tx, failure, is_late=incarnation != current_incarnation)
         )
         if isinstance(decision, policy.Fail):
             ending.fail_job(tx, decision.reason, f"{cause_text}; {decision.explanation}")

@@ -67,7 +67,7 @@ def failed(
     if blamed and not who:
         deliveries.remember_failure(tx, failure, ranks, cause)
     joined = _joined(tx, failure)
-    repeated = ("", "") if who else repeats.judge(tx, failure, lived=_life(tx, failure) is not None)
+    repeated = ("", "") if who else repeats.check_repetition(tx, failure, had_process=_life(tx, failure) is not None)
     decision = (
         decide_about_failure(tx, failure, repeated, is_counted=joined) if decided is None or repeated[0] else decided
     )

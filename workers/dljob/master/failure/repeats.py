@@ -24,7 +24,7 @@ CRASH_LOOP_S = 30.0
 """Seconds after its start within which a life of a crash loop ends."""
 SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
-_FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
+_OUTSIDE_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
 _PEER_REASONS = frozenset(
     {
@@ -34,7 +34,7 @@ _PEER_REASONS = frozenset(
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
-_CHILDS = frozenset({Reason.UNKNOWN, Reason.KILLED})
+_CHILD_REASONS = frozenset({Reason.UNKNOWN, Reason.KILLED})
 """Reasons of an exception that only says that another process was lost, such as a child."""
 # Errors of dljob and of torch that only say that a peer is gone.
 _PEER_ERRORS = frozenset(
@@ -42,7 +42,9 @@ _PEER_ERRORS = frozenset(
 )
 
 
-def judge(tx: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
+def check_repetition(
+    tx: StateTransaction, failure: Failure, *, is_late: bool = False, had_process: bool = True
+) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
     `late`: the rank was started again before its end was reported. `lived`: it had a process that could end.
@@ -52,111 +54,120 @@ def judge(tx: StateTransaction, failure: Failure, *, late: bool = False, lived: 
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if early_end.is_early(outcome):
-        return _ended_early_again(tx, failure)
+        return _check_early_end(tx, failure)
     if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
         return "", ""
     if outcome.reason is Reason.HANG and outcome.frame:
-        return _hung_again(tx, failure)
+        return _check_hang(tx, failure)
     key: RankKey = (failure.role, -1 if tx.facts(failure.role).world else failure.rank)
-    last, own = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
-    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILDS and outcome.error_type):
-        tx.errors = tx.errors.delete(key) if last else tx.errors
+    last_error, rank_state = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
+    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILD_REASONS and outcome.error_type):
+        tx.errors = tx.errors.delete(key) if last_error else tx.errors
         return "", ""
-    began = tx.now - limits.JOIN_S if late else own.since
-    if not lived or (began == 0.0 and not late) or (last is not None and began < last.at):
+    began_at = tx.now - limits.JOIN_S if is_late else rank_state.since
+    if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
         return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
-    ready = late or own.ready_at > 0.0
-    progressed = _progressed(tx, last, outcome, began, own.ready_at)
-    short = not late and not progressed and tx.now - began <= CRASH_LOOP_S and not _grows(tx, failure)
-    short_lives = (last.short_lives if last and short else 0) + short
+    was_ready = is_late or rank_state.ready_at > 0.0
+    has_progressed = _has_progressed(tx, last_error, outcome, began_at, rank_state.ready_at)
+    is_short = (
+        not is_late and not has_progressed and tx.now - began_at <= CRASH_LOOP_S and not _gets_more_memory(tx, failure)
+    )
+    short_lives = (last_error.short_lives if last_error and is_short else 0) + is_short
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
-    error = outcome if outcome.origin is None else outcome.origin
-    memory = ErrorMemory(error.error_type, error.frame, outcome.step, outcome.code, tx.now, ready, short_lives)
-    tx.errors = tx.errors.set(key, memory)
-    if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
+    blamed_error = outcome if outcome.origin is None else outcome.origin
+    new_error = ErrorMemory(
+        blamed_error.error_type, blamed_error.frame, outcome.step, outcome.code, tx.now, was_ready, short_lives
+    )
+    tx.errors = tx.errors.set(key, new_error)
+    if (
+        last_error is not None
+        and not has_progressed
+        and _is_same_end(last_error, new_error)
+        and not _is_memory_kill(outcome)
+    ):
         return (
             reasons.USER_ERROR_REPEATS,
             f"{_describe_end(outcome)} twice, with no progress between{_proviso(outcome)}",
         )
     if short_lives >= CRASH_LOOP_LIVES:
-        words = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
-        return reasons.CRASH_LOOP, f"a crash loop: {words}"
+        explanation = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
+        return reasons.CRASH_LOOP, f"a crash loop: {explanation}"
     return "", ""
 
 
-def _ended_early_again(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_early_end(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
 
     Each life makes steps, so that only a step above the one where it ended last is progress; without steps a save is.
     """
     key, step = (failure.role, failure.rank), failure.outcome.step
-    last = tx.errors.get(key)
+    last_error = tx.errors.get(key)
     tx.errors = tx.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, tx.now))
-    if last is None:
+    if last_error is None:
         return "", ""
-    if step is None and last.step is None:
-        went_further = any(saves.last is not None and saves.last.at > last.at for saves in tx.saves.values())
+    if step is None and last_error.step is None:
+        has_progressed = any(saves.last is not None and saves.last.at > last_error.at for saves in tx.saves.values())
     else:
-        went_further = step is not None and (last.step is None or step > last.step)
-    if went_further:
+        has_progressed = step is not None and (last_error.step is None or step > last_error.step)
+    if has_progressed:
         return "", ""
     return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
 
 
-def _hung_again(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_hang(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank hangs at the same line as at its last failure, with nothing more done.
 
     A process counts from 0, so that equal numbers of calls and items are no progress; nor are equal steps.
     """
     key, outcome = (failure.role, failure.rank), failure.outcome
-    last = tx.errors.get(key)
-    memory = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, ready=True, finished=outcome.finished)
+    last_error = tx.errors.get(key)
+    new_error = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, ready=True, finished=outcome.finished)
     tx.errors = tx.errors.delete((failure.role, -1)) if (failure.role, -1) in tx.errors else tx.errors
-    tx.errors = tx.errors.set(key, memory)
-    if last is None or (last.error_type, last.frame, last.code) != ("", outcome.frame, None):
+    tx.errors = tx.errors.set(key, new_error)
+    if last_error is None or (last_error.error_type, last_error.frame, last_error.code) != ("", outcome.frame, None):
         return "", ""
-    went_further = (
-        (outcome.step is not None and (last.step is None or outcome.step > last.step))
-        or (outcome.advanced is not None and outcome.advanced > last.at)
-        or outcome.finished > last.finished
-        or any(saves.last is not None and saves.last.at > last.at for saves in tx.saves.values())
+    has_progressed = (
+        (outcome.step is not None and (last_error.step is None or outcome.step > last_error.step))
+        or (outcome.advanced is not None and outcome.advanced > last_error.at)
+        or outcome.finished > last_error.finished
+        or any(saves.last is not None and saves.last.at > last_error.at for saves in tx.saves.values())
     )
-    if went_further:
+    if has_progressed:
         return "", ""
     return reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between"
 
 
-def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
+def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
     """Whether two ends are the same and caused by the process itself."""
-    if (last.error_type, last.frame) != (new.error_type, new.frame):
+    if (last_error.error_type, last_error.frame) != (new_error.error_type, new_error.frame):
         return False
     # An exception is known by its type and frame; SystemExit says nothing without its code.
-    if new.error_type and new.error_type != "SystemExit":
+    if new_error.error_type and new_error.error_type != "SystemExit":
         return True
-    sent = not new.error_type and new.code in _FROM_OUTSIDE
-    return last.code == new.code and not (sent and (last.ready or new.ready))
+    is_signal = not new_error.error_type and new_error.code in _OUTSIDE_CODES
+    return last_error.code == new_error.code and not (is_signal and (last_error.ready or new_error.ready))
 
 
-def _progressed(
-    tx: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float
+def _has_progressed(
+    tx: StateTransaction, last_error: ErrorMemory | None, outcome: Outcome, began_at: float, ready_at: float
 ) -> bool:
     """Whether the job made progress since the last remembered end; at the first end, since the life began."""
-    since = began if last is None else last.at
-    before = None if last is None else last.step
+    since = began_at if last_error is None else last_error.at
+    last_step = None if last_error is None else last_error.step
     return (
-        (outcome.step is not None and (before is None or outcome.step > before))
+        (outcome.step is not None and (last_step is None or outcome.step > last_step))
         or (outcome.advanced is not None and outcome.advanced > since)
         or (ready_at > 0.0 and tx.now - ready_at >= SETTLED_S)
         or any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
     )
 
 
-def _grows(tx: StateTransaction, failure: Failure) -> bool:
+def _gets_more_memory(tx: StateTransaction, failure: Failure) -> bool:
     """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
-    return _kernels(failure.outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
+    return _is_memory_kill(failure.outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
 
 
-def _kernels(outcome: Outcome) -> bool:
+def _is_memory_kill(outcome: Outcome) -> bool:
     """Whether the kernel, the kubelet or Ray's monitor killed the process for its memory."""
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
@@ -171,5 +182,5 @@ def _describe_end(outcome: Outcome) -> str:
 
 
 def _proviso(outcome: Outcome) -> str:
-    sent = not outcome.error_type and outcome.code in _FROM_OUTSIDE
+    sent = not outcome.error_type and outcome.code in _OUTSIDE_CODES
     return ", both before it was ready" if sent else ""
