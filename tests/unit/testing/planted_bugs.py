@@ -271,7 +271,7 @@ def forgets_a_kill(patch):
         if own.phase is not HostPhase.DOWN:
             d.set_host(host, evolve(own, phase=HostPhase.DOWN, pid=0, address=""))
 
-    patch.setattr(restart, "kill", spared)
+    patch.setattr(restart, "kill_host", spared)
 
 
 @bug
@@ -315,7 +315,7 @@ def starts_unchecked(patch):
 @bug
 def takes_those_along_who_stay(patch):
     """A resize ends the processes of all, whatever the role says."""
-    patch.setattr(restart, "_staying", lambda d, order, members: frozenset())
+    patch.setattr(restart, "_rejoining_members", lambda d, order, members: frozenset())
 
 
 @bug
@@ -392,7 +392,9 @@ def restarts_a_fleet_for_its_size(patch):
 
     def leave(d, gone):
         role = gone[0][0] if gone else next(name for name, facts in d.job.roles.items() if facts.fleet)
-        restart.begin(d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True))
+        restart.begin_restart(
+            d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True)
+        )
 
     patch.setattr(resizing, "leave", leave)
 
@@ -428,13 +430,13 @@ def loses_a_server_that_failed_its_probe(patch):
 @bug
 def ends_a_drain_too_soon(patch):
     """The deadline of a restart leaves no time for a drain."""
-    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 5.0)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, staying: 5.0)
 
 
 @bug
 def waits_for_ever_for_a_drain(patch):
     """A server that ignores its drain holds up its restart."""
-    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 1e6)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, staying: 1e6)
 
 
 @bug
@@ -443,25 +445,25 @@ def kills_servers_that_begin_anew(patch):
 
     def end(d, role, reason):
         for host in d.facts(role).hosts():
-            restart.kill(d, host)
+            restart.kill_host(d, host)
         for rank in d.facts(role).ranks:
             ending.drop_process(d, (role, rank))
             d.set_rank((role, rank), evolve(d.ranks[role, rank], incident=0))
 
-    patch.setattr(restart, "_end_later", end)
+    patch.setattr(restart, "_end_later_role", end)
 
 
 @bug
 def waits_for_ever_to_begin_anew(patch):
     """A server that ignores its drain keeps its role from beginning anew."""
-    old = restart._end_later
+    old = restart._end_later_role
 
     def end(d, role, reason):
         old(d, role, reason)
         if d.roles[role].stop_by is not None:
             d.set_role(role, evolve(d.roles[role], stop_by=d.now + 1e6))
 
-    patch.setattr(restart, "_end_later", end)
+    patch.setattr(restart, "_end_later_role", end)
 
 
 @bug

@@ -130,12 +130,12 @@ def test_a_server_without_another_place_is_no_endpoint_when_its_node_ends(monkey
 
 def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def kills(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
-        restart.kill(d, host)
+        restart.kill_host(d, host)
         for rank in ranks:
-            restart._wait(d, (host.role, rank), number)
+            restart._set_waiting(d, (host.role, rank), number)
         return False
 
-    monkeypatch.setattr(restart, "_stop", kills)
+    monkeypatch.setattr(restart, "_stop_host_ranks", kills)
     made = Driver(Case(0, job(SERVER, role("d")), (Timed(AT, RESTART),)), pace=Durations(work=(600.0, 600.0)))
     assert made.run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
 

@@ -162,7 +162,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # Ranks of coupled roles start again once all of them have ended.
     starting.follow_stops(d)
     # Roles that a restart of the job ended begin anew once their servers have finished.
-    restart.follow_ends(d)
+    restart.begin_ended_roles(d)
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
@@ -436,7 +436,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
-        restart.renew(d, key)
+        restart.replace_host_if_fresh(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)

@@ -158,7 +158,7 @@ def test_a_role_begins_anew_with_the_job_while_the_restart_of_that_waits():
     held, _ = again(world)
     order = restart.RestartOrder(Level.JOB, "d", (0,), "UserError", "it failed", wait=10.0)
     d = StateTransaction(world.state, world.now)
-    restart.begin(d, order)
+    restart.begin_restart(d, order)
     world.state = d.freeze()
     world.pending.clear()
     (waiting,) = world.state.incidents.values()

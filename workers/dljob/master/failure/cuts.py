@@ -12,7 +12,7 @@ from operator import attrgetter
 from immutables import Map
 
 from dljob.master.failure.policy import lift_level
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
 from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
@@ -72,7 +72,7 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
     if live_member is not None:  # coupling takes the others along
         role, rank = live_member
         level = lift_level(tx.facts(role), Level.PROCESS, host_lost=False)
-        begin(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause_text))
+        begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause_text))
 
 
 def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:

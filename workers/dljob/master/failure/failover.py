@@ -18,7 +18,7 @@ from dljob.master.failure.policy import (
     next_larger_level,
     role_level,
 )
-from dljob.master.failure.restart import RestartOrder, begin, time_to_start
+from dljob.master.failure.restart import RestartOrder, begin_restart, seconds_to_start
 from dljob.master.start import spares, starting
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
@@ -213,7 +213,7 @@ def _begin(tx: StateTransaction, order: RestartOrder | None, failure: Failure | 
     ended: memory.Ended = memory.grow(tx, failure) if failure else {}
     if role in ended and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
-    begin(tx, evolve(order, level=level))
+    begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
         restarted = (role, *tx.facts(role).coupled)
         memory.follow(tx, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
@@ -330,7 +330,7 @@ def timed_out(tx: StateTransaction, number: int) -> None:
     role = pending[0][0]
     cause = (
         f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
-        f" {time_to_start(tx, incident.members):.0f} s after"
+        f" {seconds_to_start(tx, incident.members):.0f} s after"
     )
     names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
     cause = f"{cause} a restart at level {incident.level.value} ({names})"
@@ -343,7 +343,7 @@ def timed_out(tx: StateTransaction, number: int) -> None:
     if level is not None:
         tx.note(reasons.ESCALATED, incident.target, cause, level=level.value)
         ranks = tuple(rank for name, rank in pending if name == role)
-        begin(tx, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
+        begin_restart(tx, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
 
 
 def settle(tx: StateTransaction, key: RankKey) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.master.failure import ending, failover, policy
 from dljob.master.failure.policy import Restart, raise_to_role, role_level
-from dljob.master.failure.restart import kill
+from dljob.master.failure.restart import kill_host
 from dljob.master.failure.stalling import mark_hung
 from dljob.master.start.problems import stand
 from dljob.master.state import early_end
@@ -56,7 +56,7 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
         for number in ranks:
             if tx.ranks[event.role, number].phase.live:
-                kill(tx, facts.host_of(number))
+                kill_host(tx, facts.host_of(number))
                 ending.drop_process(tx, (event.role, number))
     failover.failed(tx, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
 

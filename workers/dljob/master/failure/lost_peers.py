@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dljob.master.failure import attribution, ending, failover, stalling
-from dljob.master.failure.restart import kill
+from dljob.master.failure.restart import kill_host
 from dljob.master.state import early_end, limits
 from dljob.master.state.events import HostLost, PeersSeen, RankEnded
 from dljob.master.state.evolve import evolve
@@ -214,7 +214,7 @@ def _fail(tx: StateTransaction, role: str, rank: int, outcome: Outcome) -> None:
     facts = tx.facts(role)
     if facts.ranks_per_host == 1 and tx.ranks[role, rank].phase.live:
         # Its peers can leave their group only when it is gone.
-        kill(tx, facts.host_of(rank))
+        kill_host(tx, facts.host_of(rank))
         ending.drop_process(tx, (role, rank))
     failover.failed(tx, role, (rank,), outcome, host_lost=False)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from dljob.master.failure import ending
 from dljob.master.failure.policy import lift_level, role_level
-from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
 from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
 from dljob.master.state import causes, limits, memory_overrides
@@ -47,7 +47,7 @@ def follow(tx: StateTransaction, ended: Ended, rank: str) -> None:
     for role, ranks in ended.items():
         level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
         words = f"{rank} restarts with more memory"
-        begin(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
+        begin_restart(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
 
 
 def learned(tx: StateTransaction) -> None:
@@ -158,7 +158,7 @@ def _renew(tx: StateTransaction, name: str, given: Given, found: Assignment) -> 
     lost: dict[str, tuple[int, ...]] = {}
     # All that lives in the unit ends with its placement group: Ray would kill it anyway.
     for host in unit_hosts(tx, name):
-        kill(tx, host)
+        kill_host(tx, host)
         for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
             phase = tx.ranks[host.role, rank].phase
             if phase.live:

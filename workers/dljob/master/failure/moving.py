@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from dljob.master.failure import ending
 from dljob.master.failure.policy import lift_level, role_level
-from dljob.master.failure.restart import RestartOrder, begin, kill, stop_ranks
+from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, stop_order
 from dljob.master.start import starting
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy
 from dljob.master.start.reservations import assigned_units, unit_hosts
@@ -29,7 +29,7 @@ def give_up(tx: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
         tx.do(Unreserve(name, unit.token))
         tx.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
         for host in unit_hosts(tx, name):
-            kill(tx, host)
+            kill_host(tx, host)
             _collect(tx, host, lost)
     return lost
 
@@ -93,7 +93,7 @@ def follow(tx: StateTransaction) -> None:
     still = tx.moving.units if tx.moving is not None else ()
     stay = {name for name in tx.base.moving.units if name not in still and tx.units[name].phase is UnitPhase.HELD}
     for host, ranks in servers_of(tx, stay).items():
-        kill(tx, host)
+        kill_host(tx, host)
         for rank in ranks:
             ending.drop_process(tx, (host.role, rank))
     starting.start_again(tx, stay)
@@ -120,7 +120,7 @@ def ask_to_finish(tx: StateTransaction, servers: Mapping[HostId, tuple[int, ...]
             old = tx.ranks[host.role, rank]
             tx.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, restart_reason=reason))
         if asked:
-            tx.do(stop_ranks(tx, host, asked))
+            tx.do(stop_order(tx, host, asked))
     return tx.now + max(tx.facts(host.role).plan.drain_s for host in servers) + limits.SCRIPT_GRACE_S
 
 
@@ -181,7 +181,7 @@ def _begin(tx: StateTransaction, lost: Mapping[str, list[int]], why: str) -> Non
             # They start together with the lost ranks, so they wait out the same backoff.
             under_way = [own.due for own in tx.incidents.values() if own.role in ("", role) and not own.launched]
             wait = max([0.0, *(due - tx.now for due in under_way)])
-            begin(
+            begin_restart(
                 tx,
                 RestartOrder(
                     level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, without_fault=True

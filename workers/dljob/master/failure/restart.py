@@ -48,29 +48,29 @@ class RestartOrder:
     """Whether ranks only leave user code: the number of ranks that start is decided once all have left."""
 
 
-def begin(tx: StateTransaction, order: RestartOrder) -> None:
+def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     """End the processes of a restart's members, and start them again at once or after the backoff."""
     if order.level is not Level.JOB and starting.ahead(tx, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
-    own = _members(tx, order)
-    along = () if order.level is Level.JOB else coupling.coupled_ranks(tx, order.role, own)
-    members = (*own, *along)
-    fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
-    number = tx.next_serial()
-    target = _target(tx, order)
-    fault = () if order.without_fault else (tx.add_fault(order.level, order.reason, target, order.cause),)
-    follows = attribution.record_fault(tx, fault[0], order.failure, order.root) if fault else ""
-    later = _later_ranks(tx) if order.level is Level.JOB else ()
+    role_members = _find_members(tx, order)
+    coupled_members = () if order.level is Level.JOB else coupling.coupled_ranks(tx, order.role, role_members)
+    members = (*role_members, *coupled_members)
+    replaces_hosts = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
+    incident_number = tx.next_serial()
+    target = _target_name(tx, order)
+    fault_numbers = () if order.without_fault else (tx.add_fault(order.level, order.reason, target, order.cause),)
+    root_text = attribution.record_fault(tx, fault_numbers[0], order.failure, order.root) if fault_numbers else ""
+    later_ranks = _later_ranks(tx) if order.level is Level.JOB else ()
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
-    inherited = _leave_incidents(tx, (*members, *later, *order.leaving))
+    inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.leaving))
     # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
         _reset_roles(tx, order.reason)
     else:
-        _begin_lives(tx, order.role, own, along)
-    due = tx.now + (GATHER_S if order.gathers else order.wait)
+        _begin_role_lives(tx, order.role, role_members, coupled_members)
+    due_at = tx.now + (GATHER_S if order.gathers else order.wait)
     tx.incidents = tx.incidents.set(
-        number,
+        incident_number,
         Incident(
             level=order.level,
             role="" if order.level is Level.JOB else order.role,
@@ -79,35 +79,37 @@ def begin(tx: StateTransaction, order: RestartOrder) -> None:
             members=members,
             pending=len(members),
             detected=tx.now,
-            due=due,
-            deadline=due + time_to_start(tx, members),
-            fresh=fresh,
-            faults=(*inherited, *fault),
+            due=due_at,
+            deadline=due_at + seconds_to_start(tx, members),
+            fresh=replaces_hosts,
+            faults=(*inherited_faults, *fault_numbers),
         ),
     )
     if not order.without_fault:
-        roles = () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in along)))
-        tx.count_restart(order.level, *roles)
-    wait = f" in {order.wait:g} s" if order.wait else ""
+        restarting_roles = (
+            () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in coupled_members)))
+        )
+        tx.count_restart(order.level, *restarting_roles)
+    wait_text = f" in {order.wait:g} s" if order.wait else ""
     tx.note(
         reasons.RESTARTING,
         target,
-        f"{order.cause}{follows}; restarting {counted(len(members), 'rank')}{wait}",
+        f"{order.cause}{root_text}; restarting {counted(len(members), 'rank')}{wait_text}",
         level=order.level.value,
     )
-    coupling.report_coupled_roles(tx, order.role, target, along)
+    coupling.report_coupled_roles(tx, order.role, target, coupled_members)
     # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
-    _hold(tx, tx.incidents[number], 1)
+    _change_holds(tx, tx.incidents[incident_number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
     with tx.many():
-        _take_down(tx, number, _staying(tx, order, members))
-    if due > tx.now:
-        tx.wake_at(due)
+        _take_down_members(tx, incident_number, _rejoining_members(tx, order, members))
+    if due_at > tx.now:
+        tx.wake_at(due_at)
     else:
-        launch(tx, number)
+        launch_restart(tx, incident_number)
 
 
-def time_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
+def seconds_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
     """Return the seconds in which a restart must be over: more where startup probes allow more.
 
     The roles' times add up, since one may wait for another.
@@ -115,17 +117,19 @@ def time_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
     return limits.RESTART_S + sum(tx.facts(role).plan.startup_s for role in {role for role, _ in members})
 
 
-def _begin_lives(tx: StateTransaction, role: str, own: Sequence[RankKey], along: Sequence[RankKey]) -> None:
+def _begin_role_lives(
+    tx: StateTransaction, role: str, role_members: Sequence[RankKey], coupled_members: Sequence[RankKey]
+) -> None:
     """Begin new lives of the roles that restart as a whole, and order the start of those that restart together."""
-    taken = dict.fromkeys(name for name, _ in along if name != role)
-    if role in (name for name, _ in along) or len(own) == tx.facts(role).plan.replicas:
+    coupled_roles = dict.fromkeys(name for name, _ in coupled_members if name != role)
+    if role in (name for name, _ in coupled_members) or len(role_members) == tx.facts(role).plan.replicas:
         starting.new_life(tx, role)
-    for name in taken:
+    for name in coupled_roles:
         starting.new_life(tx, name)
-    coupling.start_roles_in_order(tx, (role, *taken))
+    coupling.start_roles_in_order(tx, (role, *coupled_roles))
 
 
-def _members(tx: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
+def _find_members(tx: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
     """Return the ranks that restart. At job level, roles that wait for another one to complete are not among them."""
     facts = tx.facts(order.role)
     if order.level is Level.PROCESS:
@@ -135,41 +139,43 @@ def _members(tx: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
         return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
     if order.level in (Level.IN_PROCESS, Level.ROLE):
         return tuple((order.role, rank) for rank in facts.ranks)
-    return tuple((name, rank) for name, f in tx.job.roles.items() if f.first_wave for rank in f.ranks)
+    return tuple((name, rank) for name, facts in tx.job.roles.items() if facts.first_wave for rank in facts.ranks)
 
 
-def _target(tx: StateTransaction, order: RestartOrder) -> str:
+def _target_name(tx: StateTransaction, order: RestartOrder) -> str:
     """Return the restart's target as messages name it: "job", the role, or the first failed rank."""
     if order.level is Level.JOB:
         return "job"
     plan = tx.facts(order.role).plan
-    whole = order.level in (Level.IN_PROCESS, Level.ROLE) or (order.level is Level.ROLE_GROUP and plan.groups == 1)
-    return order.role if whole else f"{order.role}/{order.ranks[0]}"
+    is_whole_role = order.level in (Level.IN_PROCESS, Level.ROLE) or (
+        order.level is Level.ROLE_GROUP and plan.groups == 1
+    )
+    return order.role if is_whole_role else f"{order.role}/{order.ranks[0]}"
 
 
 def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
     """Take members out of their present incidents; return the faults of incidents that end because none are left."""
-    leaving = Counter(tx.ranks[key].incident for key in members)
-    inherited: list[int] = []
-    for number in sorted(leaving):
+    leaver_counts = Counter(tx.ranks[key].incident for key in members)
+    inherited_faults: list[int] = []
+    for number in sorted(leaver_counts):
         incident = tx.incidents.get(number)
         if incident is None:
             continue
         # An incident without members is over, but what it would have recovered is inherited by the new one.
-        pending = incident.pending - leaving[number]
+        pending = incident.pending - leaver_counts[number]
         if pending:
             tx.incidents = tx.incidents.set(number, evolve(incident, pending=pending))
             continue
         tx.incidents = tx.incidents.delete(number)
-        inherited.extend(incident.faults)
+        inherited_faults.extend(incident.faults)
         if not incident.launched:
-            _hold(tx, incident, -1)
-    return tuple(inherited)
+            _change_holds(tx, incident, -1)
+    return tuple(inherited_faults)
 
 
-def leave(tx: StateTransaction, gone: tuple[RankKey, ...]) -> None:
+def leave_restarts(tx: StateTransaction, dropped_ranks: tuple[RankKey, ...]) -> None:
     """Take ranks that are no more out of their restarts; those that waited for nobody else are over."""
-    tx.recover_faults(_leave_incidents(tx, gone))
+    tx.recover_faults(_leave_incidents(tx, dropped_ranks))
 
 
 def _later_ranks(tx: StateTransaction) -> tuple[RankKey, ...]:
@@ -182,75 +188,77 @@ def _reset_roles(tx: StateTransaction, reason: str) -> None:
     for name, facts in tx.job.roles.items():
         tx.set_role(name, evolve(tx.roles[name], spawned=False, was_ready=False))
         if not facts.first_wave:
-            _end_later(tx, name, reason)
+            _end_later_role(tx, name, reason)
 
 
-def _end_later(tx: StateTransaction, role: str, reason: str) -> None:
+def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
     """End the ranks of a role that waits for another one to complete; its servers finish their requests.
 
     They belong to no incident, so their deadline is the role's. Until then the role does not begin anew.
     """
     facts = tx.facts(role)
-    finishing = False
+    is_draining = False
     for host in facts.hosts():
         ranks = facts.ranks_of(host.index) if host.index != STORE else ()
-        drains = facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY
-        live = tuple(rank for rank in ranks if drains and tx.ranks[role, rank].phase.live)
+        can_drain = facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY
+        draining_ranks = tuple(rank for rank in ranks if can_drain and tx.ranks[role, rank].phase.live)
         for rank in ranks:
-            old = tx.ranks[role, rank]
-            if rank in live:
-                new = evolve(old, phase=RankPhase.STOPPING, incident=0, restart_reason=reason)
+            old_state = tx.ranks[role, rank]
+            if rank in draining_ranks:
+                new_state = evolve(old_state, phase=RankPhase.STOPPING, incident=0, restart_reason=reason)
             else:
-                new = evolve(old, phase=RankPhase.WAITING, incident=0, pid=0)
-            tx.set_rank((role, rank), new)
-        if live:
-            tx.do(stop_ranks(tx, host, live))
+                new_state = evolve(old_state, phase=RankPhase.WAITING, incident=0, pid=0)
+            tx.set_rank((role, rank), new_state)
+        if draining_ranks:
+            tx.do(stop_order(tx, host, draining_ranks))
         else:
-            kill(tx, host)
-        finishing = finishing or bool(live)
-    if finishing:
+            kill_host(tx, host)
+        is_draining = is_draining or bool(draining_ranks)
+    if is_draining:
         # The deadline of an earlier restart stands: the time of a drain began with that.
         stop_by = tx.roles[role].stop_by or tx.now + limits.STOP_S + _grace(reason) + facts.plan.drain_s
         tx.set_role(role, evolve(tx.roles[role], stop_by=stop_by))
         tx.wake_at(stop_by)
 
 
-def end_overdue(tx: StateTransaction, role: str) -> None:
+def kill_overdue_hosts_of_role(tx: StateTransaction, role: str) -> None:
     """Kill the hosts of a role that did not end their ranks in time before it begins anew."""
     for host in tx.facts(role).hosts():
         ranks = tx.facts(role).ranks_of(host.index) if host.index != STORE else ()
-        late = [rank for rank in ranks if tx.ranks[role, rank].phase is RankPhase.STOPPING]
-        if late:
-            kill(tx, host)
-            for rank in late:
+        late_ranks = [rank for rank in ranks if tx.ranks[role, rank].phase is RankPhase.STOPPING]
+        if late_ranks:
+            kill_host(tx, host)
+            for rank in late_ranks:
                 ending.drop_process(tx, (role, rank))
 
 
-def follow_ends(tx: StateTransaction) -> None:
+def begin_ended_roles(tx: StateTransaction) -> None:
     """Let roles begin anew whose last rank of before a restart of the job has ended."""
     if tx.roles is tx.base.roles or not tx.phase.active:
         return
-    over = [name for name, own in tx.roles.items() if own.stop_by is not None and not own.stopping]
-    for name in over:
+    ended_roles = [
+        name for name, role_state in tx.roles.items() if role_state.stop_by is not None and not role_state.stopping
+    ]
+    for name in ended_roles:
         tx.set_role(name, evolve(tx.roles[name], stop_by=None))
-    if over:
-        _start_in_order(tx)
+    if ended_roles:
+        _start_roles_unless_held(tx)
 
 
-def _start_in_order(tx: StateTransaction) -> None:
+def _start_roles_unless_held(tx: StateTransaction) -> None:
     """Start the roles whose turn it is, unless a restart of the job waits out its backoff: it starts them itself."""
-    if not any(own.level is Level.JOB and not own.launched for own in tx.incidents.values()):
+    if not any(incident.level is Level.JOB and not incident.launched for incident in tx.incidents.values()):
         starting.start_roles(tx)
 
 
-def _hold(tx: StateTransaction, incident: Incident, change: int) -> None:
+def _change_holds(tx: StateTransaction, incident: Incident, change: int) -> None:
     """Change by one the number of incidents that keep the roles of the members from starting."""
     for role in sorted({role for role, _ in incident.members}):
-        state = tx.roles[role]
-        tx.set_role(role, evolve(state, hold=state.hold + change))
+        role_state = tx.roles[role]
+        tx.set_role(role, evolve(role_state, hold=role_state.hold + change))
 
 
-def _staying(tx: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
+def _rejoining_members(tx: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
     """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
 
     An error that only reports a lost peer is no failure of the process. A failed rank, one that ended well and one that
@@ -261,94 +269,98 @@ def _staying(tx: StateTransaction, order: RestartOrder, members: tuple[RankKey, 
         return frozenset(key for key in members if key[0] == order.role and tx.ranks[key].phase is RankPhase.WAITING)
     if order.level is not Level.IN_PROCESS or order.fresh:
         return frozenset()
-    failed = () if order.failure is not None and order.failure.secondary else order.ranks
+    failed_ranks = () if order.failure is not None and order.failure.secondary else order.ranks
     return frozenset(
         key
         for key in members
         if key[0] == order.role
-        and ((phase := tx.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed))
+        and ((phase := tx.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed_ranks))
     )
 
 
-def _take_down(tx: StateTransaction, number: int, staying: frozenset[RankKey]) -> None:
+def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_members: frozenset[RankKey]) -> None:
     """End the members' processes. A fork host whose ranks alone restart, and a rank that rejoins, keep theirs."""
-    incident = tx.incidents[number]
-    hosts: dict[HostId, list[int]] = {}
+    incident = tx.incidents[incident_number]
+    ranks_by_host: dict[HostId, list[int]] = {}
     for role, rank in incident.members:
-        hosts.setdefault(tx.facts(role).host_of(rank), []).append(rank)
-    stopping = False
-    for host, ranks in hosts.items():
+        ranks_by_host.setdefault(tx.facts(role).host_of(rank), []).append(rank)
+    has_stopping_ranks = False
+    for host, ranks in ranks_by_host.items():
         # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
         # the host is killed. A host of one rank stays only if the rank has requests to finish; `renew` replaces it
         # after them, where the restart is fresh.
         facts = tx.facts(host.role)
-        keep = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
-        if keep and tx.hosts[host].phase is HostPhase.READY:
-            stopping = _stop(tx, host, ranks, number) or stopping
-        elif (host.role, ranks[0]) in staying and tx.hosts[host].phase is HostPhase.READY:
-            stopping = _leave(tx, host, ranks[0], number) or stopping
+        can_stay = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
+        if can_stay and tx.hosts[host].phase is HostPhase.READY:
+            has_stopping_ranks = _stop_host_ranks(tx, host, ranks, incident_number) or has_stopping_ranks
+        elif (host.role, ranks[0]) in rejoining_members and tx.hosts[host].phase is HostPhase.READY:
+            has_stopping_ranks = _ask_to_leave_group(tx, host, ranks[0], incident_number) or has_stopping_ranks
         else:
-            kill(tx, host)
+            kill_host(tx, host)
             for rank in ranks:
-                _wait(tx, (host.role, rank), number)
+                _set_waiting(tx, (host.role, rank), incident_number)
     for role in sorted({role for role, _ in incident.members}):
         if tx.facts(role).world and incident.fresh:
-            kill(tx, HostId(role, STORE))
-    if stopping:
-        stop_by = tx.now + _time_to_stop(tx, incident, staying=bool(staying))
-        tx.incidents = tx.incidents.set(number, evolve(tx.incidents[number], stop_by=stop_by))
+            kill_host(tx, HostId(role, STORE))
+    if has_stopping_ranks:
+        stop_by = tx.now + _seconds_to_stop(tx, incident, has_rejoining_members=bool(rejoining_members))
+        tx.incidents = tx.incidents.set(incident_number, evolve(tx.incidents[incident_number], stop_by=stop_by))
         tx.wake_at(stop_by)
 
 
-def renew(tx: StateTransaction, key: RankKey) -> None:
+def replace_host_if_fresh(tx: StateTransaction, key: RankKey) -> None:
     """Replace the host of a rank that ended as ordered, once its last rank has, where the restart is fresh."""
     incident, host = tx.incidents.get(tx.ranks[key].incident), tx.facts(key[0]).host_of(key[1])
-    mine = tx.facts(host.role).ranks_of(host.index)
+    host_ranks = tx.facts(host.role).ranks_of(host.index)
     # A role that ends before it begins anew keeps no process either.
-    fresh = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
-    if not fresh or any(tx.ranks[host.role, rank].phase.live for rank in mine):
+    is_fresh = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
+    if not is_fresh or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
         return
-    kill(tx, host)
+    kill_host(tx, host)
     if incident is not None and incident.launched:
         starting.ensure_host(tx, host)
 
 
-def _time_to_stop(tx: StateTransaction, incident: Incident, *, staying: bool) -> float:
+def _seconds_to_stop(tx: StateTransaction, incident: Incident, *, has_rejoining_members: bool) -> float:
     """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
     plans = {role: tx.facts(role).plan for role, _ in incident.members}
-    asked = {role: plan for role, plan in plans.items() if tx.facts(role).ranks_per_host > 1 or plan.drain}
-    ends = (
+    stopping_plans = {role: plan for role, plan in plans.items() if tx.facts(role).ranks_per_host > 1 or plan.drain}
+    stop_times = (
         limits.STOP_S + _grace(coupling.restart_reason_of(incident, role)) + plan.drain_s
-        for role, plan in asked.items()
+        for role, plan in stopping_plans.items()
     )
-    return max([limits.LEAVE_S if staying else 0.0, *ends])
+    return max([limits.LEAVE_S if has_rejoining_members else 0.0, *stop_times])
 
 
-def _wait(tx: StateTransaction, key: RankKey, number: int) -> None:
+def _set_waiting(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
     """Mark a rank as waiting for a new process, as a member of an incident."""
-    reason = coupling.restart_reason_of(tx.incidents[number], key[0])
-    old = tx.ranks[key]
-    tx.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
+    reason = coupling.restart_reason_of(tx.incidents[incident_number], key[0])
+    rank_state = tx.ranks[key]
+    tx.set_rank(
+        key, evolve(rank_state, phase=RankPhase.WAITING, incident=incident_number, pid=0, restart_reason=reason)
+    )
 
 
-def _stop(tx: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
+def _stop_host_ranks(tx: StateTransaction, host: HostId, ranks: list[int], incident_number: int) -> bool:
     """Ask the live ranks of a host to end; return whether there were any."""
-    live: list[int] = []
+    stopping_ranks: list[int] = []
     for rank in ranks:
-        old = tx.ranks[host.role, rank]
-        if old.phase.live:
-            reason = coupling.restart_reason_of(tx.incidents[number], host.role)
-            stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
-            tx.set_rank((host.role, rank), stopping)
-            live.append(rank)
+        rank_state = tx.ranks[host.role, rank]
+        if rank_state.phase.live:
+            reason = coupling.restart_reason_of(tx.incidents[incident_number], host.role)
+            stopping_state = evolve(
+                rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason
+            )
+            tx.set_rank((host.role, rank), stopping_state)
+            stopping_ranks.append(rank)
         else:
-            _wait(tx, (host.role, rank), number)
-    if live:
-        tx.do(stop_ranks(tx, host, tuple(live)))
-    return bool(live)
+            _set_waiting(tx, (host.role, rank), incident_number)
+    if stopping_ranks:
+        tx.do(stop_order(tx, host, tuple(stopping_ranks)))
+    return bool(stopping_ranks)
 
 
-def stop_ranks(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+def stop_order(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
     """Return the order that ends ranks, in their present incarnations, on a host that will start them again."""
     incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
     grace = _grace(tx.ranks[host.role, ranks[0]].restart_reason)
@@ -360,43 +372,47 @@ def _grace(reason: str) -> float:
     return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
-def _leave(tx: StateTransaction, host: HostId, rank: int, number: int) -> bool:
+def _ask_to_leave_group(tx: StateTransaction, host: HostId, rank: int, incident_number: int) -> bool:
     """Ask a rank to leave its torch group in its process; return whether an answer is awaited."""
-    old = tx.ranks[host.role, rank]
-    if not old.phase.live:
-        _wait(tx, (host.role, rank), number)
+    rank_state = tx.ranks[host.role, rank]
+    if not rank_state.phase.live:
+        _set_waiting(tx, (host.role, rank), incident_number)
         return False
-    reason = tx.incidents[number].reason
-    tx.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason))
-    tx.do(leave_group(tx, host, rank))
+    reason = tx.incidents[incident_number].reason
+    tx.set_rank(
+        (host.role, rank), evolve(rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason)
+    )
+    tx.do(leave_order(tx, host, rank))
     return True
 
 
-def leave_group(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
+def leave_order(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
     """Return the order that takes a rank, in its present incarnation, out of its torch group."""
-    own, state = tx.ranks[host.role, rank], tx.hosts[host]
+    rank_state, host_state = tx.ranks[host.role, rank], tx.hosts[host]
     sizing = tx.sizes.get(host.role)
-    parts = sizing is not None and sizing.parting and rank >= sizing.target
-    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason, parts)
+    is_parting = sizing is not None and sizing.parting and rank >= sizing.target
+    return LeaveGroup(
+        host, host_state.life, host_state.actor, rank, rank_state.incarnation, rank_state.restart_reason, is_parting
+    )
 
 
-def kill(tx: StateTransaction, host: HostId) -> None:
+def kill_host(tx: StateTransaction, host: HostId) -> None:
     """Kill a host's process, if it has one."""
-    state = tx.hosts[host]
-    if state.phase is not HostPhase.DOWN:
-        tx.set_host(host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
-        tx.do(KillHost(host, state.life, state.actor))
+    host_state = tx.hosts[host]
+    if host_state.phase is not HostPhase.DOWN:
+        tx.set_host(host, evolve(host_state, phase=HostPhase.DOWN, pid=0, address=""))
+        tx.do(KillHost(host, host_state.life, host_state.actor))
 
 
-def launch(tx: StateTransaction, number: int) -> None:
+def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     """Start the members of a restart whose backoff is over."""
-    incident = evolve(tx.incidents[number], launched=True)
-    tx.incidents = tx.incidents.set(number, incident)
+    incident = evolve(tx.incidents[incident_number], launched=True)
+    tx.incidents = tx.incidents.set(incident_number, incident)
     tx.wake_at(incident.deadline)
-    _hold(tx, incident, -1)
+    _change_holds(tx, incident, -1)
     tx.touched.ranks.update(incident.members)
     # At once: an earlier restart of the job that lost all its members to others left that to them.
-    _start_in_order(tx)
+    _start_roles_unless_held(tx)
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
         if tx.facts(role).world:
@@ -409,34 +425,34 @@ def launch(tx: StateTransaction, number: int) -> None:
                 starting.ensure_host(tx, host)
 
 
-def stop_overdue(tx: StateTransaction, number: int) -> None:
+def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) -> None:
     """Kill the hosts that did not end their ranks in time; their other live ranks join the restart."""
-    incident = evolve(tx.incidents[number], stop_by=None)
-    tx.incidents = tx.incidents.set(number, incident)
-    late = [key for key in incident.members if _is_stopping(tx, key, number)]
-    hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in late)
+    incident = evolve(tx.incidents[incident_number], stop_by=None)
+    tx.incidents = tx.incidents.set(incident_number, incident)
+    late_keys = [key for key in incident.members if _is_stopping(tx, key, incident_number)]
+    hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in late_keys)
     for host in hosts:
-        kill(tx, host)
+        kill_host(tx, host)
         for rank in tx.facts(host.role).ranks_of(host.index):
-            _swept_along(tx, (host.role, rank), number)
+            _add_to_restart(tx, (host.role, rank), incident_number)
     for host in hosts:
         starting.ensure_host(tx, host)
 
 
-def _swept_along(tx: StateTransaction, key: RankKey, number: int) -> None:
+def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
     """Add a rank, whose host was killed because of another rank, to that restart, unless it is in one already."""
-    rank = tx.ranks[key]
-    if not rank.phase.live:
+    rank_state = tx.ranks[key]
+    if not rank_state.phase.live:
         return
-    if rank.incident in tx.incidents:
-        _wait(tx, key, rank.incident)
+    if rank_state.incident in tx.incidents:
+        _set_waiting(tx, key, rank_state.incident)
         return
-    incident = tx.incidents[number]
-    joined = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
-    tx.incidents = tx.incidents.set(number, joined)
-    _wait(tx, key, number)
+    incident = tx.incidents[incident_number]
+    grown_incident = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
+    tx.incidents = tx.incidents.set(incident_number, grown_incident)
+    _set_waiting(tx, key, incident_number)
 
 
-def _is_stopping(tx: StateTransaction, key: RankKey, number: int) -> bool:
-    rank = tx.ranks[key]
-    return rank.incident == number and rank.phase is RankPhase.STOPPING
+def _is_stopping(tx: StateTransaction, key: RankKey, incident_number: int) -> bool:
+    rank_state = tx.ranks[key]
+    return rank_state.incident == incident_number and rank_state.phase is RankPhase.STOPPING

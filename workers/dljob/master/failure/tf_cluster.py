@@ -7,7 +7,7 @@ but the chief restarts when a task listens elsewhere: on another node, or where 
 from __future__ import annotations
 
 from dljob.master.failure.policy import lift_level
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.state.events import RankServes
 from dljob.master.state.state import LISTENS, JobState, RankPhase, RankState
 from dljob.master.state.transaction import StateTransaction
@@ -43,4 +43,4 @@ def follow(tx: StateTransaction, event: RankServes, before: RankState) -> None:
     was, at = (dict(found).get(PORT, "nowhere") for found in (before.addresses, event.addresses))
     cause = f"{event.role}/{event.rank} listens at {at} now, not at {was}, which {chief}/0 was given"
     level = lift_level(tx.facts(chief), Level.PROCESS, host_lost=False)
-    begin(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
+    begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))

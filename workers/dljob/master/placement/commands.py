@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.master.failure import cuts, ending
 from dljob.master.failure.policy import lift_level
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import starting
 from dljob.master.state.events import Commanded, CutAsked
 from dljob.master.state.evolve import evolve
@@ -45,7 +45,7 @@ def handle_command(tx: StateTransaction, event: Commanded) -> None:
         sizing = evolve(tx.sizes[event.target], want=event.count, scaled=tx.now, calls=event.calls)
         tx.sizes = tx.sizes.set(event.target, sizing)
     else:
-        begin(tx, _restart_order(tx, event))
+        begin_restart(tx, _restart_order(tx, event))
 
 
 def _refusal(tx: StateTransaction, event: Commanded) -> str:

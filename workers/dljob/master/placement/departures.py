@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import ask_to_finish, elsewhere, servers_of
-from dljob.master.failure.restart import kill
+from dljob.master.failure.restart import kill_host
 from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave_nodes, try_to_place
 from dljob.master.start import starting
@@ -190,7 +190,7 @@ def _drain_in_place(tx: StateTransaction, name: str, units: frozenset[str]) -> N
         return
     tx.departures = tx.departures.set(name, evolve(departure, drain_by=None, drained=True))
     for host, ranks in servers.items():
-        kill(tx, host)
+        kill_host(tx, host)
         for rank in ranks:
             ending.drop_process(tx, (host.role, rank))
 

@@ -88,14 +88,14 @@ def _check_restarts(tx: StateTransaction) -> None:
         if incident is None or tx.ending:
             continue
         if not incident.launched and incident.due <= tx.now:
-            restart.launch(tx, number)
+            restart.launch_restart(tx, number)
         elif incident.stop_by is not None and incident.stop_by <= tx.now:
-            restart.stop_overdue(tx, number)
+            restart.kill_overdue_hosts_of_restart(tx, number)
         elif incident.launched and incident.deadline <= tx.now:
             _escalate_overdue(tx, number)
     for role, role_state in tx.roles.items():
         if role_state.stop_by is not None and role_state.stop_by <= tx.now:
-            restart.end_overdue(tx, role)
+            restart.kill_overdue_hosts_of_role(tx, role)
 
 
 def _escalate_overdue(tx: StateTransaction, number: int) -> None:
@@ -103,7 +103,7 @@ def _escalate_overdue(tx: StateTransaction, number: int) -> None:
     incident = tx.incidents[number]
     if _looks_for_room(tx, number):
         # The restart gets more time, because the search for room has a deadline of its own.
-        deadline = tx.now + restart.time_to_start(tx, incident.members)
+        deadline = tx.now + restart.seconds_to_start(tx, incident.members)
         tx.incidents = tx.incidents.set(number, evolve(incident, deadline=deadline))
         admission.try_to_place(tx)
     else:
