@@ -300,12 +300,12 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     begun_anew = d.roles[event.host.role].stop_by is None
     lost = [key for key in keys if begun_anew and ending.is_unfinished(d.ranks[key]) and key not in asked]
     # `begun` must be asked before the ranks become WAITING below.
-    role, begun = event.host.role, failover.begun(d, event.host.role)
+    role, begun = event.host.role, failover.has_role_begun(d, event.host.role)
     for key in (*asked, *lost):
         ending.drop_process(d, key)
     if lost:
         ranks = tuple(rank for _, rank in lost)
-        failover.failed(d, role, ranks, event.outcome, host_lost=True, begun=begun)
+        failover.handle_failed_ranks(d, role, ranks, event.outcome, host_lost=True, has_begun=begun)
     else:
         starting.ensure_host(d, event.host)
 
@@ -338,7 +338,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
-    failover.settle(d, key)
+    failover.finish_rank_restart(d, key)
     new = evolve(
         rank,
         phase=RankPhase.READY,
@@ -441,7 +441,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)
     elif event.outcome.ok:
-        failover.settle(d, key)
+        failover.finish_rank_restart(d, key)
         step = event.outcome.step
         ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
         d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))
@@ -453,7 +453,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         ending.follow_role_change(d, event.role)
     else:
         ending.drop_process(d, key)
-        failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
+        failover.handle_failed_ranks(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:

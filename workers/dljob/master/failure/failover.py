@@ -37,17 +37,17 @@ _NODE_REASONS = _UNANNOUNCED | {Reason.PREEMPTED}
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
 
-def failed(
+def handle_failed_ranks(
     tx: StateTransaction,
     role: str,
     ranks: tuple[int, ...],
     outcome: Outcome,
     *,
     host_lost: bool,
-    begun: bool = True,
-    decided: Restart | None = None,
-    who: str = "",
-    blamed: bool = True,
+    has_begun: bool = True,
+    fixed_decision: Restart | None = None,
+    culprit_name: str = "",
+    is_culprit_known: bool = True,
 ) -> None:
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
 
@@ -63,44 +63,56 @@ def failed(
         blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
     """
     failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
-    cause = describe_failure(who or failure.name, failure.outcome, lost_peer=failure.secondary)
-    if blamed and not who:
-        deliveries.remember_failure(tx, failure, ranks, cause)
-    joined = _joined(tx, failure)
-    repeated = ("", "") if who else repeats.check_repetition(tx, failure, had_process=_life(tx, failure) is not None)
+    cause_text = describe_failure(culprit_name or failure.name, failure.outcome, lost_peer=failure.secondary)
+    if is_culprit_known and not culprit_name:
+        deliveries.remember_failure(tx, failure, ranks, cause_text)
+    is_counted = _is_counted_already(tx, failure)
+    repetition = (
+        ("", "")
+        if culprit_name
+        else repeats.check_repetition(tx, failure, had_process=_live_state_before(tx, failure) is not None)
+    )
     decision = (
-        decide_about_failure(tx, failure, repeated, is_counted=joined) if decided is None or repeated[0] else decided
+        decide_about_failure(tx, failure, repetition, is_counted=is_counted)
+        if fixed_decision is None or repetition[0]
+        else fixed_decision
     )
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
         is_own = failure.outcome.origin is None
-        restart = _leave_node(tx, failure, decision, who or failure.name, blamed=blamed and is_own)
-        if restart is None:
+        restart_decision = _leave_node(
+            tx, failure, decision, culprit_name or failure.name, is_culprit_known=is_culprit_known and is_own
+        )
+        if restart_decision is None:
             return
-        decision = restart
+        decision = restart_decision
     if isinstance(decision, Fail):
-        attribution.record_final_fault(tx, failure, cause)
+        attribution.record_final_fault(tx, failure, cause_text)
         ending.fail_job(
-            tx, decision.reason, f"{cause}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+            tx, decision.reason, f"{cause_text}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
         )
     elif isinstance(decision, Ignore):
-        _ignore(tx, role, ranks, f"{cause}; {decision.explanation}")
+        _ignore_failure(tx, role, ranks, f"{cause_text}; {decision.explanation}")
     else:
-        level = _lifted(tx, role, decision.level, host_lost=host_lost, begun=begun)
-        order = _order(tx, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
-        _begin(tx, order, failure)
+        level = _needed_level(tx, role, decision.level, host_lost=host_lost, has_begun=has_begun)
+        order = _make_order(
+            tx, failure, ranks, evolve(decision, level=level), culprit_name or failure.name, is_counted=is_counted
+        )
+        _begin_restart(tx, order, failure)
 
 
-def _life(tx: StateTransaction, failure: Failure) -> RankState | None:
+def _live_state_before(tx: StateTransaction, failure: Failure) -> RankState | None:
     """Return a failed rank as it was before this event; None if it had no process, as where none could be made.
 
     A rank that waits for a process still has the times of the one before.
     """
-    before = tx.base.ranks.get((failure.role, failure.rank))
-    return before if before is not None and before.phase.live else None
+    rank_state = tx.base.ranks.get((failure.role, failure.rank))
+    return rank_state if rank_state is not None and rank_state.phase.live else None
 
 
-def left(tx: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDeparture, *, begun: bool) -> None:
+def restart_elsewhere(
+    tx: StateTransaction, role: str, ranks: tuple[int, ...], departure: NodeDeparture, *, has_begun: bool
+) -> None:
     """Restart ranks whose node a rule says to leave: for the failure of one of them, or of another role's rank.
 
     Args:
@@ -110,113 +122,133 @@ def left(tx: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDep
         order: The order to leave the node.
         begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
-    failure = attribution.failure_of_leaving_rank(tx, order.failure, role, ranks[0])
-    level = _lifted(tx, role, role_level(tx.facts(role)), host_lost=True, begun=begun)
-    decision = Restart(level, order.uses_budget, "its node is left")
-    restart = _order(
-        tx, failure, ranks, decision, order.culprit_name, joined=_joined(tx, failure), culprit=order.failure
+    failure = attribution.failure_of_leaving_rank(tx, departure.failure, role, ranks[0])
+    level = _needed_level(tx, role, role_level(tx.facts(role)), host_lost=True, has_begun=has_begun)
+    decision = Restart(level, departure.uses_budget, "its node is left")
+    order = _make_order(
+        tx,
+        failure,
+        ranks,
+        decision,
+        departure.culprit_name,
+        is_counted=_is_counted_already(tx, failure),
+        culprit_failure=departure.failure,
     )
-    _begin(tx, restart, failure if failure is order.failure else None)
+    _begin_restart(tx, order, failure if failure is departure.failure else None)
 
 
-def _leave_node(tx: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
+def _leave_node(
+    tx: StateTransaction, failure: Failure, decision: Replace, culprit_name: str, *, is_culprit_known: bool
+) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
     facts = tx.facts(failure.role)
-    if not blamed:
+    if not is_culprit_known:
         return Restart(
             raise_to_role(role_level(facts)), decision.uses_budget, f"{decision.explanation}, with no node to blame,"
         )
     node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
         return Restart(role_level(facts), decision.uses_budget, decision.explanation)
-    why = f"{describe_failure(who, failure.outcome, lost_peer=failure.secondary)}; {decision.explanation}"
-    tx.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.uses_budget))
+    explanation = (
+        f"{describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)}; {decision.explanation}"
+    )
+    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, explanation, decision.uses_budget))
     return None
 
 
-def _lifted(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+def _needed_level(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, has_begun: bool) -> Level:
     """Return the level that a failure needs, given how far the start of its role has come."""
-    if tx.facts(role).world and not begun and level is not Level.JOB:
+    if tx.facts(role).world and not has_begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
     return lift_level(tx.facts(role), level, host_lost=host_lost)
 
 
-def begun(tx: StateTransaction, role: str) -> bool:
+def has_role_begun(tx: StateTransaction, role: str) -> bool:
     """Whether any rank of a role was started since the role last waited as a whole."""
     return tx.roles[role].waiting < tx.facts(role).plan.replicas
 
 
-def _ignore(tx: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
+def _ignore_failure(tx: StateTransaction, role: str, ranks: tuple[int, ...], message: str) -> None:
     """Leave failed ranks in the phase Failed, as a rule says; their role may be complete with that."""
     for rank in ranks:
-        settle(tx, (role, rank))
-        old = tx.ranks[role, rank]
-        tx.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
-    tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
+        finish_rank_restart(tx, (role, rank))
+        rank_state = tx.ranks[role, rank]
+        tx.set_rank((role, rank), evolve(rank_state, phase=RankPhase.FAILED, incident=0))
+    tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", message)
     ending.follow_role_change(tx, role)
 
 
-def _order(
+def _make_order(
     tx: StateTransaction,
     failure: Failure,
     ranks: tuple[int, ...],
     decision: Restart,
-    who: str,
+    culprit_name: str,
     *,
-    joined: bool,
-    culprit: Failure | None = None,
+    is_counted: bool,
+    culprit_failure: Failure | None = None,
 ) -> RestartOrder | None:
     """Charge a budget, escalate while none is left, and return the order; None if nothing restarts for this failure.
 
     `culprit`: the failure to blame, if it may be that of another role's rank: its fault may be recorded already.
     """
-    culprit = culprit or failure
+    culprit_failure = culprit_failure or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause = describe_failure(who, outcome, lost_peer=failure.secondary)
+    cause_text = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
     level = decision.level
     if outcome.reason in _NODE_REASONS and not decision.uses_budget:
-        _refund(tx, failure)
-    if by := coupling.covering_restart(tx, role, ranks, level):
-        tx.because(f"{cause}; {role} restarts with {by} already")
+        _refund_echoes(tx, failure)
+    if covering_target := coupling.covering_restart(tx, role, ranks, level):
+        tx.because(f"{cause_text}; {role} restarts with {covering_target} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if joined or _moves_as_announced(tx, failure):
-        wait = _left_of_backoff(tx, role, ranks)
+    if is_counted or _left_node_as_announced(tx, failure):
+        backoff_s = _remaining_backoff(tx, role, ranks)
     else:
-        ready_at = life.ready_at if (life := _life(tx, failure)) is not None else 0.0
-        wait = budget.backoff_seconds(
+        ready_at = old_state.ready_at if (old_state := _live_state_before(tx, failure)) is not None else 0.0
+        backoff_s = budget.backoff_seconds(
             tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0)
         )
-    root = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
-    if decision.uses_budget and not joined:
-        charged = charge(tx, role, level, cause)
-        if charged is None:
-            attribution.record_final_fault(tx, culprit, cause, root)
+    root_number = 0 if culprit_failure is failure else attribution.fault_number_of(tx, culprit_failure)
+    if decision.uses_budget and not is_counted:
+        charged_level = charge_budget(tx, role, level, cause_text)
+        if charged_level is None:
+            attribution.record_final_fault(tx, culprit_failure, cause_text, root_number)
             return None
-        level = charged
-    tx.because(_why(tx, role, level, decision, wait))
+        level = charged_level
+    tx.because(_why(tx, role, level, decision, backoff_s))
     # After an escalation even live hosts are replaced: keeping them was tried and did not help.
-    fresh = level is not decision.level
-    new = None if root else culprit
-    return RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
+    is_escalated = level is not decision.level
+    new = None if root_number else culprit_failure
+    return RestartOrder(
+        level, role, ranks, reason, cause_text, wait=backoff_s, fresh=is_escalated, failure=new, root=root_number
+    )
 
 
-def _begin(tx: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
+def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
     """Begin a restart, if one is ordered, after a failure of the role itself, or of another role's rank (None)."""
     if order is None:
         return
     role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended: memory.Ended = memory.grow(tx, failure) if failure else {}
-    if role in ended and level is Level.PROCESS:
+    ended_by_role: memory.Ended = memory.grow(tx, failure) if failure else {}
+    if role in ended_by_role and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
     begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
-        restarted = (role, *tx.facts(role).coupled)
-        memory.follow(tx, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
+        restarting_roles = (role, *tx.facts(role).coupled)
+        memory.follow(
+            tx,
+            {
+                ended_role: ended_ranks
+                for ended_role, ended_ranks in ended_by_role.items()
+                if ended_role not in restarting_roles
+            },
+            failure.name,
+        )
 
 
 def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
@@ -227,7 +259,7 @@ def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait:
     return f"{decision.explanation} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
 
-def _joined(tx: StateTransaction, failure: Failure) -> bool:
+def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
@@ -239,12 +271,12 @@ def _joined(tx: StateTransaction, failure: Failure) -> bool:
     if budget.is_counted_already(tx, role, failure.node, since):
         return True
     reason = failure.outcome.reason
-    alike = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
+    matching_reasons = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason in alike and (since < fault.detected or _under_way(tx, fault)))
+        or (fault.reason in matching_reasons and (since < fault.detected or _is_restart_under_way(tx, fault)))
         for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
@@ -252,7 +284,7 @@ def _joined(tx: StateTransaction, failure: Failure) -> bool:
     )
 
 
-def _under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
+def _is_restart_under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     """Whether the restart after a fault goes on, and began seconds ago.
 
     Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
@@ -262,7 +294,7 @@ def _under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     return fault.recovered is None and tx.now - budget.time_counted(tx, role, fault.detected) <= limits.JOIN_S
 
 
-def _moves_as_announced(tx: StateTransaction, failure: Failure) -> bool:
+def _left_node_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a rank left its node as announced: that is no failure, and the next node need not be waited for.
 
     A process that dies on such a node has not left it. It starts there again, so it has to wait.
@@ -271,12 +303,12 @@ def _moves_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     return is_announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
-def _refund(tx: StateTransaction, failure: Failure) -> None:
+def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
     """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
 
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
     """
-    echoes = frozenset(
+    echo_times = frozenset(
         fault.detected
         for fault in tx.faults
         if fault.rank.startswith(f"{failure.role}/")
@@ -284,69 +316,79 @@ def _refund(tx: StateTransaction, failure: Failure) -> None:
         and tx.now - fault.detected <= limits.LEARN_S
         and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
     )
-    budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echoes)
+    budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echo_times)
 
 
-def _left_of_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
+def _remaining_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
     """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
-    under_way = (tx.incidents.get(tx.ranks[role, rank].incident) for rank in ranks)
-    return max([0.0, *(own.due - tx.now for own in under_way if own is not None and not own.launched)])
+    incidents = (tx.incidents.get(tx.ranks[role, rank].incident) for rank in ranks)
+    return max(
+        [0.0, *(incident.due - tx.now for incident in incidents if incident is not None and not incident.launched)]
+    )
 
 
-def charge(tx: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
+def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str) -> Level | None:
     """Charge a restart to the budget of a level, or to the next larger level that has one left.
 
     Returns None, and fails the job, if no level has any left.
     """
-    at = level
-    while not budget.has_restart_left(tx, at, role):
-        larger = next_larger_level(tx.facts(role), at)
-        if larger is None:
+    charged_level = level
+    while not budget.has_restart_left(tx, charged_level, role):
+        larger_level = next_larger_level(tx.facts(role), charged_level)
+        if larger_level is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
-            last = at if budget.restart_limit(tx, at, role) else level
-            whose = "the job" if last is Level.JOB else role
-            most, window = budget.restart_limit(tx, last, role), seconds(tx.job.fault_tolerance.window_seconds)
-            used = f"no restarts are left: {most} of {whose} within {window}"
-            used = used if most else f"{whose} may not restart: maxRestarts is 0"
-            if last is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
-                used += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {used}{deliveries.describe_barren_role(tx, role)}"
+            exhausted_level = charged_level if budget.restart_limit(tx, charged_level, role) else level
+            owner = "the job" if exhausted_level is Level.JOB else role
+            limit, window = (
+                budget.restart_limit(tx, exhausted_level, role),
+                seconds(tx.job.fault_tolerance.window_seconds),
+            )
+            explanation = f"no restarts are left: {limit} of {owner} within {window}"
+            explanation = explanation if limit else f"{owner} may not restart: maxRestarts is 0"
+            if exhausted_level is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
+                explanation += " (dljob torchrun --max-restarts=N allows more)"
+            message = f"{cause_text}; {explanation}{deliveries.describe_barren_role(tx, role)}"
             ending.fail_job(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
-        at = larger
-    if at is not level:
-        allowed = counted(budget.restart_limit(tx, level, role), "restart")
-        used = f"the budget of {allowed} of {role} within {seconds(tx.job.fault_tolerance.window_seconds)} is used up"
-        tx.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
-    budget.add_mark(tx, budget.budget_key(at, role))
-    return at
+        charged_level = larger_level
+    if charged_level is not level:
+        allowed_restarts = counted(budget.restart_limit(tx, level, role), "restart")
+        explanation = f"the budget of {allowed_restarts} of {role} within {seconds(tx.job.fault_tolerance.window_seconds)} is used up"
+        tx.note(
+            reasons.ESCALATED,
+            role,
+            f"{explanation}: restarting at level {charged_level.value}",
+            level=charged_level.value,
+        )
+    budget.add_mark(tx, budget.budget_key(charged_level, role))
+    return charged_level
 
 
-def timed_out(tx: StateTransaction, number: int) -> None:
+def escalate_overdue_restart(tx: StateTransaction, number: int) -> None:
     """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
     incident = tx.incidents[number]
     # Not the members that have left it: a fleet may have dropped them, and they must not start again.
-    pending = [key for key in incident.members if tx.ranks[key].incident == number]
-    role = pending[0][0]
-    cause = (
-        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
+    pending_keys = [key for key in incident.members if tx.ranks[key].incident == number]
+    role = pending_keys[0][0]
+    cause_text = (
+        f"{incident.target}: {len(pending_keys)} of {len(incident.members)} ranks not ready"
         f" {seconds_to_start(tx, incident.members):.0f} s after"
     )
-    names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
-    cause = f"{cause} a restart at level {incident.level.value} ({names})"
-    larger = next_larger_level(tx.facts(role), incident.level)
-    if larger is None:
-        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
+    names = ", ".join(f"{name}/{rank}" for name, rank in pending_keys[:3])
+    cause_text = f"{cause_text} a restart at level {incident.level.value} ({names})"
+    larger_level = next_larger_level(tx.facts(role), incident.level)
+    if larger_level is None:
+        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause_text)
         return
     # Of a role that was taken along whole, a smaller level may not do.
-    level = charge(tx, role, lift_level(tx.facts(role), larger, host_lost=False), cause)
+    level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause_text)
     if level is not None:
-        tx.note(reasons.ESCALATED, incident.target, cause, level=level.value)
-        ranks = tuple(rank for name, rank in pending if name == role)
-        begin_restart(tx, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
+        tx.note(reasons.ESCALATED, incident.target, cause_text, level=level.value)
+        ranks = tuple(rank for name, rank in pending_keys if name == role)
+        begin_restart(tx, RestartOrder(level, role, ranks, incident.reason, cause_text, fresh=True))
 
 
-def settle(tx: StateTransaction, key: RankKey) -> None:
+def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:
     """Count a rank as done with its restart; the restart ends with the last one."""
     number = tx.ranks[key].incident
     incident = tx.incidents.get(number)
@@ -358,29 +400,37 @@ def settle(tx: StateTransaction, key: RankKey) -> None:
         return
     tx.incidents = tx.incidents.delete(number)
     tx.recover_faults(incident.faults)
-    lasted = tx.now - incident.detected
+    recovery_s = tx.now - incident.detected
     count = len(incident.members)
-    message = f"{counted(count, 'rank')} ready again {lasted:.2f} s after the failure"
-    tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=lasted)
+    message = f"{counted(count, 'rank')} ready again {recovery_s:.2f} s after the failure"
+    tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=recovery_s)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
     if spares.per_node(tx):
-        _keep_spares(tx, incident.members)
+        _order_missing_spares(tx, incident.members)
 
 
-def _keep_spares(tx: StateTransaction, members: Iterable[RankKey]) -> None:
+def _order_missing_spares(tx: StateTransaction, members: Iterable[RankKey]) -> None:
     """Order the spares that the nodes of these ranks lack."""
-    ranks: dict[str, list[int]] = {}
+    ranks_by_role: dict[str, list[int]] = {}
     for role, rank in members:
-        ranks.setdefault(role, []).append(rank)
-    for role in sorted(ranks):
+        ranks_by_role.setdefault(role, []).append(rank)
+    for role in sorted(ranks_by_role):
         if starting.completed(tx, role):
             continue  # in a restart of the job, this role may have completed before the others were ready
-        spares.keep(tx, role, spares.homes(tx, role, ranks[role]))
+        spares.keep(tx, role, spares.homes(tx, role, ranks_by_role[role]))
 
 
 def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished = [r for r in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, r])]
-    if unfinished:
-        store = str(HostId(role, STORE))
-        failed(tx, role, tuple(unfinished), outcome, host_lost=True, begun=begun(tx, role), who=store)
+    unfinished_ranks = [rank for rank in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, rank])]
+    if unfinished_ranks:
+        store_name = str(HostId(role, STORE))
+        handle_failed_ranks(
+            tx,
+            role,
+            tuple(unfinished_ranks),
+            outcome,
+            host_lost=True,
+            has_begun=has_role_begun(tx, role),
+            culprit_name=store_name,
+        )

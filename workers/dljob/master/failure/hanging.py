@@ -58,7 +58,9 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
             if tx.ranks[event.role, number].phase.live:
                 kill_host(tx, facts.host_of(number))
                 ending.drop_process(tx, (event.role, number))
-    failover.failed(tx, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
+    failover.handle_failed_ranks(
+        tx, event.role, ranks, outcome, host_lost=False, fixed_decision=decided, is_culprit_known=not event.whole
+    )
 
 
 def _show(tx: StateTransaction, event: HangFound, kind: Reason) -> None:

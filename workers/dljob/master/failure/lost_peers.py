@@ -216,7 +216,7 @@ def _fail(tx: StateTransaction, role: str, rank: int, outcome: Outcome) -> None:
         # Its peers can leave their group only when it is gone.
         kill_host(tx, facts.host_of(rank))
         ending.drop_process(tx, (role, rank))
-    failover.failed(tx, role, (rank,), outcome, host_lost=False)
+    failover.handle_failed_ranks(tx, role, (rank,), outcome, host_lost=False)
 
 
 def _shown_by_sample(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:

@@ -372,7 +372,7 @@ def leave_nodes(
         return
     tx.replaced += len({tx.units[name].node for name in names})
     # Asked for all roles before their ranks become WAITING below.
-    begun = {role: failover.begun(tx, role) for role in tx.job.roles}
+    begun = {role: failover.has_role_begun(tx, role) for role in tx.job.roles}
     lost = moving.give_up(tx, names)
     if lost:
         tx.count_restart(Level.NODE)
@@ -383,7 +383,9 @@ def leave_nodes(
         if lost.get(role) and not tx.ending:
             decided = None if counts is None else Restart(role_level(tx.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
-            failover.failed(tx, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
+            failover.handle_failed_ranks(
+                tx, role, ranks, outcome, host_lost=True, has_begun=begun[role], fixed_decision=decided
+            )
 
 
 def _restart_by_rule(
@@ -395,7 +397,7 @@ def _restart_by_rule(
     for role in sorted(tx.job.roles, key=lambda name: name != culprit[0]):
         if lost.get(role) and not tx.ending:
             ranks = tuple(sorted(lost[role], key=lambda rank: (role, rank) != culprit))
-            failover.left(tx, role, ranks, order, begun=begun[role])
+            failover.restart_elsewhere(tx, role, ranks, order, has_begun=begun[role])
 
 
 def needs_room(tx: StateTransaction) -> bool:

@@ -107,7 +107,7 @@ def _escalate_overdue(tx: StateTransaction, number: int) -> None:
         tx.incidents = tx.incidents.set(number, evolve(incident, deadline=deadline))
         admission.try_to_place(tx)
     else:
-        failover.timed_out(tx, number)
+        failover.escalate_overdue_restart(tx, number)
 
 
 def _looks_for_room(tx: StateTransaction, number: int) -> bool:
