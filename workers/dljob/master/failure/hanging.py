@@ -23,43 +23,47 @@ _WORDS = {Reason.STRAGGLER: "straggler", Reason.SILENT_CORRUPTION: "silent corru
 
 def report_hang(tx: StateTransaction, event: HangFound) -> None:
     """Report a finding about a rank, and restart it like a failed one unless a rule or the policy says otherwise."""
-    rank = tx.ranks.get((event.role, event.rank))
-    if not tx.phase.active or rank is None or rank.incarnation != event.incarnation:
+    rank_state = tx.ranks.get((event.role, event.rank))
+    if not tx.phase.active or rank_state is None or rank_state.incarnation != event.incarnation:
         return
     kind = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
-    ended = kind is Reason.HANG and rank.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
-    if rank.phase is not RankPhase.READY and not ended:
+    has_ended = kind is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
+    if rank_state.phase is not RankPhase.READY and not has_ended:
         return
-    outcome = _ended_outcome(event, rank.end_step) if ended else _outcome(event, kind)
+    outcome = _ended_outcome(event, rank_state.end_step) if has_ended else _finding_outcome(event, kind)
     target = event.role if event.whole else f"{event.role}/{event.rank}"
-    stacks = f"; stacks: {event.stacks}" if event.stacks else ""
-    tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
+    stacks_text = f"; stacks: {event.stacks}" if event.stacks else ""
+    tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
     _show(tx, event, kind)
     rule = policy.matching_rule(tx, event.role, outcome)
     # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
-    asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
+    is_named_by_rule = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
     if rule is not None and rule.action == "Ignore":
         return
-    if not event.by and not asked_for and (kind is Reason.STRAGGLER or tx.job.fault_tolerance.hang.action != "Restart"):
+    if (
+        not event.by
+        and not is_named_by_rule
+        and (kind is Reason.STRAGGLER or tx.job.fault_tolerance.hang.action != "Restart")
+    ):
         return
     facts = tx.facts(event.role)
-    live = tuple(r for r in facts.ranks if tx.ranks[event.role, r].phase is RankPhase.READY)
-    ranks = live if event.whole else (event.rank,)
-    decided = None
+    ready_ranks = tuple(rank for rank in facts.ranks if tx.ranks[event.role, rank].phase is RankPhase.READY)
+    ranks = ready_ranks if event.whole else (event.rank,)
+    decision = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decided = Restart(
+        decision = Restart(
             raise_to_role(role_level(facts)), uses_budget=True, explanation=f"all of {event.role} stands still"
         )
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
-        for number in ranks:
-            if tx.ranks[event.role, number].phase.live:
-                kill_host(tx, facts.host_of(number))
-                ending.drop_process(tx, (event.role, number))
+        for rank in ranks:
+            if tx.ranks[event.role, rank].phase.live:
+                kill_host(tx, facts.host_of(rank))
+                ending.drop_process(tx, (event.role, rank))
     failover.handle_failed_ranks(
-        tx, event.role, ranks, outcome, host_lost=False, fixed_decision=decided, is_culprit_known=not event.whole
+        tx, event.role, ranks, outcome, host_lost=False, fixed_decision=decision, is_culprit_known=not event.whole
     )
 
 
@@ -74,12 +78,12 @@ def _show(tx: StateTransaction, event: HangFound, kind: Reason) -> None:
 
 def _ended_outcome(event: HangFound, step: int | None) -> Outcome:
     """Return the end of a rank for which the others of its world wait as a failure, with the stacks as evidence."""
-    return evolve(early_end.as_failure(event.why, step), clues=_outcome(event, Reason.HANG).clues[1:])
+    return evolve(early_end.as_failure(event.why, step), clues=_finding_outcome(event, Reason.HANG).clues[1:])
 
 
-def _outcome(event: HangFound, kind: Reason) -> Outcome:
+def _finding_outcome(event: HangFound, kind: Reason) -> Outcome:
     """Return the finding as an outcome, with the monitor's words and the stacks as evidence."""
-    seen = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
+    finding = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
     return Outcome(
         ok=False,
@@ -89,5 +93,5 @@ def _outcome(event: HangFound, kind: Reason) -> Outcome:
         step=event.step,
         advanced=event.advanced,
         finished=event.finished,
-        clues=(seen, *stacks),
+        clues=(finding, *stacks),
     )
