@@ -59,7 +59,7 @@ def drops_the_fence_of_incarnations(patch):
 @bug
 def blames_a_witness(patch):
     """The rank that reports the loss of a peer is the cause, and not the one that ended before."""
-    patch.setattr(lost_peers, "_ended_early", lambda *_: None)
+    patch.setattr(lost_peers, "_first_early_end", lambda *_: None)
 
 
 @bug

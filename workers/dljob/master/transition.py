@@ -266,7 +266,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
     if event.outcome.reason is Reason.NODE_LOST and nodes.node_lost(d, state.node):
         return
-    if not lost_peers.hold_host(d, event):
+    if not lost_peers.hold_host_loss(d, event):
         _lose_host(d, event)
 
 
@@ -414,7 +414,7 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     present = rank is not None and rank.incarnation == event.incarnation and rank.phase in _RUNNING
-    if not (present and d.phase.active and not event.outcome.ok and lost_peers.hold(d, key, event.outcome)):
+    if not (present and d.phase.active and not event.outcome.ok and lost_peers.hold_end(d, key, event.outcome)):
         _end_rank(d, event)
 
 
@@ -522,7 +522,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     HangFound: hanging.report_hang,
     StallsFound: stalling.report_stalls,
     CauseLearned: departures.handle_learned_cause,
-    PeersSeen: lost_peers.seen,
+    PeersSeen: lost_peers.handle_seen_peers,
     Commanded: commands.handle_command,
     LoadSeen: autoscale.follow_load,
     Tick: _tick,

@@ -335,18 +335,18 @@ def test_living_ranks_are_looked_at_once_after_a_moment():
     world = started()
     end(world, 0, PEER)
     due = world.now + limits.PEER_LOOK_S
-    assert lost_peers.ranks_to_look_at(world.state, "t", world.now) == ()
-    assert lost_peers.ranks_to_look_at(world.state, "t", due) == (1, 2)
-    assert lost_peers.ranks_to_look_at(world.state, "x", due) == ()
+    assert lost_peers.ranks_to_sample(world.state, "t", world.now) == ()
+    assert lost_peers.ranks_to_sample(world.state, "t", due) == (1, 2)
+    assert lost_peers.ranks_to_sample(world.state, "x", due) == ()
     look(world, PeerSample(1, 0), PeerSample(2, 0))
-    assert lost_peers.ranks_to_look_at(world.state, "t", due) == ()
+    assert lost_peers.ranks_to_sample(world.state, "t", due) == ()
 
 
 def test_what_a_rank_does_outside_of_the_collective_in_words():
     def seen(where: Where, *, cpu: float = 0.0, line: str = "", stopped: str = "") -> SamplePair:
         return SamplePair(ProcessSample(stopped, 0.0, where, line), ProcessSample(stopped, cpu, where, line), 1.0)
 
-    words = lost_peers.away_from_collective
+    words = lost_peers.describe_absence
     assert words(seen(Where.USER, cpu=1.0, line="e.py:3 in f")) == "it works in user code at e.py:3 in f"
     assert words(seen(Where.CHECKPOINT)) == "it waits in a checkpoint"
     assert words(seen(Where.USER, stopped="process 7 is stopped")) == "process 7 is stopped"

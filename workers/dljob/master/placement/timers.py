@@ -39,7 +39,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
-    times.extend(lost_peers.deadlines(state))
+    times.extend(lost_peers.inquiry_deadlines(state))
     times.append(None if state.moving is None else state.moving.by)
     times.extend(role.stop_by for role in state.roles.values())
     return times
