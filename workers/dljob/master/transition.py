@@ -166,7 +166,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
-    memory.learned(d)
+    memory.raise_memory_of_late_kills(d)
     # Units lost above look for nodes now, and a search without lost units ends.
     admission.follow(d)
     # Servers that have finished go to another domain, or start again where they are.

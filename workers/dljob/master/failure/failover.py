@@ -234,13 +234,13 @@ def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Fa
     role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended_by_role: memory.Ended = memory.grow(tx, failure) if failure else {}
+    ended_by_role: memory.EndedRanks = memory.raise_memory_after_kill(tx, failure) if failure else {}
     if role in ended_by_role and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
     begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
         restarting_roles = (role, *tx.facts(role).coupled)
-        memory.follow(
+        memory.restart_ended_ranks(
             tx,
             {
                 ended_role: ended_ranks

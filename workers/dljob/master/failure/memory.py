@@ -29,28 +29,35 @@ from dljob.telemetry import reasons
 
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
-Ended = Mapping[str, tuple[int, ...]]
+EndedRanks = Mapping[str, tuple[int, ...]]
 """Role -> ranks that were ended because their unit was given back."""
 
 
-def grow(tx: StateTransaction, failure: Failure) -> Ended:
+def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRanks:
     """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
     if not failure.secondary and _starved(failure.outcome):
-        return _more(tx, failure.role, failure.rank)
+        return _raise_memory(tx, failure.role, failure.rank)
     return {}
 
 
-def follow(tx: StateTransaction, ended: Ended, rank: str) -> None:
+def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
-    root = next((fault.root or fault.id for fault in reversed(tx.faults) if fault.rank == rank and _hungry(fault)), 0)
-    for role, ranks in ended.items():
+    root_number = next(
+        (
+            fault.root or fault.id
+            for fault in reversed(tx.faults)
+            if fault.rank == rank_name and _asks_for_memory(fault)
+        ),
+        0,
+    )
+    for role, ranks in ended_ranks.items():
         level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
-        words = f"{rank} restarts with more memory"
-        begin_restart(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
+        cause_text = f"{rank_name} restarts with more memory"
+        begin_restart(tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, cause_text, root=root_number))
 
 
-def learned(tx: StateTransaction) -> None:
+def raise_memory_of_late_kills(tx: StateTransaction) -> None:
     """Raise the memory of ranks whose OOM kill became known only after their restart, and restart them once more.
 
     A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since is left
@@ -58,17 +65,17 @@ def learned(tx: StateTransaction) -> None:
     """
     if tx.faults is tx.base.faults or not tx.seats:
         return
-    before = {fault.id: _hungry(fault) for fault in tx.base.faults}
+    had_asked = {fault.id: _asks_for_memory(fault) for fault in tx.base.faults}
     for fault in tx.faults:
-        if tx.ending or before.get(fault.id, True) or not _hungry(fault):
+        if tx.ending or had_asked.get(fault.id, True) or not _asks_for_memory(fault):
             continue
         role, _, rank = fault.rank.partition("/")
-        own = tx.ranks[role, int(rank)]
-        if own.incarnation <= fault.incarnation + 1 and ending.is_unfinished(own):
-            follow(tx, _more(tx, role, int(rank)), fault.rank)
+        rank_state = tx.ranks[role, int(rank)]
+        if rank_state.incarnation <= fault.incarnation + 1 and ending.is_unfinished(rank_state):
+            restart_ended_ranks(tx, _raise_memory(tx, role, int(rank)), fault.rank)
 
 
-def _hungry(fault: FaultRecord) -> bool:
+def _asks_for_memory(fault: FaultRecord) -> bool:
     """Whether a fault asks for more memory."""
     return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
 
@@ -77,94 +84,102 @@ def _starved(outcome: Outcome) -> bool:
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
 
-def _unit(tx: StateTransaction, role: str, rank: int) -> str:
+def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
     facts = tx.facts(role)
     return facts.unit_of(facts.host_of(rank))
 
 
-def _together(tx: StateTransaction, name: str, unit: str) -> bool:
+def _is_raised_already(tx: StateTransaction, rank_name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    for other in tx.faults:
-        if _hungry(other) and other.rank != name and tx.now - other.detected <= limits.JOIN_S:
-            role, _, rank = other.rank.partition("/")
-            if _unit(tx, role, int(rank)) == unit:
+    for other_fault in tx.faults:
+        if (
+            _asks_for_memory(other_fault)
+            and other_fault.rank != rank_name
+            and tx.now - other_fault.detected <= limits.JOIN_S
+        ):
+            role, _, rank = other_fault.rank.partition("/")
+            if _unit_of_rank(tx, role, int(rank)) == unit:
                 return True
     return False
 
 
-def _more(tx: StateTransaction, role: str, rank: int) -> Ended:
+def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
     """Raise the memory of a rank's unit if its policy allows and there is room; return the ranks ended for that."""
-    name, unit, plan = f"{role}/{rank}", _unit(tx, role, rank), tx.job.plan
+    rank_name, unit, plan = f"{role}/{rank}", _unit_of_rank(tx, role, rank), tx.job.plan
     policy = memory_overrides.policy_of(tx.job, role)
-    if policy is None or _together(tx, name, unit):
+    if policy is None or _is_raised_already(tx, rank_name, unit):
         return {}
-    now = memory_overrides.given(tx.grants, unit)
-    has = dict(now).get(role, memory_overrides.memory_of(plan, role))
-    more = raised(has, policy)
-    if more <= has:
+    current_memory = memory_overrides.given(tx.grants, unit)
+    amount = dict(current_memory).get(role, memory_overrides.memory_of(plan, role))
+    larger_amount = next_amount(amount, policy)
+    if larger_amount <= amount:
         tx.note(
             reasons.MEMORY_INCREASE_SKIPPED,
-            name,
-            f"memory stays {show_memory(has)} after OOMKilled: it is at maxMemory",
+            rank_name,
+            f"memory stays {show_memory(amount)} after OOMKilled: it is at maxMemory",
         )
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.
-    wanted = max(more, tx.grants.wanted.get(role, 0))
-    tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, wanted))
-    words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
-    then = tuple(sorted({**dict(now), role: more}.items()))
+    requested_amount = max(larger_amount, tx.grants.wanted.get(role, 0))
+    tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, requested_amount))
+    change_text = f"memory {show_memory(amount)} -> {show_memory(larger_amount)} of at most {policy.max_memory} after OOMKilled of {rank_name}"
+    new_memory = tuple(sorted({**dict(current_memory), role: larger_amount}.items()))
     if tx.units[unit].phase is UnitPhase.LOST:
-        tx.grants = memory_overrides.with_given(tx.grants, unit, then)  # the unit looks for a node already
-        tx.note(reasons.MEMORY_RAISED, name, words)
+        tx.grants = memory_overrides.with_given(tx.grants, unit, new_memory)  # the unit looks for a node already
+        tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
         return {}
     # A place is found before the unit is given back: without room the rank goes on as before.
-    found = _place(tx, unit, memory_overrides.unit_of(plan, unit, then))
-    if isinstance(found, Refusal):
-        why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
-        tx.note(reasons.MEMORY_INCREASE_SKIPPED, name, f"{words}: {why}")
+    assignment = _assign_larger_unit(tx, unit, memory_overrides.unit_of(plan, unit, new_memory))
+    if isinstance(assignment, Refusal):
+        explanation = f"it goes on with {show_memory(amount)}, there is no room: {assignment.why}"
+        tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, f"{change_text}: {explanation}")
         return {}
-    tx.note(reasons.MEMORY_RAISED, name, words)
-    return _renew(tx, unit, then, found)
+    tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
+    return _reserve_larger_unit(tx, unit, new_memory, assignment)
 
 
-def raised(amount: Amount, policy: OutOfMemory) -> Amount:
+def next_amount(amount: Amount, policy: OutOfMemory) -> Amount:
     """Return an amount multiplied by the policy's factor, rounded up to whole MiB, and at most the policy's maximum."""
-    more = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
-    return min(more, parse_memory(policy.max_memory))
+    larger_amount = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
+    return min(larger_amount, parse_memory(policy.max_memory))
 
 
-def _place(tx: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
+def _assign_larger_unit(tx: StateTransaction, unit_name: str, larger_unit: Unit) -> Assignment | Refusal:
     """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
-    own, barred = tx.units[name], frozenset(tx.exclusions).union(tx.departures)
-    holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.given(tx.grants, name))
-    rooms = [
-        without_unit(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
+    unit_state, barred_nodes = tx.units[unit_name], frozenset(tx.exclusions).union(tx.departures)
+    present_unit = memory_overrides.unit_of(tx.job.plan, unit_name, memory_overrides.given(tx.grants, unit_name))
+    nodes = [
+        without_unit(node, present_unit) if unit_state.phase is UnitPhase.HELD and node.id == unit_state.node else node
         for node in tx.nodes
-        if node.id not in barred
+        if node.id not in barred_nodes
     ]
-    others = [held for held in assigned_units(tx) if held.unit.name != name]
-    here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
-    return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
+    other_units = [placed for placed in assigned_units(tx) if placed.unit.name != unit_name]
+    same_node_result = assign([larger_unit], [node for node in nodes if node.id == unit_state.node], taken=other_units)
+    return (
+        same_node_result
+        if isinstance(same_node_result, Assignment)
+        else assign([larger_unit], nodes, taken=other_units)
+    )
 
 
-def _renew(tx: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
+def _reserve_larger_unit(tx: StateTransaction, unit_name: str, new_memory: Given, assignment: Assignment) -> EndedRanks:
     """Reserve a unit anew with more memory. Its hosts are killed, and start again once it is held.
 
     Return the ranks that ran in it, by role.
     """
-    tx.grants = memory_overrides.with_given(tx.grants, name, given)
-    tx.do(Unreserve(name, tx.units[name].token))
-    tx.set_unit(name, UnitState(UnitPhase.LOST, tx.units[name].token))
-    lost: dict[str, tuple[int, ...]] = {}
+    tx.grants = memory_overrides.with_given(tx.grants, unit_name, new_memory)
+    tx.do(Unreserve(unit_name, tx.units[unit_name].token))
+    tx.set_unit(unit_name, UnitState(UnitPhase.LOST, tx.units[unit_name].token))
+    ended_ranks: dict[str, tuple[int, ...]] = {}
     # All that lives in the unit ends with its placement group: Ray would kill it anyway.
-    for host in unit_hosts(tx, name):
+    for host in unit_hosts(tx, unit_name):
         kill_host(tx, host)
         for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
             phase = tx.ranks[host.role, rank].phase
             if phase.live:
                 ending.drop_process(tx, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
-                lost[host.role] = (*lost.get(host.role, ()), rank)
-    tell_domains(tx, found.domains)
-    reserve(tx, dict(found.nodes))
-    return lost
+                ended_ranks[host.role] = (*ended_ranks.get(host.role, ()), rank)
+    tell_domains(tx, assignment.domains)
+    reserve(tx, dict(assignment.nodes))
+    return ended_ranks
