@@ -172,7 +172,7 @@ def test_servers_finish_their_requests_before_they_go_to_another_rack(monkeypatc
     assert made.run().problems == ()
     assert len(noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)) == 1
     assert {unit.node[0] for name, unit in made.world.known.units.items() if name.startswith("s/")} == {"n"}
-    monkeypatch.setattr(moving, "_finish", lambda d, held: False)
+    monkeypatch.setattr(moving, "_ask_movers_to_finish", lambda d, held: False)
     assert two_racks().run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
 
 
@@ -182,6 +182,6 @@ def test_servers_that_ignore_their_drain_go_to_another_rack_in_time(monkeypatch:
     assert made.run().problems == ()
     (moved,) = noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)
     assert AT + 60 < moved < AT + 60 + limits.SCRIPT_GRACE_S + 20
-    old = moving.ask_to_finish
-    monkeypatch.setattr(moving, "ask_to_finish", lambda d, servers, why: old(d, servers, why) + 1e6)
+    old = moving.ask_servers_to_finish
+    monkeypatch.setattr(moving, "ask_servers_to_finish", lambda d, servers, why: old(d, servers, why) + 1e6)
     assert two_racks(*stubborn).run().problems[0].startswith("drain: s/0 may drain for ever")

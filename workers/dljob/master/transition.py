@@ -171,7 +171,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     admission.follow(d)
     # Servers that have finished go to another domain, or start again where they are.
     admission.follow_move(d)
-    moving.follow(d)
+    moving.restart_staying_servers(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING

@@ -115,8 +115,8 @@ def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str
             result = retry
     # Then a whole role may move to another topology domain.
     if isinstance(result, Refusal):
-        result = moving.to_another_domain(tx, names, excluded) or result
-    elif moving.finished(tx):
+        result = moving.move_to_another_domain(tx, names, excluded) or result
+    elif moving.have_servers_finished(tx):
         tx.moving = None
     if isinstance(result, Assignment):
         tell_domains(tx, result.domains)
@@ -239,7 +239,7 @@ def extend_search(tx: StateTransaction) -> None:
 
 def follow_move(tx: StateTransaction) -> None:
     """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
-    if tx.moving is None or tx.ending or not moving.finished(tx):
+    if tx.moving is None or tx.ending or not moving.have_servers_finished(tx):
         return
     if lost_units(tx):
         try_to_place(tx)
@@ -373,7 +373,7 @@ def leave_nodes(
     tx.replaced += len({tx.units[name].node for name in names})
     # Asked for all roles before their ranks become WAITING below.
     begun = {role: failover.has_role_begun(tx, role) for role in tx.job.roles}
-    lost = moving.give_up(tx, names)
+    lost = moving.give_up_units(tx, names)
     if lost:
         tx.count_restart(Level.NODE)
     if order is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from dljob.master.failure import budget
-from dljob.master.failure.moving import elsewhere
+from dljob.master.failure.moving import assign_elsewhere
 from dljob.master.start.assign import Refusal
 from dljob.master.state.state import BudgetMark
 from dljob.master.state.transaction import StateTransaction
@@ -71,7 +71,7 @@ def _leave_domain(
     units = frozenset(name for name, unit in tx.units.items() if unit.node in nodes)
     label = f"{policy.failure_domain_label}={domain}"
     reason = f"{counted(failure_count, 'node')} of {label} failed within {policy.domain_window_seconds} s"
-    room = elsewhere(tx, units, nodes) if units and tx.seats else None
+    room = assign_elsewhere(tx, units, nodes) if units and tx.seats else None
     if isinstance(room, Refusal):
         tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.why}")
         return {}

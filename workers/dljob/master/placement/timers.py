@@ -53,7 +53,7 @@ def tick(tx: StateTransaction) -> None:
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
         first_rules = (_check_deadlines, _check_restarts, nodes.tick, departures.tick)
-        for rule in (*first_rules, elastic.tick, weights.tick, moving.tick, _check_search):
+        for rule in (*first_rules, elastic.tick, weights.tick, moving.end_overdue_drain, _check_search):
             if not tx.ending:
                 rule(tx)
     tx.wake = earliest_timer(tx)
@@ -132,7 +132,7 @@ def _check_search(tx: StateTransaction) -> None:
     if late and not admission.needs_room(tx):
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
         admission.end_overdue_searches(tx)
-    elif late and not moving.finished(tx):
+    elif late and not moving.have_servers_finished(tx):
         admission.extend_search(tx)
     elif late and not _place_at_last(tx):
         units = counted(len(admission.overdue_units(tx)), "unit")
