@@ -376,7 +376,7 @@ def _rank_serves(d: StateTransaction, event: RankServes) -> None:
     told = evolve(rank, addresses=event.addresses, serving=event.ready, cluster=event.cluster or rank.cluster)
     d.set_rank(key, told)
     if event.cluster:
-        tf_cluster.follow(d, event, rank)
+        tf_cluster.restart_chief_on_new_address(d, event, rank)
 
 
 def _confirm(d: StateTransaction, host: HostId) -> None:

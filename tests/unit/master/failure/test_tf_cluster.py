@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from master_kit import World, job
 
-from dljob.master.failure.tf_cluster import addresses
+from dljob.master.failure.tf_cluster import cluster_addresses
 from dljob.master.state import events as ev
 from dljob.master.state.state import LISTENS
 from dljob.plan.tensorflow import checksum
@@ -34,7 +34,7 @@ def meet(world):
     tasks = [(role, rank) for role in ("chief", "ps", "worker") for rank in range(TASKS[role])]
     for number, (role, rank) in enumerate(tasks):
         listens(world, role, rank, number)
-    listens(world, "chief", 0, 0, cluster=checksum(addresses(world.state)))
+    listens(world, "chief", 0, 0, cluster=checksum(cluster_addresses(world.state)))
     return world
 
 
@@ -47,15 +47,15 @@ ONCE = {role: [1] * count for role, count in TASKS.items()}
 
 def test_addresses_are_known_once_each_present_process_has_told_its_own():
     world = booted()
-    assert addresses(world.state) == {}
+    assert cluster_addresses(world.state) == {}
     for role, rank in (("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0)):
         listens(world, role, rank, rank)
-        assert addresses(world.state) == {}
+        assert cluster_addresses(world.state) == {}
     listens(world, "worker", 1, 7)
-    assert addresses(world.state) == {"chief": ["h:0"], "ps": ["h:0", "h:1"], "worker": ["h:0", "h:7"]}
+    assert cluster_addresses(world.state) == {"chief": ["h:0"], "ps": ["h:0", "h:1"], "worker": ["h:0", "h:7"]}
     world.kill("worker", 0)
     world.settle()
-    assert addresses(world.state) == {}, "the address of its new process is not known yet"
+    assert cluster_addresses(world.state) == {}, "the address of its new process is not known yet"
 
 
 def test_a_worker_that_comes_back_at_its_address_restarts_alone():

@@ -18,29 +18,31 @@ from dljob.telemetry import reasons
 _STARTED = (RankPhase.STARTING, RankPhase.READY)
 
 
-def addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
+def cluster_addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
     """Return task -> the addresses of its ranks; empty until the address of each present process is known."""
-    found: dict[str, list[str]] = {}
+    addresses_by_task: dict[str, list[str]] = {}
     for name, facts in state.job.roles.items():
         if facts.plan.tf not in MEMBERS:
             continue
         ranks = [state.ranks[name, rank] for rank in facts.ranks]
         if any(rank.phase not in _STARTED or not rank.cluster for rank in ranks):
             return {}
-        found[facts.plan.tf] = [dict(rank.addresses)[PORT] for rank in ranks]
-    return found
+        addresses_by_task[facts.plan.tf] = [dict(rank.addresses)[PORT] for rank in ranks]
+    return addresses_by_task
 
 
-def follow(tx: StateTransaction, event: RankServes, before: RankState) -> None:
+def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_state: RankState) -> None:
     """Restart the chief where a task listens at another address than the chief was given."""
     chief = next((name for name, facts in tx.job.roles.items() if facts.plan.tf == "chief"), "")
     if not chief or not tx.phase.active:
         return
-    given = tx.ranks[chief, 0]
-    now = addresses(tx)
-    if not now or given.cluster in ("", LISTENS, checksum(now)):
+    chief_state = tx.ranks[chief, 0]
+    current_addresses = cluster_addresses(tx)
+    if not current_addresses or chief_state.cluster in ("", LISTENS, checksum(current_addresses)):
         return
-    was, at = (dict(found).get(PORT, "nowhere") for found in (before.addresses, event.addresses))
-    cause = f"{event.role}/{event.rank} listens at {at} now, not at {was}, which {chief}/0 was given"
+    old_address, new_address = (
+        dict(addresses).get(PORT, "nowhere") for addresses in (old_state.addresses, event.addresses)
+    )
+    cause = f"{event.role}/{event.rank} listens at {new_address} now, not at {old_address}, which {chief}/0 was given"
     level = lift_level(tx.facts(chief), Level.PROCESS, host_lost=False)
     begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
