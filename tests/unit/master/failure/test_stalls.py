@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from master_kit import KILLED, World, error, job, nodes
 
-from dljob.master.failure.stalling import hang_of, standing_stalls
+from dljob.master.failure.stalling import hang_sentence, standing_stalls
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
@@ -227,29 +227,31 @@ def test_the_root_of_a_stall_may_have_ended_or_be_a_circle_or_nobody():
 
 def test_a_process_that_was_ended_for_a_hang_has_its_sentence_and_no_other_has():
     world = a_world()
-    assert hang_of(world.state, REWARD, 1) == ""
+    assert hang_sentence(world.state, REWARD, 1) == ""
     world.send(ev.HangFound(*REWARD, 1, "Hang", "trainer/0 has waited 181 s for reward/0.score", "/stacks.txt"))
     world.send(ev.Commanded("c", "restart", "trainer/0"))
     sentence = "trainer/0 has waited 181 s for reward/0.score"
-    assert hang_of(world.state, REWARD, 1) == sentence
+    assert hang_sentence(world.state, REWARD, 1) == sentence
     world.settle()
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert hang_of(world.state, REWARD, 1) == sentence
-    assert hang_of(world.state, REWARD, 2) == sentence, "a caller may ask before PrimeMaster knows of the next end"
+    assert hang_sentence(world.state, REWARD, 1) == sentence
+    assert hang_sentence(world.state, REWARD, 2) == sentence, (
+        "a caller may ask before PrimeMaster knows of the next end"
+    )
     for key, incarnation in ((TRAINER, 1), (("nobody", 0), 1), (REWARD, 5)):
-        assert hang_of(world.state, key, incarnation) == ""
+        assert hang_sentence(world.state, key, incarnation) == ""
 
 
 def test_a_hang_of_a_role_ends_all_its_processes_and_a_consequence_says_its_root():
     world = a_world()
     world.send(ev.HangFound("trainer", 0, 1, "Hang", "trainer/0 -> trainer/1 -> trainer/0: a circle", whole=True))
-    assert hang_of(world.state, ("trainer", 1), 1) == "trainer/0 -> trainer/1 -> trainer/0: a circle"
+    assert hang_sentence(world.state, ("trainer", 1), 1) == "trainer/0 -> trainer/1 -> trainer/0: a circle"
     world = a_world()
     world.send(ev.StallsFound((a_stall(world, 70.0),)))
     cause_of(world, LATE)
-    assert hang_of(world.state, TRAINER, 1) == SENTENCE
+    assert hang_sentence(world.state, TRAINER, 1) == SENTENCE
 
 
 @pytest.mark.parametrize("hang_first", [True, False])

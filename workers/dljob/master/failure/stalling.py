@@ -18,7 +18,7 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import seconds
 
-_ALIVE = (RankPhase.STARTING, RankPhase.READY)
+_LIVE_PHASES = (RankPhase.STARTING, RankPhase.READY)
 """Phases of ranks that can wait for something: a rank that was asked to end is no longer in a stall."""
 
 
@@ -33,7 +33,7 @@ def standing_stalls(state: JobState | StateTransaction, stalls: Iterable[Stall])
     for stall in stalls:
         old = known.get(stall.name, stall)
         is_hung = old.hung or any(_was_found_hung(state, key, old.since) for key in stall.ranks)
-        rows.append(evolve(stall, ranks=_alive(state, stall), since=old.since, hung=is_hung))
+        rows.append(evolve(stall, ranks=_waiting_ranks(state, stall), since=old.since, hung=is_hung))
     return tuple(sorted((row for row in rows if row.ranks), key=lambda row: (row.since, row.name)))
 
 
@@ -65,19 +65,19 @@ def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
     Of a circle another one of its ranks stands for all. The outcome of a rank that waits in no stall is returned as it
     is.
     """
-    name = _name(key)
+    name = _rank_name(key)
     for stall in tx.stalls:
         if key not in stall.ranks or stall.root == name or not (stall.root or stall.is_circle):
             continue
-        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _name(rank) == stall.root]
-        root, incarnation = (_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
+        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _rank_name(rank) == stall.root]
+        root, incarnation = (_rank_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
         if root:
             origin = ErrorOrigin(root, incarnation, "", describe(stall, tx.now), "")
             return evolve(outcome, reason=Reason.HANG, origin=origin)
     return outcome
 
 
-def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
+def hang_sentence(state: JobState, key: RankKey, incarnation: int) -> str:
     """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one.
 
     A hang of a role, such as a circle, is recorded with one of its ranks, and ends the processes of all.
@@ -93,7 +93,7 @@ def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
             and rank_state.restart_reason == Reason.HANG
             and rank_state.incarnation - incarnation in (0, 1)
         )
-        if with_role or (fault.rank, fault.incarnation) == (_name(key), incarnation):
+        if with_role or (fault.rank, fault.incarnation) == (_rank_name(key), incarnation):
             return outcome.message if outcome.origin is None else outcome.origin.message
     return ""
 
@@ -116,14 +116,14 @@ def follow_stalls(tx: StateTransaction) -> None:
     ended, present = set(touched), list[Stall]()
     succeeded = {key for key in touched if tx.ranks[key].phase is RankPhase.SUCCEEDED}
     for stall in tx.stalls:
-        decisive = set(stall.ranks) if stall.is_circle else {key for key in touched if _name(key) == stall.root}
+        decisive = set(stall.ranks) if stall.is_circle else {key for key in touched if _rank_name(key) == stall.root}
         if decisive & succeeded:
             # The activity that the others waited for has come to its end, and the rank with it.
             tx.touched.resumed.update(stall.ranks)
             _note_end(tx, stall)
         elif not decisive & ended:
             tx.touched.resumed.update(succeeded.intersection(stall.ranks))
-            rest = stall if ended.isdisjoint(stall.ranks) else evolve(stall, ranks=_alive(tx, stall))
+            rest = stall if ended.isdisjoint(stall.ranks) else evolve(stall, ranks=_waiting_ranks(tx, stall))
             present += [rest] if rest.ranks else []
     _set_stalls(tx, tuple(present))
 
@@ -149,19 +149,19 @@ def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: flo
     return rank_state is not None and max(rank_state.since, since) <= rank_state.hung_at
 
 
-def _alive(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
+def _waiting_ranks(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
     """Return the ranks of a stall that exist and can wait, in the order of the report and each once."""
     rows = ((key, state.ranks.get(key)) for key in dict.fromkeys(stall.ranks))
-    return tuple(key for key, rank in rows if rank is not None and rank.phase in _ALIVE)
+    return tuple(key for key, rank in rows if rank is not None and rank.phase in _LIVE_PHASES)
 
 
 def _ended_now(tx: StateTransaction, key: RankKey) -> bool:
     """Whether the process that a rank had before this transition has ended in it, or is being ended."""
-    old, new = tx.base.ranks.get(key), tx.ranks[key]
-    if old is None or old.phase not in _ALIVE:
+    old_state, new_state = tx.base.ranks.get(key), tx.ranks[key]
+    if old_state is None or old_state.phase not in _LIVE_PHASES:
         return False
-    return new.phase not in _ALIVE or new.incarnation != old.incarnation
+    return new_state.phase not in _LIVE_PHASES or new_state.incarnation != old_state.incarnation
 
 
-def _name(key: RankKey) -> str:
+def _rank_name(key: RankKey) -> str:
     return f"{key[0]}/{key[1]}"
