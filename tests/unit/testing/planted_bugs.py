@@ -393,7 +393,7 @@ def restarts_a_fleet_for_its_size(patch):
     def leave(d, gone):
         role = gone[0][0] if gone else next(name for name, facts in d.job.roles.items() if facts.fleet)
         restart.begin_restart(
-            d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True)
+            d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", dropped_ranks=gone, is_continuation=True)
         )
 
     patch.setattr(resizing, "leave", leave)

@@ -156,7 +156,7 @@ def test_a_server_whose_node_is_lost_in_its_drain_begins_anew_elsewhere():
 def test_a_role_begins_anew_with_the_job_while_the_restart_of_that_waits():
     world = serving()
     held, _ = again(world)
-    order = restart.RestartOrder(Level.JOB, "d", (0,), "UserError", "it failed", wait=10.0)
+    order = restart.RestartOrder(Level.JOB, "d", (0,), "UserError", "it failed", backoff_s=10.0)
     d = StateTransaction(world.state, world.now)
     restart.begin_restart(d, order)
     world.state = d.freeze()

@@ -10,12 +10,12 @@ from dljob.master.failure.policy import (
     Ignore,
     Replace,
     Restart,
-    is_announced,
-    raise_to_role,
     decide_about_failure,
     describe_failure,
+    is_announced,
     lift_level,
     next_larger_level,
+    raise_to_role,
     role_level,
 )
 from dljob.master.failure.restart import RestartOrder, begin_restart, seconds_to_start
@@ -30,11 +30,11 @@ from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted, seconds
 
-# How nodes end without notice: those of one rack may be reported in both ways.
-_UNANNOUNCED = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
-_NODE_REASONS = _UNANNOUNCED | {Reason.PREEMPTED}
+# Reasons of nodes that end without notice: those of one rack may be reported in both ways.
+_UNANNOUNCED_REASONS = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
+_NODE_REASONS = _UNANNOUNCED_REASONS | {Reason.PREEMPTED}
 # Reasons that a process gets before it is known that its node is lost.
-_VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
+_VAGUE_REASONS = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
 
 def handle_failed_ranks(
@@ -46,7 +46,7 @@ def handle_failed_ranks(
     host_lost: bool,
     has_begun: bool = True,
     fixed_decision: Restart | None = None,
-    culprit_name: str = "",
+    store: str = "",
     is_culprit_known: bool = True,
 ) -> None:
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
@@ -57,47 +57,38 @@ def handle_failed_ranks(
         ranks: The failed ranks; the first one stands for all in messages and in the attribution.
         outcome: How they ended.
         host_lost: Whether the host's process is gone as well.
-        begun: Whether any rank of the role had been started since the role last waited as a whole.
-        decided: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
-        who: Name of what failed, if it was none of the ranks (a torch store).
-        blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
+        has_begun: Whether any rank of the role had been started since the role last waited as a whole.
+        fixed_decision: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
+        store: Name of the torch store or SubMaster host that failed; empty: the ranks did.
+        is_culprit_known: Whether the first rank is to blame. Otherwise nobody knows which rank is, and no node is left.
     """
     failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
-    cause_text = describe_failure(culprit_name or failure.name, failure.outcome, lost_peer=failure.secondary)
-    if is_culprit_known and not culprit_name:
+    culprit_name, repetition = store or failure.name, ("", "")
+    cause_text = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    if is_culprit_known and not store:
         deliveries.remember_failure(tx, failure, ranks, cause_text)
     is_counted = _is_counted_already(tx, failure)
-    repetition = (
-        ("", "")
-        if culprit_name
-        else repeats.check_repetition(tx, failure, had_process=_live_state_before(tx, failure) is not None)
-    )
-    decision = (
-        decide_about_failure(tx, failure, repetition, is_counted=is_counted)
-        if fixed_decision is None or repetition[0]
-        else fixed_decision
-    )
+    if not store:
+        had_process = _live_state_before(tx, failure) is not None
+        repetition = repeats.check_repetition(tx, failure, had_process=had_process)
+    decision: Restart | Replace | Fail | Ignore | None = fixed_decision
+    if decision is None or repetition[0]:
+        decision = decide_about_failure(tx, failure, repetition, is_counted=is_counted)
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
-        is_own = failure.outcome.origin is None
-        restart_decision = _leave_node(
-            tx, failure, decision, culprit_name or failure.name, is_culprit_known=is_culprit_known and is_own
-        )
-        if restart_decision is None:
+        can_blame_node = is_culprit_known and failure.outcome.origin is None
+        decision = _leave_node(tx, failure, decision, culprit_name, can_blame_node=can_blame_node)
+        if decision is None:
             return
-        decision = restart_decision
     if isinstance(decision, Fail):
         attribution.record_final_fault(tx, failure, cause_text)
-        ending.fail_job(
-            tx, decision.reason, f"{cause_text}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
-        )
+        message = f"{cause_text}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+        ending.fail_job(tx, decision.reason, message)
     elif isinstance(decision, Ignore):
         _ignore_failure(tx, role, ranks, f"{cause_text}; {decision.explanation}")
     else:
         level = _needed_level(tx, role, decision.level, host_lost=host_lost, has_begun=has_begun)
-        order = _make_order(
-            tx, failure, ranks, evolve(decision, level=level), culprit_name or failure.name, is_counted=is_counted
-        )
+        order = _make_order(tx, failure, ranks, evolve(decision, level=level), culprit_name, is_counted=is_counted)
         _begin_restart(tx, order, failure)
 
 
@@ -113,46 +104,35 @@ def _live_state_before(tx: StateTransaction, failure: Failure) -> RankState | No
 def restart_elsewhere(
     tx: StateTransaction, role: str, ranks: tuple[int, ...], departure: NodeDeparture, *, has_begun: bool
 ) -> None:
-    """Restart ranks whose node a rule says to leave: for the failure of one of them, or of another role's rank.
+    """Restart ranks that a rule moves off their node: for the failure of one of them, or of another role's rank.
 
     Args:
         tx: The transaction.
         role: Role of the ranks.
         ranks: The ranks, whose processes have ended; the one that failed, if it is among them, is the first.
-        order: The order to leave the node.
-        begun: Whether any rank of the role had been started since the role last waited as a whole.
+        departure: The order to leave the node.
+        has_begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
-    failure = attribution.failure_of_leaving_rank(tx, departure.failure, role, ranks[0])
+    culprit = departure.failure
+    failure = attribution.failure_of_leaving_rank(tx, culprit, role, ranks[0])
     level = _needed_level(tx, role, role_level(tx.facts(role)), host_lost=True, has_begun=has_begun)
-    decision = Restart(level, departure.uses_budget, "its node is left")
-    order = _make_order(
-        tx,
-        failure,
-        ranks,
-        decision,
-        departure.culprit_name,
-        is_counted=_is_counted_already(tx, failure),
-        culprit_failure=departure.failure,
-    )
-    _begin_restart(tx, order, failure if failure is departure.failure else None)
+    decision, is_counted = Restart(level, departure.uses_budget, "its node is left"), _is_counted_already(tx, failure)
+    order = _make_order(tx, failure, ranks, decision, departure.culprit_name, is_counted=is_counted, culprit=culprit)
+    _begin_restart(tx, order, failure if failure is culprit else None)
 
 
 def _leave_node(
-    tx: StateTransaction, failure: Failure, decision: Replace, culprit_name: str, *, is_culprit_known: bool
+    tx: StateTransaction, failure: Failure, decision: Replace, culprit_name: str, *, can_blame_node: bool
 ) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
-    facts = tx.facts(failure.role)
-    if not is_culprit_known:
-        return Restart(
-            raise_to_role(role_level(facts)), decision.uses_budget, f"{decision.explanation}, with no node to blame,"
-        )
+    facts, uses_budget, explanation = tx.facts(failure.role), decision.uses_budget, decision.explanation
+    if not can_blame_node:
+        return Restart(raise_to_role(role_level(facts)), uses_budget, f"{explanation}, with no node to blame,")
     node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
-        return Restart(role_level(facts), decision.uses_budget, decision.explanation)
-    explanation = (
-        f"{describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)}; {decision.explanation}"
-    )
-    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, explanation, decision.uses_budget))
+        return Restart(role_level(facts), uses_budget, explanation)
+    cause_text = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, f"{cause_text}; {explanation}", uses_budget))
     return None
 
 
@@ -187,17 +167,17 @@ def _make_order(
     culprit_name: str,
     *,
     is_counted: bool,
-    culprit_failure: Failure | None = None,
+    culprit: Failure | None = None,
 ) -> RestartOrder | None:
     """Charge a budget, escalate while none is left, and return the order; None if nothing restarts for this failure.
 
-    `culprit`: the failure to blame, if it may be that of another role's rank: its fault may be recorded already.
+    `culprit`: the failure to blame, if it is perhaps that of another role's rank; its fault may be recorded already.
     """
-    culprit_failure = culprit_failure or failure
+    culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause_text = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
-    level = decision.level
+    level, explanation = decision.level, decision.explanation
     if outcome.reason in _NODE_REASONS and not decision.uses_budget:
         _refund_echoes(tx, failure)
     if covering_target := coupling.covering_restart(tx, role, ranks, level):
@@ -208,22 +188,32 @@ def _make_order(
         backoff_s = _remaining_backoff(tx, role, ranks)
     else:
         ready_at = old_state.ready_at if (old_state := _live_state_before(tx, failure)) is not None else 0.0
-        backoff_s = budget.backoff_seconds(
-            tx, budget.add_failure(tx, role, failure.node, tx.now - ready_at if ready_at else 0.0)
-        )
-    root_number = 0 if culprit_failure is failure else attribution.fault_number_of(tx, culprit_failure)
+        ready_s = tx.now - ready_at if ready_at else 0.0
+        backoff_s = budget.backoff_seconds(tx, budget.add_failure(tx, role, failure.node, ready_s))
+    root_number = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
     if decision.uses_budget and not is_counted:
         charged_level = charge_budget(tx, role, level, cause_text)
         if charged_level is None:
-            attribution.record_final_fault(tx, culprit_failure, cause_text, root_number)
+            attribution.record_final_fault(tx, culprit, cause_text, root_number)
             return None
         level = charged_level
-    tx.because(_why(tx, role, level, decision, backoff_s))
-    # After an escalation even live hosts are replaced: keeping them was tried and did not help.
-    is_escalated = level is not decision.level
-    new = None if root_number else culprit_failure
+    limit = budget.restart_limit(tx, level, role)
+    used_count = len(budget.recent_marks(tx, budget.budget_key(level, role)))
+    window = seconds(tx.job.fault_tolerance.window_seconds)
+    cost = f"{used_count} of {counted(limit, 'restart')} used within {window}"
+    cost = cost if decision.uses_budget else "it costs no budget"
+    tx.because(f"{explanation} restarts {role} at level {level.value}; {cost}; backoff {backoff_s:.1f} s")
     return RestartOrder(
-        level, role, ranks, reason, cause_text, wait=backoff_s, fresh=is_escalated, failure=new, root=root_number
+        level,
+        role,
+        ranks,
+        reason,
+        cause_text,
+        backoff_s=backoff_s,
+        # After an escalation even live hosts are replaced: keeping them was tried and did not help.
+        replaces_hosts=level is not decision.level,
+        failure=None if root_number else culprit,
+        root_number=root_number,
     )
 
 
@@ -240,23 +230,8 @@ def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Fa
     begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
         restarting_roles = (role, *tx.facts(role).coupled)
-        memory.restart_ended_ranks(
-            tx,
-            {
-                ended_role: ended_ranks
-                for ended_role, ended_ranks in ended_by_role.items()
-                if ended_role not in restarting_roles
-            },
-            failure.name,
-        )
-
-
-def _why(tx: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
-    """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
-    most, used = budget.restart_limit(tx, level, role), len(budget.recent_marks(tx, budget.budget_key(level, role)))
-    cost = f"{used} of {counted(most, 'restart')} used within {seconds(tx.job.fault_tolerance.window_seconds)}"
-    paid = cost if decision.uses_budget else "it costs no budget"
-    return f"{decision.explanation} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
+        remaining = {name: ended for name, ended in ended_by_role.items() if name not in restarting_roles}
+        memory.restart_ended_ranks(tx, remaining, failure.name)
 
 
 def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
@@ -271,7 +246,7 @@ def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     if budget.is_counted_already(tx, role, failure.node, since):
         return True
     reason = failure.outcome.reason
-    matching_reasons = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
+    matching_reasons = _UNANNOUNCED_REASONS if reason in _UNANNOUNCED_REASONS else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
@@ -314,17 +289,15 @@ def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
         if fault.rank.startswith(f"{failure.role}/")
         and fault.recovered is None
         and tx.now - fault.detected <= limits.LEARN_S
-        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
+        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE_REASONS))
     )
     budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echo_times)
 
 
 def _remaining_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
     """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
-    incidents = (tx.incidents.get(tx.ranks[role, rank].incident) for rank in ranks)
-    return max(
-        [0.0, *(incident.due - tx.now for incident in incidents if incident is not None and not incident.launched)]
-    )
+    incidents = [incident for rank in ranks if (incident := tx.incidents.get(tx.ranks[role, rank].incident))]
+    return max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
 
 
 def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str) -> Level | None:
@@ -332,17 +305,14 @@ def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str
 
     Returns None, and fails the job, if no level has any left.
     """
-    charged_level = level
+    charged_level, window = level, seconds(tx.job.fault_tolerance.window_seconds)
     while not budget.has_restart_left(tx, charged_level, role):
         larger_level = next_larger_level(tx.facts(role), charged_level)
         if larger_level is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
             exhausted_level = charged_level if budget.restart_limit(tx, charged_level, role) else level
             owner = "the job" if exhausted_level is Level.JOB else role
-            limit, window = (
-                budget.restart_limit(tx, exhausted_level, role),
-                seconds(tx.job.fault_tolerance.window_seconds),
-            )
+            limit = budget.restart_limit(tx, exhausted_level, role)
             explanation = f"no restarts are left: {limit} of {owner} within {window}"
             explanation = explanation if limit else f"{owner} may not restart: maxRestarts is 0"
             if exhausted_level is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
@@ -352,85 +322,64 @@ def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str
             return None
         charged_level = larger_level
     if charged_level is not level:
-        allowed_restarts = counted(budget.restart_limit(tx, level, role), "restart")
-        explanation = f"the budget of {allowed_restarts} of {role} within {seconds(tx.job.fault_tolerance.window_seconds)} is used up"
-        tx.note(
-            reasons.ESCALATED,
-            role,
-            f"{explanation}: restarting at level {charged_level.value}",
-            level=charged_level.value,
-        )
+        allowed_restarts, new_level = counted(budget.restart_limit(tx, level, role), "restart"), charged_level.value
+        explanation = f"the budget of {allowed_restarts} of {role} within {window} is used up"
+        tx.note(reasons.ESCALATED, role, f"{explanation}: restarting at level {new_level}", level=new_level)
     budget.add_mark(tx, budget.budget_key(charged_level, role))
     return charged_level
 
 
-def escalate_overdue_restart(tx: StateTransaction, number: int) -> None:
+def escalate_overdue_restart(tx: StateTransaction, incident_number: int) -> None:
     """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
-    incident = tx.incidents[number]
-    # Not the members that have left it: a fleet may have dropped them, and they must not start again.
-    pending_keys = [key for key in incident.members if tx.ranks[key].incident == number]
+    incident = tx.incidents[incident_number]
+    # Members that have left the restart do not count: a fleet may have dropped them, and they must not start again.
+    pending_keys = [key for key in incident.members if tx.ranks[key].incident == incident_number]
     role = pending_keys[0][0]
+    level, rank_names = incident.level, ", ".join(f"{name}/{rank}" for name, rank in pending_keys[:3])
     cause_text = (
         f"{incident.target}: {len(pending_keys)} of {len(incident.members)} ranks not ready"
-        f" {seconds_to_start(tx, incident.members):.0f} s after"
+        f" {seconds_to_start(tx, incident.members):.0f} s after a restart at level {level.value} ({rank_names})"
     )
-    names = ", ".join(f"{name}/{rank}" for name, rank in pending_keys[:3])
-    cause_text = f"{cause_text} a restart at level {incident.level.value} ({names})"
-    larger_level = next_larger_level(tx.facts(role), incident.level)
+    larger_level = next_larger_level(tx.facts(role), level)
     if larger_level is None:
         ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause_text)
         return
-    # Of a role that was taken along whole, a smaller level may not do.
-    level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause_text)
-    if level is not None:
-        tx.note(reasons.ESCALATED, incident.target, cause_text, level=level.value)
+    # A role that restarts with others restarts whole, so the next level may be too small for it.
+    charged_level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause_text)
+    if charged_level is not None:
+        tx.note(reasons.ESCALATED, incident.target, cause_text, level=charged_level.value)
         ranks = tuple(rank for name, rank in pending_keys if name == role)
-        begin_restart(tx, RestartOrder(level, role, ranks, incident.reason, cause_text, fresh=True))
+        begin_restart(tx, RestartOrder(charged_level, role, ranks, incident.reason, cause_text, replaces_hosts=True))
 
 
 def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:
     """Count a rank as done with its restart; the restart ends with the last one."""
-    number = tx.ranks[key].incident
-    incident = tx.incidents.get(number)
+    incident_number = tx.ranks[key].incident
+    incident = tx.incidents.get(incident_number)
     if incident is None:
         return
     incident = evolve(incident, pending=incident.pending - 1)
     if incident.pending:
-        tx.incidents = tx.incidents.set(number, incident)
+        tx.incidents = tx.incidents.set(incident_number, incident)
         return
-    tx.incidents = tx.incidents.delete(number)
+    tx.incidents = tx.incidents.delete(incident_number)
     tx.recover_faults(incident.faults)
     recovery_s = tx.now - incident.detected
-    count = len(incident.members)
-    message = f"{counted(count, 'rank')} ready again {recovery_s:.2f} s after the failure"
+    message = f"{counted(len(incident.members), 'rank')} ready again {recovery_s:.2f} s after the failure"
     tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=recovery_s)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
-    if spares.per_node(tx):
-        _order_missing_spares(tx, incident.members)
-
-
-def _order_missing_spares(tx: StateTransaction, members: Iterable[RankKey]) -> None:
-    """Order the spares that the nodes of these ranks lack."""
     ranks_by_role: dict[str, list[int]] = {}
-    for role, rank in members:
+    for role, rank in incident.members if spares.per_node(tx) else ():
         ranks_by_role.setdefault(role, []).append(rank)
     for role in sorted(ranks_by_role):
-        if starting.completed(tx, role):
-            continue  # in a restart of the job, this role may have completed before the others were ready
-        spares.keep(tx, role, spares.homes(tx, role, ranks_by_role[role]))
+        # In a restart of the job, this role may have completed before the others were ready.
+        if not starting.completed(tx, role):
+            spares.keep(tx, role, spares.homes(tx, role, ranks_by_role[role]))
 
 
 def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished_ranks = [rank for rank in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, rank])]
+    unfinished_ranks = tuple(rank for rank in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, rank]))
     if unfinished_ranks:
-        store_name = str(HostId(role, STORE))
-        handle_failed_ranks(
-            tx,
-            role,
-            tuple(unfinished_ranks),
-            outcome,
-            host_lost=True,
-            has_begun=has_role_begun(tx, role),
-            culprit_name=store_name,
-        )
+        store, has_begun = str(HostId(role, STORE)), has_role_begun(tx, role)
+        handle_failed_ranks(tx, role, unfinished_ranks, outcome, host_lost=True, has_begun=has_begun, store=store)

@@ -209,7 +209,7 @@ def _restart_movers(tx: StateTransaction, lost_ranks: Mapping[str, list[int]], c
                     tuple(lost_ranks[role]),
                     Reason.NODE_LOST.value,
                     cause_text,
-                    wait=backoff_s,
-                    without_fault=True,
+                    backoff_s=backoff_s,
+                    is_continuation=True,
                 ),
             )

@@ -32,19 +32,19 @@ class RestartOrder:
     ranks: tuple[int, ...]
     reason: str
     cause: str
-    wait: float = 0.0
+    backoff_s: float = 0.0
     """Seconds of backoff."""
-    fresh: bool = False
+    replaces_hosts: bool = False
     """Whether live hosts are replaced as well."""
     failure: Failure | None = None
     """The failure that caused it; None for an ordered restart."""
-    root: int = 0
+    root_number: int = 0
     """Number of the earlier fault that a restart without a failure of its own follows from; 0: none."""
-    leaving: tuple[RankKey, ...] = ()
+    dropped_ranks: tuple[RankKey, ...] = ()
     """Ranks that the shrinking role drops; they leave their incidents and are not started again."""
-    without_fault: bool = False
+    is_continuation: bool = False
     """Whether it continues a restart that is under way with other members: no new fault, and not counted again."""
-    gathers: bool = False
+    decides_size_later: bool = False
     """Whether ranks only leave user code: the number of ranks that start is decided once all have left."""
 
 
@@ -55,20 +55,22 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     role_members = _find_members(tx, order)
     coupled_members = () if order.level is Level.JOB else coupling.coupled_ranks(tx, order.role, role_members)
     members = (*role_members, *coupled_members)
-    replaces_hosts = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
+    replaces_hosts = order.replaces_hosts or order.level is Level.JOB  # a restart of the job keeps no process
     incident_number = tx.next_serial()
     target = _target_name(tx, order)
-    fault_numbers = () if order.without_fault else (tx.add_fault(order.level, order.reason, target, order.cause),)
-    root_text = attribution.record_fault(tx, fault_numbers[0], order.failure, order.root) if fault_numbers else ""
+    fault_numbers = () if order.is_continuation else (tx.add_fault(order.level, order.reason, target, order.cause),)
+    root_text = (
+        attribution.record_fault(tx, fault_numbers[0], order.failure, order.root_number) if fault_numbers else ""
+    )
     later_ranks = _later_ranks(tx) if order.level is Level.JOB else ()
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
-    inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.leaving))
+    inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.dropped_ranks))
     # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
         _reset_roles(tx, order.reason)
     else:
         _begin_role_lives(tx, order.role, role_members, coupled_members)
-    due_at = tx.now + (GATHER_S if order.gathers else order.wait)
+    due_at = tx.now + (GATHER_S if order.decides_size_later else order.backoff_s)
     tx.incidents = tx.incidents.set(
         incident_number,
         Incident(
@@ -85,12 +87,12 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
             faults=(*inherited_faults, *fault_numbers),
         ),
     )
-    if not order.without_fault:
+    if not order.is_continuation:
         restarting_roles = (
             () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in coupled_members)))
         )
         tx.count_restart(order.level, *restarting_roles)
-    wait_text = f" in {order.wait:g} s" if order.wait else ""
+    wait_text = f" in {order.backoff_s:g} s" if order.backoff_s else ""
     tx.note(
         reasons.RESTARTING,
         target,
@@ -265,9 +267,9 @@ def _rejoining_members(tx: StateTransaction, order: RestartOrder, members: tuple
     was half set up get a new process: the state that they left behind is unknown. A world restarts by processes only
     before it begins: where its store was lost, all its ranks wait, and those whose host is ready stay in it.
     """
-    if order.level is Level.PROCESS and tx.facts(order.role).world and not order.fresh:
+    if order.level is Level.PROCESS and tx.facts(order.role).world and not order.replaces_hosts:
         return frozenset(key for key in members if key[0] == order.role and tx.ranks[key].phase is RankPhase.WAITING)
-    if order.level is not Level.IN_PROCESS or order.fresh:
+    if order.level is not Level.IN_PROCESS or order.replaces_hosts:
         return frozenset()
     failed_ranks = () if order.failure is not None and order.failure.secondary else order.ranks
     return frozenset(

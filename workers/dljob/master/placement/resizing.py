@@ -227,7 +227,9 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
             leave_restarts(tx, left_out[role])
         else:
             level = level_of(tx.job, role)
-            begin_restart(tx, RestartOrder(level, role, (), RESIZED, words, leaving=left_out[role], without_fault=anew))
+            begin_restart(
+                tx, RestartOrder(level, role, (), RESIZED, words, dropped_ranks=left_out[role], is_continuation=anew)
+            )
         for key in left_out[role]:
             tx.set_rank(key, evolve(tx.ranks[key], incident=0))
         if tx.facts(role).fleet:
@@ -237,14 +239,14 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
 def leave_user_code(tx: StateTransaction, role: str, reason: str) -> None:
     """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
     cause = f"all its ranks leave user code: {reason}"
-    begin_restart(tx, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, cause, gathers=True))
+    begin_restart(tx, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, cause, decides_size_later=True))
 
 
 def stay_in_size(tx: StateTransaction, role: str) -> None:
     """Restart, in its old size, a role whose ranks left for another size that has no room any longer."""
     begin_restart(
         tx,
-        RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", without_fault=True),
+        RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", is_continuation=True),
     )
 
 
