@@ -396,7 +396,7 @@ def restarts_a_fleet_for_its_size(patch):
             d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", dropped_ranks=gone, is_continuation=True)
         )
 
-    patch.setattr(resizing, "leave", leave)
+    patch.setattr(resizing, "leave_restarts", leave)
 
 
 @bug
@@ -430,13 +430,13 @@ def loses_a_server_that_failed_its_probe(patch):
 @bug
 def ends_a_drain_too_soon(patch):
     """The deadline of a restart leaves no time for a drain."""
-    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, staying: 5.0)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, has_rejoining_members: 5.0)
 
 
 @bug
 def waits_for_ever_for_a_drain(patch):
     """A server that ignores its drain holds up its restart."""
-    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, staying: 1e6)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, has_rejoining_members: 1e6)
 
 
 @bug

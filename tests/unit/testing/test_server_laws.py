@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_a_server_without_another_place_is_no_endpoint_when_its_node_ends(monkey
 
 
 def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kills(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
+    def kills(d: StateTransaction, host: HostId, ranks: Sequence[int], number: int, *, leaves_group: bool) -> bool:
         restart.kill_host(d, host)
         for rank in ranks:
             restart._set_waiting(d, (host.role, rank), number)

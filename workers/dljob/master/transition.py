@@ -436,7 +436,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
-        restart.replace_host_if_fresh(d, key)
+        restart.replace_stopped_host(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)

@@ -33,7 +33,6 @@ class RestartOrder:
     reason: str
     cause: str
     backoff_s: float = 0.0
-    """Seconds of backoff."""
     replaces_hosts: bool = False
     """Whether live hosts are replaced as well."""
     failure: Failure | None = None
@@ -52,21 +51,20 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     """End the processes of a restart's members, and start them again at once or after the backoff."""
     if order.level is not Level.JOB and starting.ahead(tx, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
-    role_members = _find_members(tx, order)
-    coupled_members = () if order.level is Level.JOB else coupling.coupled_ranks(tx, order.role, role_members)
+    role_members, is_job_restart = _find_members(tx, order), order.level is Level.JOB
+    coupled_members = () if is_job_restart else coupling.coupled_ranks(tx, order.role, role_members)
     members = (*role_members, *coupled_members)
-    replaces_hosts = order.replaces_hosts or order.level is Level.JOB  # a restart of the job keeps no process
     incident_number = tx.next_serial()
     target = _target_name(tx, order)
     fault_numbers = () if order.is_continuation else (tx.add_fault(order.level, order.reason, target, order.cause),)
-    root_text = (
-        attribution.record_fault(tx, fault_numbers[0], order.failure, order.root_number) if fault_numbers else ""
-    )
-    later_ranks = _later_ranks(tx) if order.level is Level.JOB else ()
+    root_text = ""
+    if fault_numbers:
+        root_text = attribution.record_fault(tx, fault_numbers[0], order.failure, order.root_number)
+    later_roles = [facts for facts in tx.job.roles.values() if is_job_restart and not facts.first_wave]
+    later_ranks = tuple((facts.plan.name, rank) for facts in later_roles for rank in facts.ranks)
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
     inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.dropped_ranks))
-    # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
-    if order.level is Level.JOB:
+    if is_job_restart:
         _reset_roles(tx, order.reason)
     else:
         _begin_role_lives(tx, order.role, role_members, coupled_members)
@@ -75,7 +73,7 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
         incident_number,
         Incident(
             level=order.level,
-            role="" if order.level is Level.JOB else order.role,
+            role="" if is_job_restart else order.role,
             target=target,
             reason=order.reason,
             members=members,
@@ -83,24 +81,18 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
             detected=tx.now,
             due=due_at,
             deadline=due_at + seconds_to_start(tx, members),
-            fresh=replaces_hosts,
+            fresh=order.replaces_hosts or is_job_restart,
             faults=(*inherited_faults, *fault_numbers),
         ),
     )
     if not order.is_continuation:
-        restarting_roles = (
-            () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in coupled_members)))
-        )
-        tx.count_restart(order.level, *restarting_roles)
-    wait_text = f" in {order.backoff_s:g} s" if order.backoff_s else ""
-    tx.note(
-        reasons.RESTARTING,
-        target,
-        f"{order.cause}{root_text}; restarting {counted(len(members), 'rank')}{wait_text}",
-        level=order.level.value,
-    )
+        coupled_roles = (name for name, _ in coupled_members)
+        tx.count_restart(order.level, *(() if is_job_restart else dict.fromkeys((order.role, *coupled_roles))))
+    backoff_text = f" in {order.backoff_s:g} s" if order.backoff_s else ""
+    message = f"{order.cause}{root_text}; restarting {counted(len(members), 'rank')}{backoff_text}"
+    tx.note(reasons.RESTARTING, target, message, level=order.level.value)
     coupling.report_coupled_roles(tx, order.role, target, coupled_members)
-    # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
+    # The roles may not start before the backoff is over: a torch world needs all its ranks at once.
     _change_holds(tx, tx.incidents[incident_number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
     with tx.many():
@@ -122,7 +114,7 @@ def seconds_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
 def _begin_role_lives(
     tx: StateTransaction, role: str, role_members: Sequence[RankKey], coupled_members: Sequence[RankKey]
 ) -> None:
-    """Begin new lives of the roles that restart as a whole, and order the start of those that restart together."""
+    """Begin new lives, by which checkpoints are numbered, of the roles that restart whole; they start in order."""
     coupled_roles = dict.fromkeys(name for name, _ in coupled_members if name != role)
     if role in (name for name, _ in coupled_members) or len(role_members) == tx.facts(role).plan.replicas:
         starting.new_life(tx, role)
@@ -176,13 +168,8 @@ def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tupl
 
 
 def leave_restarts(tx: StateTransaction, dropped_ranks: tuple[RankKey, ...]) -> None:
-    """Take ranks that are no more out of their restarts; those that waited for nobody else are over."""
+    """Take ranks that their role drops out of their restarts; a restart that waited for no other rank is over."""
     tx.recover_faults(_leave_incidents(tx, dropped_ranks))
-
-
-def _later_ranks(tx: StateTransaction) -> tuple[RankKey, ...]:
-    """Return the ranks of roles that wait for another role to complete."""
-    return tuple((name, rank) for name, f in tx.job.roles.items() if not f.first_wave for rank in f.ranks)
 
 
 def _reset_roles(tx: StateTransaction, reason: str) -> None:
@@ -218,7 +205,7 @@ def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
         is_draining = is_draining or bool(draining_ranks)
     if is_draining:
         # The deadline of an earlier restart stands: the time of a drain began with that.
-        stop_by = tx.roles[role].stop_by or tx.now + limits.STOP_S + _grace(reason) + facts.plan.drain_s
+        stop_by = tx.roles[role].stop_by or tx.now + limits.STOP_S + _seconds_of_grace(reason) + facts.plan.drain_s
         tx.set_role(role, evolve(tx.roles[role], stop_by=stop_by))
         tx.wake_at(stop_by)
 
@@ -235,12 +222,10 @@ def kill_overdue_hosts_of_role(tx: StateTransaction, role: str) -> None:
 
 
 def begin_ended_roles(tx: StateTransaction) -> None:
-    """Let roles begin anew whose last rank of before a restart of the job has ended."""
+    """Let roles begin anew whose last rank from before a restart of the job has ended."""
     if tx.roles is tx.base.roles or not tx.phase.active:
         return
-    ended_roles = [
-        name for name, role_state in tx.roles.items() if role_state.stop_by is not None and not role_state.stopping
-    ]
+    ended_roles = [name for name, state in tx.roles.items() if state.stop_by is not None and not state.stopping]
     for name in ended_roles:
         tx.set_role(name, evolve(tx.roles[name], stop_by=None))
     if ended_roles:
@@ -289,14 +274,15 @@ def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_mem
     has_stopping_ranks = False
     for host, ranks in ranks_by_host.items():
         # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
-        # the host is killed. A host of one rank stays only if the rank has requests to finish; `renew` replaces it
-        # after them, where the restart is fresh.
+        # the host is killed. A host of one rank stays only if the rank has requests to finish; where the restart
+        # replaces hosts, `replace_stopped_host` does so after them.
         facts = tx.facts(host.role)
         can_stay = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
-        if can_stay and tx.hosts[host].phase is HostPhase.READY:
-            has_stopping_ranks = _stop_host_ranks(tx, host, ranks, incident_number) or has_stopping_ranks
-        elif (host.role, ranks[0]) in rejoining_members and tx.hosts[host].phase is HostPhase.READY:
-            has_stopping_ranks = _ask_to_leave_group(tx, host, ranks[0], incident_number) or has_stopping_ranks
+        can_rejoin = (host.role, ranks[0]) in rejoining_members
+        if tx.hosts[host].phase is HostPhase.READY and (can_stay or can_rejoin):
+            leaves_group = not can_stay
+            is_stopping = _stop_host_ranks(tx, host, ranks, incident_number, leaves_group=leaves_group)
+            has_stopping_ranks = has_stopping_ranks or is_stopping
         else:
             kill_host(tx, host)
             for rank in ranks:
@@ -310,13 +296,13 @@ def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_mem
         tx.wake_at(stop_by)
 
 
-def replace_host_if_fresh(tx: StateTransaction, key: RankKey) -> None:
-    """Replace the host of a rank that ended as ordered, once its last rank has, where the restart is fresh."""
+def replace_stopped_host(tx: StateTransaction, key: RankKey) -> None:
+    """Replace the host whose last rank has ended as ordered, if the restart replaces hosts."""
     incident, host = tx.incidents.get(tx.ranks[key].incident), tx.facts(key[0]).host_of(key[1])
     host_ranks = tx.facts(host.role).ranks_of(host.index)
     # A role that ends before it begins anew keeps no process either.
-    is_fresh = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
-    if not is_fresh or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
+    replaces_host = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
+    if not replaces_host or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
         return
     kill_host(tx, host)
     if incident is not None and incident.launched:
@@ -327,75 +313,58 @@ def _seconds_to_stop(tx: StateTransaction, incident: Incident, *, has_rejoining_
     """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
     plans = {role: tx.facts(role).plan for role, _ in incident.members}
     stopping_plans = {role: plan for role, plan in plans.items() if tx.facts(role).ranks_per_host > 1 or plan.drain}
-    stop_times = (
-        limits.STOP_S + _grace(coupling.restart_reason_of(incident, role)) + plan.drain_s
-        for role, plan in stopping_plans.items()
-    )
-    return max([limits.LEAVE_S if has_rejoining_members else 0.0, *stop_times])
+    limit_s = limits.LEAVE_S if has_rejoining_members else 0.0
+    for role, plan in stopping_plans.items():
+        grace_s = _seconds_of_grace(coupling.restart_reason_of(incident, role))
+        limit_s = max(limit_s, limits.STOP_S + grace_s + plan.drain_s)
+    return limit_s
 
 
 def _set_waiting(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
     """Mark a rank as waiting for a new process, as a member of an incident."""
     reason = coupling.restart_reason_of(tx.incidents[incident_number], key[0])
-    rank_state = tx.ranks[key]
-    tx.set_rank(
-        key, evolve(rank_state, phase=RankPhase.WAITING, incident=incident_number, pid=0, restart_reason=reason)
-    )
+    new_state = evolve(tx.ranks[key], phase=RankPhase.WAITING, incident=incident_number, pid=0, restart_reason=reason)
+    tx.set_rank(key, new_state)
 
 
-def _stop_host_ranks(tx: StateTransaction, host: HostId, ranks: list[int], incident_number: int) -> bool:
-    """Ask the live ranks of a host to end; return whether there were any."""
-    stopping_ranks: list[int] = []
+def _stop_host_ranks(
+    tx: StateTransaction, host: HostId, ranks: Sequence[int], incident_number: int, *, leaves_group: bool
+) -> bool:
+    """Ask the live ranks of a host to end, or to leave their torch group and stay; return whether there were any."""
+    stopping_ranks = tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase.live)
+    reason = coupling.restart_reason_of(tx.incidents[incident_number], host.role)
     for rank in ranks:
-        rank_state = tx.ranks[host.role, rank]
-        if rank_state.phase.live:
-            reason = coupling.restart_reason_of(tx.incidents[incident_number], host.role)
-            stopping_state = evolve(
-                rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason
-            )
-            tx.set_rank((host.role, rank), stopping_state)
-            stopping_ranks.append(rank)
-        else:
+        if rank not in stopping_ranks:
             _set_waiting(tx, (host.role, rank), incident_number)
-    if stopping_ranks:
-        tx.do(stop_order(tx, host, tuple(stopping_ranks)))
+            continue
+        rank_state = tx.ranks[host.role, rank]
+        new_state = evolve(rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason)
+        tx.set_rank((host.role, rank), new_state)
+    if stopping_ranks and leaves_group:
+        tx.do(*(leave_order(tx, host, rank) for rank in stopping_ranks))
+    elif stopping_ranks:
+        tx.do(stop_order(tx, host, stopping_ranks))
     return bool(stopping_ranks)
 
 
 def stop_order(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
     """Return the order that ends ranks, in their present incarnations, on a host that will start them again."""
     incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
-    grace = _grace(tx.ranks[host.role, ranks[0]].restart_reason)
-    return StopRanks(host, tx.hosts[host].life, ranks, grace, "restart", incarnations)
+    grace_s = _seconds_of_grace(tx.ranks[host.role, ranks[0]].restart_reason)
+    return StopRanks(host, tx.hosts[host].life, ranks, grace_s, "restart", incarnations)
 
 
-def _grace(reason: str) -> float:
+def _seconds_of_grace(reason: str) -> float:
     """Return the seconds that scripts get to end after SIGTERM; 0 for a hang: a hung process would not react to it."""
     return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
-def _ask_to_leave_group(tx: StateTransaction, host: HostId, rank: int, incident_number: int) -> bool:
-    """Ask a rank to leave its torch group in its process; return whether an answer is awaited."""
-    rank_state = tx.ranks[host.role, rank]
-    if not rank_state.phase.live:
-        _set_waiting(tx, (host.role, rank), incident_number)
-        return False
-    reason = tx.incidents[incident_number].reason
-    tx.set_rank(
-        (host.role, rank), evolve(rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason)
-    )
-    tx.do(leave_order(tx, host, rank))
-    return True
-
-
 def leave_order(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
     """Return the order that takes a rank, in its present incarnation, out of its torch group."""
-    rank_state, host_state = tx.ranks[host.role, rank], tx.hosts[host]
+    state, life, actor = tx.ranks[host.role, rank], tx.hosts[host].life, tx.hosts[host].actor
     sizing = tx.sizes.get(host.role)
     is_parting = sizing is not None and sizing.parting and rank >= sizing.target
-    return LeaveGroup(
-        host, host_state.life, host_state.actor, rank, rank_state.incarnation, rank_state.restart_reason, is_parting
-    )
+    return LeaveGroup(host, life, actor, rank, state.incarnation, state.restart_reason, is_parting)
 
 
 def kill_host(tx: StateTransaction, host: HostId) -> None:
@@ -413,7 +382,7 @@ def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     tx.wake_at(incident.deadline)
     _change_holds(tx, incident, -1)
     tx.touched.ranks.update(incident.members)
-    # At once: an earlier restart of the job that lost all its members to others left that to them.
+    # An earlier restart of the job whose members have all joined other restarts has not started its roles.
     _start_roles_unless_held(tx)
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
@@ -431,7 +400,8 @@ def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) ->
     """Kill the hosts that did not end their ranks in time; their other live ranks join the restart."""
     incident = evolve(tx.incidents[incident_number], stop_by=None)
     tx.incidents = tx.incidents.set(incident_number, incident)
-    late_keys = [key for key in incident.members if _is_stopping(tx, key, incident_number)]
+    members = [(key, tx.ranks[key]) for key in incident.members]
+    late_keys = [key for key, rank in members if (rank.incident, rank.phase) == (incident_number, RankPhase.STOPPING)]
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in late_keys)
     for host in hosts:
         kill_host(tx, host)
@@ -442,7 +412,7 @@ def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) ->
 
 
 def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
-    """Add a rank, whose host was killed because of another rank, to that restart, unless it is in one already."""
+    """Add a rank whose host was killed for another rank to that restart, unless it is in one already."""
     rank_state = tx.ranks[key]
     if not rank_state.phase.live:
         return
@@ -453,8 +423,3 @@ def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) ->
     grown_incident = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
     tx.incidents = tx.incidents.set(incident_number, grown_incident)
     _set_waiting(tx, key, incident_number)
-
-
-def _is_stopping(tx: StateTransaction, key: RankKey, incident_number: int) -> bool:
-    rank_state = tx.ranks[key]
-    return rank_state.incident == incident_number and rank_state.phase is RankPhase.STOPPING
