@@ -52,8 +52,8 @@ def attribute_failure(tx: StateTransaction, role: str, rank: int, outcome: Outco
 def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> float:
     """Return for how long an end may be held that only reports the loss of a peer of its own role.
 
-    0: it says more than that, or follows from a failure that is known. A failure of before the process began explains
-    nothing of its end.
+    0: it says more than that, or follows from a known failure. A failure from before the process began does not
+    explain its end.
     """
     role, rank = key
     rank_state, node, rank_name = tx.ranks[key], _node_of_rank(tx, role, rank), f"{role}/{rank}"
@@ -63,15 +63,12 @@ def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> flo
     is_local = failure.rule == LOCAL_CONNECTION
     if failure.ordered or not (failure.secondary or is_local):
         return 0.0
-    cause_text = _describe_failure(failure, rank_name)
-    if any(mentioned_rank.rpartition("/")[0] != role for mentioned_rank in _RANK_NAME.findall(cause_text)[1:]):
+    cause = _describe_failure(failure)
+    if any(mentioned_rank.rpartition("/")[0] != role for mentioned_rank in _RANK_NAME.findall(cause)[1:]):
         return 0.0  # it reports the loss of a rank that it had called
-    root_fault = _find_root_fault(
-        tx,
-        FaultRecord(
-            0, "", _reason_value(outcome), rank_name, cause_text, tx.now, rank=rank_name, node=node, secondary=True
-        ),
-    )
+    reason = _reason_value(outcome)
+    fault = FaultRecord(0, "", reason, rank_name, cause, tx.now, rank=rank_name, node=node, secondary=True)
+    root_fault = _find_root_fault(tx, fault)
     hold_s = limits.LOCAL_PEER_WAIT_S if is_local else limits.PEER_WAIT_S
     return hold_s if root_fault is None or root_fault.detected <= rank_state.since else 0.0
 
@@ -81,25 +78,22 @@ def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
     return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
 
 
-def _describe_failure(failure: Failure, rank_name: str) -> str:
-    return policy.describe_failure(rank_name, failure.outcome, lost_peer=failure.secondary)
+def _describe_failure(failure: Failure) -> str:
+    return policy.describe_failure(failure.name, failure.outcome, lost_peer=failure.secondary)
 
 
 def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | None, root_number: int = 0) -> str:
     """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline.
 
-    `root`: the known cause of a fault without a failure of its own.
+    `root_number`: the known root of a fault without a failure of its own; 0: none.
     """
+    fault = _fault_by_number(tx, fault_number)
     if failure is None:
         if root_number:
-            _replace_fault(tx, evolve(_fault_by_number(tx, fault_number), root=root_number))
+            _replace_fault(tx, evolve(fault, root=root_number))
         return ""
-    fault = _fault_by_number(tx, fault_number)
-    shortened_outcome = evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL:])
-    fault = evolve(
-        fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=shortened_outcome
-    )
-    fault = evolve(fault, reason=_reason_value(failure.outcome), secondary=failure.secondary, rule=failure.rule)
+    fault = _with_failure(fault, failure)
+    fault = evolve(fault, outcome=evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL:]))
     _replace_fault(tx, fault)
     root_fault = _find_root_fault(tx, fault)
     # A cause of its own collects the echoes that were recorded before it.
@@ -111,17 +105,19 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
     return f" (follows from {root_fault.cause})"
 
 
-def failure_of_leaving_rank(tx: StateTransaction, culprit_failure: Failure, role: str, rank: int) -> Failure:
+def _with_failure(fault: FaultRecord, failure: Failure) -> FaultRecord:
+    """Return a fault with the rank, the outcome and the classification of a failure."""
+    outcome, reason, rule = failure.outcome, _reason_value(failure.outcome), failure.rule
+    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node)
+    return evolve(fault, outcome=outcome, reason=reason, secondary=failure.secondary, rule=rule)
+
+
+def failure_of_leaving_rank(tx: StateTransaction, culprit: Failure, role: str, rank: int) -> Failure:
     """Return the failure for which a rank has to leave its node: the culprit's, also where it is of another role."""
-    if role == culprit_failure.role:
-        return culprit_failure
-    return evolve(
-        culprit_failure,
-        role=role,
-        rank=rank,
-        incarnation=tx.ranks[role, rank].incarnation,
-        node=_node_of_rank(tx, role, rank),
-    )
+    if role == culprit.role:
+        return culprit
+    incarnation, node = tx.ranks[role, rank].incarnation, _node_of_rank(tx, role, rank)
+    return evolve(culprit, role=role, rank=rank, incarnation=incarnation, node=node)
 
 
 def fault_number_of(tx: StateTransaction, failure: Failure) -> int:
@@ -130,10 +126,10 @@ def fault_number_of(tx: StateTransaction, failure: Failure) -> int:
     return next((fault.root or fault.id for fault in reversed(tx.faults) if (fault.rank, fault.incarnation) == key), 0)
 
 
-def record_final_fault(tx: StateTransaction, failure: Failure, cause_text: str, root_number: int = 0) -> None:
-    """Record the failure that ends the job as a fault. `root`: the fault in which it is recorded already."""
+def record_final_fault(tx: StateTransaction, failure: Failure, cause: str, root_number: int = 0) -> None:
+    """Record the failure that ends the job as a fault. `root_number`: the fault in which it is recorded; 0: none."""
     fault_number = tx.next_serial()
-    tx.append_fault(FaultRecord(fault_number, "Fail", _reason_value(failure.outcome), failure.name, cause_text, tx.now))
+    tx.append_fault(FaultRecord(fault_number, "Fail", _reason_value(failure.outcome), failure.name, cause, tx.now))
     record_fault(tx, fault_number, None if root_number else failure, root_number)
 
 
@@ -141,93 +137,72 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     """Handle the end of a rank that was already taken down: it may be the first cause of that restart."""
     name, current_incarnation = f"{role}/{rank}", tx.ranks[role, rank].incarnation
     # Only the present process and the one before it can have caused the latest fault.
-    if (
-        outcome.ok
-        or not current_incarnation - 1 <= incarnation <= current_incarnation
-        or _is_recorded(tx, name, incarnation)
-    ):
+    if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, name, incarnation):
         return
     # A coupled role may have been taken down for the echo of a failure that was its own.
     roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
-    recent_faults = [
-        fault
-        for fault in tx.faults
-        if fault.rank.rpartition("/")[0] in roles and tx.now - fault.detected <= limits.JOIN_S
-    ]
-    if not recent_faults:
+    faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in roles]
+    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected <= limits.JOIN_S), None)
+    if fault is None:
         return
     failure = _classify_failure(tx, (role, rank), incarnation, outcome, _node_of_rank(tx, role, rank))
     if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause_text = _root(tx, recent_faults[-1]), _describe_failure(failure, name)
+    fault, cause = root_of(tx.faults, fault), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if failure.secondary or not (fault.secondary or fault.rule == LOCAL_CONNECTION):
-        _add_consequences(tx, fault, (Consequence(name, incarnation, cause_text),))
+        _add_consequences(tx, fault, (Consequence(name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
-    old_consequence = Consequence(fault.rank, fault.incarnation, fault.cause)
-    corrected_fault = evolve(
-        fault, rank=name, incarnation=incarnation, node=failure.node, outcome=failure.outcome, cause=cause_text
-    )
-    _replace_fault(
-        tx, evolve(corrected_fault, reason=_reason_value(failure.outcome), secondary=False, rule=failure.rule)
-    )
-    _add_consequences(tx, _fault_by_number(tx, fault.id), (old_consequence,))
-    _report_corrected_cause(tx, fault, cause_text)
+    _replace_fault(tx, evolve(_with_failure(fault, failure), cause=cause))
+    consequence = Consequence(fault.rank, fault.incarnation, fault.cause)
+    _add_consequences(tx, _fault_by_number(tx, fault.id), (consequence,))
+    _report_corrected_cause(tx, fault, cause)
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
     if not tx.ending:
-        decision = policy.decide_about_failure(
-            tx, failure, repeats.check_repetition(tx, failure, is_late=incarnation != current_incarnation)
-        )
+        repetition = repeats.check_repetition(tx, failure, is_late=incarnation != current_incarnation)
+        decision = policy.decide_about_failure(tx, failure, repetition)
         if isinstance(decision, policy.Fail):
-            ending.fail_job(tx, decision.reason, f"{cause_text}; {decision.explanation}")
+            ending.fail_job(tx, decision.reason, f"{cause}; {decision.explanation}")
 
 
 def record_late_loss(tx: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
     """Handle the loss of a host that was already taken down, which may have died before it was killed.
 
-    Without Ray's words or other evidence the death cannot be told from PrimeMaster's own kill, so it is ignored.
+    Without Ray's words or other evidence the death looks like PrimeMaster's own kill, so it is ignored.
     """
-    for rank in ranks:
+    for rank in ranks if outcome.detail or outcome.clues else ():
         rank_state = tx.ranks[role, rank]
         is_down = rank_state.phase in (RankPhase.WAITING, RankPhase.STOPPING)
-        if outcome.detail or outcome.clues:
-            handle_late_end(tx, role, rank, rank_state.incarnation if is_down else rank_state.incarnation - 1, outcome)
+        handle_late_end(tx, role, rank, rank_state.incarnation - (not is_down), outcome)
 
 
 def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     """Add evidence about a rank or a node: to recorded faults, and to a notice for failures that are still to come."""
-    target_kind, _, name = event.target.partition("/")
+    target_kind, _, node = event.target.partition("/")
     if target_kind == "node":
-        _add_notice(tx, name, event.clues)
-        faults = [
-            fault
-            for fault in tx.faults
-            if fault.node == name and fault.reason in _EXPLAINABLE_REASONS and tx.now - fault.detected <= limits.LEARN_S
-        ]
+        _add_notice(tx, node, event.clues)
+        faults = [fault for fault in tx.faults if fault.node == node and fault.reason in _EXPLAINABLE_REASONS]
+        faults = [fault for fault in faults if tx.now - fault.detected <= limits.LEARN_S]
     elif event.host is not None:
         faults = _recent_faults_of_host(tx, event.host)[-1:]
     else:
-        faults = [
-            fault for fault in tx.faults if fault.rank == event.target and event.incarnation in (0, fault.incarnation)
-        ][-1:]
+        faults = [fault for fault in tx.faults if fault.rank == event.target]
+        faults = [fault for fault in faults if event.incarnation in (0, fault.incarnation)][-1:]
         if not faults and _is_about_live_process(tx, event):
             _add_notice(tx, event.target, event.clues)
     for fault in faults:
         # Without an outcome somebody ordered the restart: how the process ended is no cause then.
-        known_outcome = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
-        _reclassify(tx, fault, causes.add_clues(known_outcome, event.clues))
+        outcome = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
+        _reclassify(tx, fault, causes.add_clues(outcome, event.clues))
 
 
 def _recent_faults_of_host(tx: StateTransaction, host: HostId) -> list[FaultRecord]:
     """Return the faults of a host's ranks, or of a torch store, that are recent enough for news about its end."""
     ranks = tx.facts(host.role).ranks_of(host.index)
     target_names = {str(host)} if host.index == STORE else {f"{host.role}/{rank}" for rank in ranks}
-    return [
-        fault
-        for fault in tx.faults
-        if fault.rank and _failed_name(fault) in target_names and tx.now - fault.detected <= limits.LEARN_S
-    ]
+    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected <= limits.LEARN_S)
+    return [fault for fault in faults if _failed_name(fault) in target_names]
 
 
 def _failed_name(fault: FaultRecord) -> str:
@@ -267,49 +242,41 @@ def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
 
 
 def _classify_failure(tx: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
-    cause = causes.classify(outcome, tx.job.fault_tolerance.causes)
-    judged = causes.judged(outcome, cause)
-    return Failure(*key, incarnation, node, judged, cause.secondary, cause.ordered, cause.rule)
+    classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
+    judged_outcome = causes.judged(outcome, classification)
+    return Failure(
+        *key, incarnation, node, judged_outcome, classification.secondary, classification.ordered, classification.rule
+    )
 
 
 def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
     """Classify a fault again with more evidence; if its reason changed, correct the timeline and the verdict."""
     if outcome is fault.outcome:
         return
-    cause = causes.classify(outcome, tx.job.fault_tolerance.causes)
-    new_outcome = causes.judged(outcome, cause)
-    cause_text = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=cause.secondary)
-    new_fault = evolve(
-        fault,
-        outcome=new_outcome,
-        reason=_reason_value(new_outcome),
-        secondary=cause.secondary,
-        rule=cause.rule,
-        cause=cause_text,
-    )
-    _replace_fault(tx, new_fault)
+    classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
+    new_outcome = causes.judged(outcome, classification)
+    cause = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=classification.secondary)
+    new_fault = evolve(fault, outcome=new_outcome, reason=_reason_value(new_outcome), cause=cause)
+    _replace_fault(tx, evolve(new_fault, secondary=classification.secondary, rule=classification.rule))
     if new_outcome.reason is not outcome.reason:
-        _report_corrected_cause(tx, fault, cause_text)
+        _report_corrected_cause(tx, fault, cause)
     if not fault.root:
         _collect_echoes(tx, _fault_by_number(tx, fault.id))
 
 
-def _report_corrected_cause(tx: StateTransaction, old_fault: FaultRecord, cause_text: str) -> None:
+def _report_corrected_cause(tx: StateTransaction, old_fault: FaultRecord, cause: str) -> None:
     """Report the corrected first cause, and mend the message of the verdict if the job ended with the old one."""
-    tx.note(reasons.CAUSE_LEARNED, old_fault.target, f"first cause: {cause_text}; before: {old_fault.cause}")
+    tx.note(reasons.CAUSE_LEARNED, old_fault.target, f"first cause: {cause}; before: {old_fault.cause}")
     if tx.verdict is not None and tx.verdict.message.startswith(old_fault.cause):
-        tx.verdict = evolve(tx.verdict, message=cause_text + tx.verdict.message[len(old_fault.cause) :])
+        tx.verdict = evolve(tx.verdict, message=cause + tx.verdict.message[len(old_fault.cause) :])
 
 
 def _find_root_fault(tx: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
     """Return the recent fault that a new one follows from; None: it is a cause of its own."""
     for earlier_fault in reversed(_recent_faults(tx, fault)):
-        root_fault = _root(tx, earlier_fault)
-        if (
-            root_fault.id != fault.id
-            and _can_follow_from(fault, earlier_fault)
-            and (not root_fault.secondary or fault.secondary)
-        ):
+        root_fault = root_of(tx.faults, earlier_fault)
+        can_be_root = root_fault.id != fault.id and (not root_fault.secondary or fault.secondary)
+        if can_be_root and _can_follow_from(fault, earlier_fault):
             return root_fault
     return None
 
@@ -323,8 +290,8 @@ def _collect_echoes(tx: StateTransaction, fault: FaultRecord) -> None:
         if echo.root or not (is_vague or (echo.secondary and _can_follow_from(echo, fault))):
             continue
         _replace_fault(tx, evolve(echo, root=fault.id, followed=()))
-        echo_consequence = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
-        _add_consequences(tx, _fault_by_number(tx, fault.id), (*echo_consequence, *echo.followed))
+        consequences = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
+        _add_consequences(tx, _fault_by_number(tx, fault.id), (*consequences, *echo.followed))
         _report_corrected_cause(tx, echo, fault.cause)
 
 
@@ -351,21 +318,15 @@ def _share_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
 
 
 def _recent_faults(tx: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
-    return [
-        candidate
-        for candidate in tx.faults
-        if candidate.id != fault.id and candidate.rank and tx.now - candidate.detected <= limits.JOIN_S
-    ]
+    """Return the faults of failed ranks, but the given one, that are recent enough to belong to one failure."""
+    faults = (candidate for candidate in tx.faults if candidate.id != fault.id and candidate.rank)
+    return [candidate for candidate in faults if tx.now - candidate.detected <= limits.JOIN_S]
 
 
 def _is_recorded(tx: StateTransaction, rank_name: str, incarnation: int) -> bool:
     """Whether the end of a process is already recorded, as a fault or as a consequence of one."""
-    key = (rank_name, incarnation)
-    return any(
-        (fault.rank, fault.incarnation) == key
-        or any((consequence.rank, consequence.incarnation) == key for consequence in fault.followed)
-        for fault in tx.faults
-    )
+    records = (record for fault in tx.faults for record in (fault, *fault.followed))
+    return any((record.rank, record.incarnation) == (rank_name, incarnation) for record in records)
 
 
 def _add_consequences(tx: StateTransaction, fault: FaultRecord, consequences: tuple[Consequence, ...]) -> None:
@@ -381,14 +342,9 @@ def _fault_by_number(tx: StateTransaction, fault_number: int) -> FaultRecord:
     return next(fault for fault in tx.faults if fault.id == fault_number)
 
 
-def _root(tx: StateTransaction, fault: FaultRecord) -> FaultRecord:
-    return root_of(tx.faults, fault)
-
-
 def _node_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
-    facts = tx.facts(role)
-    host = facts.host_of(rank)
-    return tx.hosts[host].node or tx.units[facts.unit_of(host)].node
+    host = tx.facts(role).host_of(rank)
+    return tx.hosts[host].node or tx.units[tx.facts(role).unit_of(host)].node
 
 
 def _reason_value(outcome: Outcome) -> str:

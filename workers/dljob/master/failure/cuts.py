@@ -61,9 +61,9 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
 
     Ranks that restart already decide later, and go back then. Without a cut the queue's users get an error.
     """
-    cause_text = f"queue {queue} lost its items with the machine that held them"
+    cause = f"queue {queue} lost its items with the machine that held them"
     if tx.cuts.open is not None:
-        _give_up_cut(tx, cause_text)
+        _give_up_cut(tx, cause)
     if not tx.phase.active:
         return
     last_worlds = frozenset(worlds_of(tx.cuts.kept[-1:]))
@@ -72,7 +72,7 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
     if live_member is not None:  # coupling takes the others along
         role, rank = live_member
         level = lift_level(tx.facts(role), Level.PROCESS, host_lost=False)
-        begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause_text))
+        begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause))
 
 
 def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:

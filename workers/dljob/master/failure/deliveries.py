@@ -25,7 +25,7 @@ _ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Re
 """Reasons of an end that what the process worked on can have caused."""
 
 
-def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause_text: str) -> None:
+def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
     """Remember a failure that items which these ranks held may pay for."""
     has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ordered, failure.outcome
     if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
@@ -34,7 +34,7 @@ def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, .
         rank_state = tx.ranks[failure.role, rank]
         tx.set_rank(
             (failure.role, rank),
-            evolve(rank_state, own_failure=OwnFailure(rank_state.incarnation, tx.now, cause_text[:MAX_CAUSE])),
+            evolve(rank_state, own_failure=OwnFailure(rank_state.incarnation, tx.now, cause[:MAX_CAUSE])),
         )
 
 

@@ -64,9 +64,9 @@ def handle_failed_ranks(
     """
     failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
     culprit_name, repetition = store or failure.name, ("", "")
-    cause_text = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    cause = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
     if is_culprit_known and not store:
-        deliveries.remember_failure(tx, failure, ranks, cause_text)
+        deliveries.remember_failure(tx, failure, ranks, cause)
     is_counted = _is_counted_already(tx, failure)
     if not store:
         had_process = _live_state_before(tx, failure) is not None
@@ -81,11 +81,11 @@ def handle_failed_ranks(
         if decision is None:
             return
     if isinstance(decision, Fail):
-        attribution.record_final_fault(tx, failure, cause_text)
-        message = f"{cause_text}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+        attribution.record_final_fault(tx, failure, cause)
+        message = f"{cause}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
         ending.fail_job(tx, decision.reason, message)
     elif isinstance(decision, Ignore):
-        _ignore_failure(tx, role, ranks, f"{cause_text}; {decision.explanation}")
+        _ignore_failure(tx, role, ranks, f"{cause}; {decision.explanation}")
     else:
         level = _needed_level(tx, role, decision.level, host_lost=host_lost, has_begun=has_begun)
         order = _make_order(tx, failure, ranks, evolve(decision, level=level), culprit_name, is_counted=is_counted)
@@ -131,8 +131,8 @@ def _leave_node(
     node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
         return Restart(role_level(facts), uses_budget, explanation)
-    cause_text = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
-    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, f"{cause_text}; {explanation}", uses_budget))
+    cause = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, f"{cause}; {explanation}", uses_budget))
     return None
 
 
@@ -176,12 +176,12 @@ def _make_order(
     culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause_text = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
+    cause = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
     level, explanation = decision.level, decision.explanation
     if outcome.reason in _NODE_REASONS and not decision.uses_budget:
         _refund_echoes(tx, failure)
     if covering_target := coupling.covering_restart(tx, role, ranks, level):
-        tx.because(f"{cause_text}; {role} restarts with {covering_target} already")
+        tx.because(f"{cause}; {role} restarts with {covering_target} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
     if is_counted or _left_node_as_announced(tx, failure):
@@ -192,9 +192,9 @@ def _make_order(
         backoff_s = budget.backoff_seconds(tx, budget.add_failure(tx, role, failure.node, ready_s))
     root_number = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
     if decision.uses_budget and not is_counted:
-        charged_level = charge_budget(tx, role, level, cause_text)
+        charged_level = charge_budget(tx, role, level, cause)
         if charged_level is None:
-            attribution.record_final_fault(tx, culprit, cause_text, root_number)
+            attribution.record_final_fault(tx, culprit, cause, root_number)
             return None
         level = charged_level
     limit = budget.restart_limit(tx, level, role)
@@ -208,7 +208,7 @@ def _make_order(
         role,
         ranks,
         reason,
-        cause_text,
+        cause,
         backoff_s=backoff_s,
         # After an escalation even live hosts are replaced: keeping them was tried and did not help.
         replaces_hosts=level is not decision.level,
@@ -300,7 +300,7 @@ def _remaining_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) ->
     return max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
 
 
-def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str) -> Level | None:
+def charge_budget(tx: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
     """Charge a restart to the budget of a level, or to the next larger level that has one left.
 
     Returns None, and fails the job, if no level has any left.
@@ -317,7 +317,7 @@ def charge_budget(tx: StateTransaction, role: str, level: Level, cause_text: str
             explanation = explanation if limit else f"{owner} may not restart: maxRestarts is 0"
             if exhausted_level is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
                 explanation += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause_text}; {explanation}{deliveries.describe_barren_role(tx, role)}"
+            message = f"{cause}; {explanation}{deliveries.describe_barren_role(tx, role)}"
             ending.fail_job(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
         charged_level = larger_level
@@ -336,20 +336,20 @@ def escalate_overdue_restart(tx: StateTransaction, incident_number: int) -> None
     pending_keys = [key for key in incident.members if tx.ranks[key].incident == incident_number]
     role = pending_keys[0][0]
     level, rank_names = incident.level, ", ".join(f"{name}/{rank}" for name, rank in pending_keys[:3])
-    cause_text = (
+    cause = (
         f"{incident.target}: {len(pending_keys)} of {len(incident.members)} ranks not ready"
         f" {seconds_to_start(tx, incident.members):.0f} s after a restart at level {level.value} ({rank_names})"
     )
     larger_level = next_larger_level(tx.facts(role), level)
     if larger_level is None:
-        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause_text)
+        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
         return
     # A role that restarts with others restarts whole, so the next level may be too small for it.
-    charged_level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause_text)
+    charged_level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause)
     if charged_level is not None:
-        tx.note(reasons.ESCALATED, incident.target, cause_text, level=charged_level.value)
+        tx.note(reasons.ESCALATED, incident.target, cause, level=charged_level.value)
         ranks = tuple(rank for name, rank in pending_keys if name == role)
-        begin_restart(tx, RestartOrder(charged_level, role, ranks, incident.reason, cause_text, replaces_hosts=True))
+        begin_restart(tx, RestartOrder(charged_level, role, ranks, incident.reason, cause, replaces_hosts=True))
 
 
 def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:

@@ -53,9 +53,9 @@ def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name
     )
     for role, ranks in ended_ranks.items():
         level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
-        cause_text = f"{rank_name} restarts with more memory"
+        cause = f"{rank_name} restarts with more memory"
         begin_restart(
-            tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, cause_text, root_number=root_number)
+            tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, cause, root_number=root_number)
         )
 
 

@@ -182,14 +182,14 @@ def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
     """Give up held units, to go to another domain with the lost ones."""
     series = _series_names(tx, moving_units)
     other_units_text = f"{len(moving_units)} other unit{'s go' if len(moving_units) > 1 else ' goes'}"
-    cause_text = (
+    cause = (
         f"lost units of {series} find no room in their topology domain: {other_units_text} to another one with them"
     )
-    tx.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, cause_text)
-    _restart_movers(tx, give_up_units(tx, sorted(moving_units)), cause_text)
+    tx.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, cause)
+    _restart_movers(tx, give_up_units(tx, sorted(moving_units)), cause)
 
 
-def _restart_movers(tx: StateTransaction, lost_ranks: Mapping[str, list[int]], cause_text: str) -> None:
+def _restart_movers(tx: StateTransaction, lost_ranks: Mapping[str, list[int]], cause: str) -> None:
     """Restart the ranks that had to move, as part of the restart for the lost ones: it is not charged again."""
     for role in tx.job.roles:
         if lost_ranks.get(role):
@@ -208,7 +208,7 @@ def _restart_movers(tx: StateTransaction, lost_ranks: Mapping[str, list[int]], c
                     role,
                     tuple(lost_ranks[role]),
                     Reason.NODE_LOST.value,
-                    cause_text,
+                    cause,
                     backoff_s=backoff_s,
                     is_continuation=True,
                 ),
