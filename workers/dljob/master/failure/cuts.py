@@ -6,7 +6,7 @@ with a state. If any of these ranks ends before, the cut is given up; nothing de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 
 from immutables import Map
@@ -15,7 +15,7 @@ from dljob.master.failure.policy import lift_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
-from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
+from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
     CheckpointDecided,
     CutAsked,
@@ -81,12 +81,12 @@ def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:
     if tx.cuts.last > 0 or not cut_numbers:
         return
     tx.cuts = evolve(tx.cuts, last=max(cut_numbers), kept=event.cuts, lost=event.worlds)
-    # Those that the last status told of may be older than the cut.
+    # Shard tables from the last status may be older than the cut.
     for name, feed in event.feeds:
         tx.feeds = tx.feeds.set(name, feed)
     tx.because(f"an earlier attempt has left cut {tx.cuts.last}")
     for cut_number, damage in event.damaged:
-        _note_damaged_cut(tx, cut_number, damage, _describe_consequence(tx.cuts, ()))
+        _note_damaged_cut(tx, cut_number, damage, None)
 
 
 def handle_cut_request(tx: StateTransaction, event: CutAsked) -> None:
@@ -106,46 +106,41 @@ def handle_cut_request(tx: StateTransaction, event: CutAsked) -> None:
 
 
 def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
-    """Return the ranks that save a state in a cut of now, or why there can be none."""
+    """Return the ranks that would save a state in a cut that begins now, or why there can be none."""
     if not tx.phase.active:
         return (), "the job ends"
-    # In a later attempt its ranks may start last: a cut without its state would discard what the others fit.
+    # A world that has yet to go back may start last: a cut without its state would not fit the others' states.
     late_world = next((world for world in tx.cuts.pending if _can_restore(tx, world)), None)
     if late_world is not None:
         return (), f"{late_world} has yet to go back to cut {tx.cuts.back}"
     members = list[CutMember]()
     for world in sorted(tx.saves):
-        role, _, rank = world.partition("/")
-        for rank_number in [int(rank)] if rank else range(tx.facts(role).plan.replicas):
-            rank_state = tx.ranks[role, rank_number]
+        role, _, rank_text = world.partition("/")
+        for rank in [int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas):
+            rank_state = tx.ranks[role, rank]
             if rank_state.phase is RankPhase.SUCCEEDED:
                 continue
             if rank_state.phase is not RankPhase.READY:
-                return (), f"{role}/{rank_number} is {rank_state.phase.value}"
-            members.append(CutMember(role, rank_number, rank_state.incarnation, world))
+                return (), f"{role}/{rank} is {rank_state.phase.value}"
+            members.append(CutMember(role, rank, rank_state.incarnation, world))
     return tuple(members), "" if members else "no rank of the job uses dljob.checkpoint"
 
 
 def _can_restore(tx: StateTransaction, world: str) -> bool:
     """Return whether a world has ranks that may still restore: another attempt may have had others."""
-    role, _, rank = world.partition("/")
+    role, _, rank_text = world.partition("/")
     if role not in tx.roles:
         return False
-    ranks = [int(rank)] if rank else tx.facts(role).ranks
-    return any(
-        (role, rank_number) in tx.ranks and tx.ranks[role, rank_number].phase is not RankPhase.SUCCEEDED
-        for rank_number in ranks
-    )
+    keys = [(role, rank) for rank in ([int(rank_text)] if rank_text else tx.facts(role).ranks)]
+    return any(key in tx.ranks and tx.ranks[key].phase is not RankPhase.SUCCEEDED for key in keys)
 
 
 def handle_begun_cut(tx: StateTransaction, event: CutBegun) -> None:
     """Let ranks save: all queues have begun the cut."""
     if (cut := _open_cut(tx, event.number)) is None or cut.begun:
         return
-    consumers = frozenset(event.consumers)
-    ranks = Map(
-        {key: evolve(member, consumes=f"{member.role}/{member.rank}" in consumers) for key, member in cut.ranks.items()}
-    )
+    consumers, members = frozenset(event.consumers), cut.ranks.items()
+    ranks = Map({key: evolve(member, consumes=f"{key[0]}/{key[1]}" in consumers) for key, member in members})
     tx.cuts = evolve(tx.cuts, open=evolve(cut, begun=True, ranks=ranks))
 
 
@@ -206,28 +201,25 @@ def _is_member_lost(tx: StateTransaction, member: CutMember) -> bool:
     rank_state = tx.ranks[member.role, member.rank]
     # A rank that ended well after it had saved is no loss: what it saved is whole.
     has_saved_and_ended = rank_state.phase is RankPhase.SUCCEEDED and member.mark is not None
-    return rank_state.incarnation != member.incarnation or (
-        rank_state.phase is not RankPhase.READY and not has_saved_and_ended
-    )
+    is_present = rank_state.phase is RankPhase.READY or has_saved_and_ended
+    return rank_state.incarnation != member.incarnation or not is_present
 
 
 def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
     """Commit a cut that all ranks have saved for once their checkpoints are on disk; ranks of a world save one step."""
-    # By the event after which all have saved: the next ones change nothing in it.
+    members = cut.ranks.values()
+    # Only the event after which all have saved can find different steps: later ones do not change the cut.
     if cut is not tx.base.cuts.open:
         steps: dict[str, CheckpointId | None] = {}
         differing_worlds = [
-            member.world for member in cut.ranks.values() if steps.setdefault(member.world, member.mark) != member.mark
+            member.world for member in members if steps.setdefault(member.world, member.mark) != member.mark
         ]
         if differing_worlds:
             _give_up_cut(tx, f"ranks of {min(differing_worlds)} saved different steps")
             return
     # The first whose checkpoint is not on disk ends the search.
-    if all(
-        member.mark in map(_checkpoint_of, tx.saves.get(member.world, Saves()).committed)
-        for member in cut.ranks.values()
-    ):
-        checkpoints = sorted({(member.world, member.mark) for member in cut.ranks.values() if member.mark is not None})
+    if all(member.mark in map(_checkpoint_of, tx.saves.get(member.world, Saves()).committed) for member in members):
+        checkpoints = sorted({(member.world, member.mark) for member in members if member.mark is not None})
         _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(checkpoints), cut.queues, cut.weights))
 
 
@@ -238,11 +230,8 @@ def _commit_cut(tx: StateTransaction, open_cut: OpenCut, cut: Cut) -> None:
     steps = ", ".join(f"{world} {mark.step}" for world, mark in cut.marks)
     contents = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(cut.queues), 'queue')}"
     location = f", in {open_cut.place}" if open_cut.place else ""
-    tx.note(
-        reasons.CUT_COMMITTED,
-        "job",
-        f"cut {open_cut.number}: steps {steps}; {contents}; in {tx.now - open_cut.at:.1f} s{location}",
-    )
+    duration = f"in {tx.now - open_cut.at:.1f} s{location}"
+    tx.note(reasons.CUT_COMMITTED, "job", f"cut {open_cut.number}: steps {steps}; {contents}; {duration}")
 
 
 def handle_damaged_cut(tx: StateTransaction, event: CutDamaged) -> None:
@@ -255,38 +244,34 @@ def _drop_cut(tx: StateTransaction, number: int, damage: str) -> None:
     if cut is None:
         return
     remaining_cuts = tuple(candidate for candidate in tx.cuts.kept if candidate.number != number)
-    # A world that has no part in an older cut must not stay at the moment of this one.
-    lost_worlds = tuple(dict.fromkeys((*tx.cuts.lost, *worlds_of((cut,)))))
-    lost_worlds = (
-        () if is_alone(tx.cuts) else tuple(world for world in lost_worlds if world not in worlds_of(remaining_cuts))
-    )
-    # Whoever is on the way back to it restarts with the others, and goes where they go.
+    worlds = frozenset(worlds_of(remaining_cuts))
+    # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
+    lost_worlds = dict.fromkeys(() if is_alone(tx.cuts) else (*tx.cuts.lost, *worlds_of((cut,))))
+    lost = tuple(world for world in lost_worlds if world not in worlds)
+    # Worlds on the way back to this cut restart with the others, and go where those go.
     is_broken = number == tx.cuts.back
-    pending = () if is_broken else tx.cuts.pending
-    tx.cuts = evolve(
-        tx.cuts, kept=remaining_cuts, lost=lost_worlds, pending=pending, broken=is_broken or tx.cuts.broken
-    )
-    _note_damaged_cut(tx, number, damage, _describe_consequence(tx.cuts, (cut,)))
+    pending, broken = () if is_broken else tx.cuts.pending, is_broken or tx.cuts.broken
+    tx.cuts = evolve(tx.cuts, kept=remaining_cuts, lost=lost, pending=pending, broken=broken)
+    _note_damaged_cut(tx, number, damage, cut)
 
 
-def _note_damaged_cut(tx: StateTransaction, number: int, damage: str, consequence: str) -> None:
-    tx.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {damage}; {consequence}")
-
-
-def _describe_consequence(cuts: Cuts, dropped_cuts: Sequence[Cut]) -> str:
+def _note_damaged_cut(tx: StateTransaction, number: int, damage: str, dropped_cut: Cut | None) -> None:
+    """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
+    cuts = tx.cuts
     if cuts.kept:
-        return f"ranks and queues go back to cut {cuts.kept[-1].number}"
-    if not dropped_cuts:
-        restarting_worlds = (
-            f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
-        )
-        return f"no cut is left: its items are lost, and {restarting_worlds}"
-    last_cut = dropped_cuts[-1]
-    if not cuts.lost:
-        return f"no cut is left: {last_cut.marks[0][0]} restores its last checkpoint, for there is no queue it must fit"
-    items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in last_cut.queues) or "no items"
-    steps = ", ".join(f"{world} {mark.step}" for world, mark in last_cut.marks)
-    return f"no cut is left: {items} and the steps up to {steps} are lost, and all begin anew with empty queues"
+        consequence = f"ranks and queues go back to cut {cuts.kept[-1].number}"
+    elif dropped_cut is None:
+        new_start = f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
+        consequence = f"no cut is left: its items are lost, and {new_start}"
+    elif not cuts.lost:
+        world = dropped_cut.marks[0][0]
+        consequence = f"no cut is left: {world} restores its last checkpoint, for there is no queue it must fit"
+    else:
+        items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in dropped_cut.queues)
+        steps = ", ".join(f"{world} {mark.step}" for world, mark in dropped_cut.marks)
+        losses = f"{items or 'no items'} and the steps up to {steps} are lost"
+        consequence = f"no cut is left: {losses}, and all begin anew with empty queues"
+    tx.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {damage}; {consequence}")
 
 
 def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
@@ -294,7 +279,9 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
 
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
     """
-    is_sole_world_unreadable = _all_unreadable(tx, event)
+    # The only world of a job without queues may go back to any other of its checkpoints: they are as good.
+    has_choice = choices(tx.cuts, event.world) not in (None, ())
+    is_sole_world_unreadable = event.chosen is None and has_choice and is_alone(tx.cuts)
     if _is_decided(tx.saves, event) or (fits(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable):
         return True
     for text in event.damaged:
@@ -303,11 +290,6 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
         if is_sole_world_unreadable or (event.world in tx.cuts.pending and cut.number == tx.cuts.back):
             _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     return False
-
-
-def _all_unreadable(tx: StateTransaction, event: CheckpointDecided) -> bool:
-    """Return whether the only world of a job without queues cannot read a cut: its other checkpoints are as good."""
-    return event.chosen is None and choices(tx.cuts, event.world) not in (None, ()) and is_alone(tx.cuts)
 
 
 def _is_decided(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
@@ -320,33 +302,23 @@ def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) ->
         return
     cuts = tx.cuts
     if event.world in cuts.pending:
-        tx.cuts = evolve(cuts, pending=tuple(cut for cut in cuts.pending if cut != event.world))
+        tx.cuts = evolve(cuts, pending=tuple(world for world in cuts.pending if world != event.world))
         return
     if choices(cuts, event.world) is None:
         return
     if cuts.open is not None:
         _give_up_cut(tx, f"{event.world} restores a checkpoint")
-    # A world that is lost has no checkpoint in any cut: it begins anew, and the others take the last whole one.
-    has_no_checkpoint = event.world in cuts.lost
-    for cut in reversed(cuts.kept):
-        if not has_no_checkpoint and cut.mark_of(event.world) != event.chosen:
-            _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
-        else:
+    # A lost world has no checkpoint in any cut: it begins anew, and the others take the last whole one.
+    for cut in reversed(() if event.world in cuts.lost else cuts.kept):
+        if cut.mark_of(event.world) == event.chosen:
             break
-    remaining_cuts = tx.cuts
-    restored_cut = remaining_cuts.kept[-1] if remaining_cuts.kept else None
-    followers = tuple(
-        world for world in (*worlds_of(remaining_cuts.kept), *remaining_cuts.lost) if world != event.world
-    )
-    cut_number = restored_cut.number if restored_cut is not None else 0
-    pending_worlds = tuple(dict.fromkeys(followers))
+        _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
+    kept, lost = tx.cuts.kept, tx.cuts.lost
+    number, cut_weights = (kept[-1].number, dict(kept[-1].weights)) if kept else (0, {})
+    pending = tuple(dict.fromkeys(world for world in (*worlds_of(kept), *lost) if world != event.world))
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    tx.cuts = evolve(
-        remaining_cuts, epoch=cuts.epoch + 1, back=cut_number, pending=pending_worlds, broken=False, lost=(), tokens=()
-    )
-    shards.cut_restored(tx, cut_number)
-    weights.cut_restored(tx, cut_number, dict(restored_cut.weights) if restored_cut is not None else {})
-    destination = (
-        f"cut {cut_number}" if restored_cut is not None else "the beginning, with empty queues: no cut can be read"
-    )
+    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, back=number, pending=pending, broken=False, lost=(), tokens=())
+    shards.cut_restored(tx, number)
+    weights.cut_restored(tx, number, cut_weights)
+    destination = f"cut {number}" if kept else "the beginning, with empty queues: no cut can be read"
     tx.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {destination}")
