@@ -11,17 +11,18 @@ from collections.abc import Mapping
 
 from dljob.master.failure import ending
 from dljob.master.failure.policy import lift_level, role_level
+from dljob.master.failure.repeats import is_memory_kill
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
 from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
-from dljob.master.state import causes, limits, memory_overrides
+from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
 from dljob.master.state.memory_overrides import Given
 from dljob.master.state.state import RankPhase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Outcome, Reason
+from dljob.master.state.views import Reason
 from dljob.plan.model import GRAIN, Amount, Unit
 from dljob.spec.model import OutOfMemory
 from dljob.spec.quantity import parse_factor, parse_memory, show_memory
@@ -35,7 +36,7 @@ EndedRanks = Mapping[str, tuple[int, ...]]
 
 def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRanks:
     """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
-    if not failure.secondary and _starved(failure.outcome):
+    if not failure.secondary and is_memory_kill(failure.outcome):
         return _raise_memory(tx, failure.role, failure.rank)
     return {}
 
@@ -43,27 +44,19 @@ def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRank
 def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
-    root_number = next(
-        (
-            fault.root or fault.id
-            for fault in reversed(tx.faults)
-            if fault.rank == rank_name and _asks_for_memory(fault)
-        ),
-        0,
-    )
+    kills = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
+    root_number = next((fault.root or fault.id for fault in kills), 0)
+    reason, cause = Reason.OOM_KILLED.value, f"{rank_name} restarts with more memory"
     for role, ranks in ended_ranks.items():
         level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
-        cause = f"{rank_name} restarts with more memory"
-        begin_restart(
-            tx, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, cause, root_number=root_number)
-        )
+        begin_restart(tx, RestartOrder(level, role, ranks, reason, cause, root_number=root_number))
 
 
 def raise_memory_of_late_kills(tx: StateTransaction) -> None:
     """Raise the memory of ranks whose OOM kill became known only after their restart, and restart them once more.
 
-    A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since is left
-    alone.
+    A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since stays
+    as it is.
     """
     if tx.faults is tx.base.faults or not tx.seats:
         return
@@ -79,11 +72,7 @@ def raise_memory_of_late_kills(tx: StateTransaction) -> None:
 
 def _asks_for_memory(fault: FaultRecord) -> bool:
     """Whether a fault asks for more memory."""
-    return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
-
-
-def _starved(outcome: Outcome) -> bool:
-    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
+    return fault.outcome is not None and not fault.secondary and is_memory_kill(fault.outcome)
 
 
 def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
@@ -93,16 +82,9 @@ def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
 
 def _is_raised_already(tx: StateTransaction, rank_name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    for other_fault in tx.faults:
-        if (
-            _asks_for_memory(other_fault)
-            and other_fault.rank != rank_name
-            and tx.now - other_fault.detected <= limits.JOIN_S
-        ):
-            role, _, rank = other_fault.rank.partition("/")
-            if _unit_of_rank(tx, role, int(rank)) == unit:
-                return True
-    return False
+    faults = (fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected <= limits.JOIN_S)
+    ranks = (fault.rank.partition("/") for fault in faults if _asks_for_memory(fault))
+    return any(_unit_of_rank(tx, role, int(rank)) == unit for role, _, rank in ranks)
 
 
 def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
@@ -115,16 +97,14 @@ def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
     amount = dict(current_memory).get(role, memory_overrides.memory_of(plan, role))
     larger_amount = next_amount(amount, policy)
     if larger_amount <= amount:
-        tx.note(
-            reasons.MEMORY_INCREASE_SKIPPED,
-            rank_name,
-            f"memory stays {show_memory(amount)} after OOMKilled: it is at maxMemory",
-        )
+        message = f"memory stays {show_memory(amount)} after OOMKilled: it is at maxMemory"
+        tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, message)
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.
     requested_amount = max(larger_amount, tx.grants.wanted.get(role, 0))
     tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, requested_amount))
-    change_text = f"memory {show_memory(amount)} -> {show_memory(larger_amount)} of at most {policy.max_memory} after OOMKilled of {rank_name}"
+    amounts = f"{show_memory(amount)} -> {show_memory(larger_amount)} of at most {policy.max_memory}"
+    change_text = f"memory {amounts} after OOMKilled of {rank_name}"
     new_memory = tuple(sorted({**dict(current_memory), role: larger_amount}.items()))
     if tx.units[unit].phase is UnitPhase.LOST:
         tx.grants = memory_overrides.with_given(tx.grants, unit, new_memory)  # the unit looks for a node already
@@ -150,18 +130,15 @@ def _assign_larger_unit(tx: StateTransaction, unit_name: str, larger_unit: Unit)
     """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
     unit_state, barred_nodes = tx.units[unit_name], frozenset(tx.exclusions).union(tx.departures)
     present_unit = memory_overrides.unit_of(tx.job.plan, unit_name, memory_overrides.given(tx.grants, unit_name))
-    nodes = [
-        without_unit(node, present_unit) if unit_state.phase is UnitPhase.HELD and node.id == unit_state.node else node
-        for node in tx.nodes
-        if node.id not in barred_nodes
-    ]
-    other_units = [placed for placed in assigned_units(tx) if placed.unit.name != unit_name]
-    same_node_result = assign([larger_unit], [node for node in nodes if node.id == unit_state.node], taken=other_units)
-    return (
-        same_node_result
-        if isinstance(same_node_result, Assignment)
-        else assign([larger_unit], nodes, taken=other_units)
-    )
+    present_node = unit_state.node if unit_state.phase is UnitPhase.HELD else None
+    nodes = [node for node in tx.nodes if node.id not in barred_nodes]
+    nodes = [without_unit(node, present_unit) if node.id == present_node else node for node in nodes]
+    other_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name != unit_name]
+    for candidates in ([node for node in nodes if node.id == unit_state.node], nodes):
+        assignment = assign([larger_unit], candidates, taken=other_units)
+        if isinstance(assignment, Assignment):
+            break
+    return assignment
 
 
 def _reserve_larger_unit(tx: StateTransaction, unit_name: str, new_memory: Given, assignment: Assignment) -> EndedRanks:

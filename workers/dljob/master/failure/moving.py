@@ -22,29 +22,24 @@ from dljob.telemetry.wording import counted
 
 
 def give_up_units(tx: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
-    """Give up units and kill their hosts. Return the unfinished ranks, by role."""
+    """Give up units and kill their hosts. Return the unfinished ranks of roles that have begun, by role."""
     lost_ranks: dict[str, list[int]] = {}
-    for unit_name in names:
-        unit = tx.units[unit_name]
-        tx.do(Unreserve(unit_name, unit.token))
-        tx.set_unit(unit_name, UnitState(UnitPhase.LOST, unit.token, ""))
-        for host in unit_hosts(tx, unit_name):
+    for name in names:
+        unit = tx.units[name]
+        tx.do(Unreserve(name, unit.token))
+        tx.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
+        for host in unit_hosts(tx, name):
             kill_host(tx, host)
-            _drop_processes_of_host(tx, host, lost_ranks)
+            has_begun = not starting.ahead(tx, host.role)
+            for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
+                rank_state = tx.ranks[host.role, rank]
+                is_lost = has_begun and ending.is_unfinished(rank_state)
+                if is_lost:
+                    lost_ranks.setdefault(host.role, []).append(rank)
+                # A live rank of a role that has not begun anew is from before: its end was awaited.
+                if is_lost or rank_state.phase.live:
+                    ending.drop_process(tx, (host.role, rank))
     return lost_ranks
-
-
-def _drop_processes_of_host(tx: StateTransaction, host: HostId, lost_ranks: dict[str, list[int]]) -> None:
-    """Add the unfinished ranks of a host to the losses of its role; a role that has not begun loses none."""
-    has_begun = not starting.ahead(tx, host.role)
-    for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
-        rank_state = tx.ranks[host.role, rank]
-        if has_begun and ending.is_unfinished(rank_state):
-            ending.drop_process(tx, (host.role, rank))
-            lost_ranks.setdefault(host.role, []).append(rank)
-        elif rank_state.phase.live:
-            # It was to end before its role begins anew.
-            ending.drop_process(tx, (host.role, rank))
 
 
 def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:
@@ -58,20 +53,20 @@ def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded:
     asked_units = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
     tx.moving = None
     planned_units = tx.job.plan.units
-    concerned_series = {planned_units[name].series for name in names if planned_units[name].topology_key}
-    series_of_held = {
-        name: series
-        for name, unit_state in tx.units.items()
-        if unit_state.node and (series := planned_units[name].series) in concerned_series
-    }
-    if not series_of_held or not tx.seats:
+    full_series = {planned_units[name].series for name in names if planned_units[name].topology_key}
+    series_of = {name: planned_units[name].series for name, unit in tx.units.items() if unit.node}
+    series_of = {name: series for name, series in series_of.items() if series in full_series}
+    if not series_of or not tx.seats:
         return None
     # One role at a time, so that as few units as possible move; all together if no single move is enough.
-    single_series = [frozenset([series]) for series in sorted(set(series_of_held.values()))]
-    for series in (*single_series, frozenset(series_of_held.values())) if len(single_series) > 1 else single_series:
-        moving_units = {name for name, unit_state in series_of_held.items() if unit_state in series}
-        assignment = _assign_movers(tx, names, moving_units, excluded)
-        if assignment is not None:
+    choices = [frozenset([series]) for series in sorted(set(series_of.values()))]
+    choices += [frozenset(series_of.values())] if len(choices) > 1 else []
+    for moving_series in choices:
+        moving_units = {name for name, series in series_of.items() if series in moving_series}
+        units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*names, *moving_units}))
+        staying_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name not in moving_units]
+        assignment = assign(units, tx.nodes, excluded=excluded, taken=staying_units)
+        if isinstance(assignment, Assignment):
             if not moving_units <= asked_units and _ask_movers_to_finish(tx, moving_units):
                 return None
             _move_units(tx, moving_units)
@@ -95,9 +90,8 @@ def restart_staying_servers(tx: StateTransaction) -> None:
     if tx.moving is tx.base.moving or tx.base.moving is None or tx.ending:
         return
     moving_units = tx.moving.units if tx.moving is not None else ()
-    staying_units = {
-        name for name in tx.base.moving.units if name not in moving_units and tx.units[name].phase is UnitPhase.HELD
-    }
+    units = [name for name in tx.base.moving.units if name not in moving_units]
+    staying_units = {name for name in units if tx.units[name].phase is UnitPhase.HELD}
     for host, ranks in servers_in_units(tx, staying_units).items():
         kill_host(tx, host)
         for rank in ranks:
@@ -107,24 +101,19 @@ def restart_staying_servers(tx: StateTransaction) -> None:
 
 def servers_in_units(tx: StateTransaction, units: Collection[str]) -> dict[HostId, tuple[int, ...]]:
     """Return the live ranks with a `drain` in units, by host."""
-    return {
-        host: ranks
-        for unit in sorted(units)
-        for host in unit_hosts(tx, unit)
-        if tx.facts(host.role).plan.drain is not None
-        and tx.hosts[host].phase is HostPhase.READY
-        and (
-            ranks := tuple(
-                rank for rank in tx.facts(host.role).ranks_of(host.index) if tx.ranks[host.role, rank].phase.live
-            )
-        )
-    }
+    servers: dict[HostId, tuple[int, ...]] = {}
+    for host in (host for unit in sorted(units) for host in unit_hosts(tx, unit)):
+        facts = tx.facts(host.role)
+        if facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY:
+            ranks = tuple(rank for rank in facts.ranks_of(host.index) if tx.ranks[host.role, rank].phase.live)
+            servers.update({host: ranks} if ranks else {})
+    return servers
 
 
 def ask_servers_to_finish(tx: StateTransaction, servers: Mapping[HostId, tuple[int, ...]], reason: str) -> float:
     """Ask servers to finish their requests, out of the endpoints; return when they have to be done (unix seconds)."""
     for host, ranks in servers.items():
-        # Others are being stopped already: by a restart, or as ranks that their role gives up.
+        # The other ranks are being stopped already: by a restart, or because their role drops them.
         asked_ranks = tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase is not RankPhase.STOPPING)
         for rank in asked_ranks:
             rank_state = tx.ranks[host.role, rank]
@@ -139,23 +128,13 @@ def assign_elsewhere(
 ) -> Assignment | Refusal:
     """Return an assignment of units, which still hold their nodes, to nodes that neither depart nor are excluded.
 
-    `barred`: further nodes that are not to be used.
+    `barred_nodes`: further nodes that are not to be used.
     """
     units = memory_overrides.units_of(tx.job.plan, tx.grants, names)
     barred_nodes = barred_nodes.union(tx.exclusions, tx.departures)
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
-    other_units = [placed for placed in assigned_units(tx) if placed.unit.name not in names] if nodes else ()
+    other_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name not in names] if nodes else ()
     return assign(units, roomy(nodes, units), taken=other_units)
-
-
-def _assign_movers(
-    tx: StateTransaction, names: Iterable[str], moving_units: set[str], excluded: frozenset[str]
-) -> Assignment | None:
-    """Return an assignment of these held units and the lost ones to other nodes, if there is one."""
-    units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*names, *moving_units}))
-    staying_units = [placed for placed in assigned_units(tx) if placed.unit.name not in moving_units]
-    assignment = assign(units, tx.nodes, excluded=excluded, taken=staying_units)
-    return assignment if isinstance(assignment, Assignment) else None
 
 
 def _ask_movers_to_finish(tx: StateTransaction, moving_units: set[str]) -> bool:
@@ -168,9 +147,8 @@ def _ask_movers_to_finish(tx: StateTransaction, moving_units: set[str]) -> bool:
     tx.wake_at(finish_by)
     count, series = sum(map(len, servers.values())), _series_names(tx, moving_units)
     explanation = f"{counted(count, 'server')} of it finish{'es' if count == 1 else ''} requests first"
-    tx.note(
-        reasons.NO_ROOM, series, f"it goes to another topology domain: {explanation}, within {finish_by - tx.now:.0f} s"
-    )
+    message = f"it goes to another topology domain: {explanation}, within {finish_by - tx.now:.0f} s"
+    tx.note(reasons.NO_ROOM, series, message)
     return True
 
 
@@ -179,37 +157,20 @@ def _series_names(tx: StateTransaction, unit_names: Iterable[str]) -> str:
 
 
 def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
-    """Give up held units, to go to another domain with the lost ones."""
-    series = _series_names(tx, moving_units)
-    other_units_text = f"{len(moving_units)} other unit{'s go' if len(moving_units) > 1 else ' goes'}"
-    cause = (
-        f"lost units of {series} find no room in their topology domain: {other_units_text} to another one with them"
-    )
+    """Give up held units, to go to another domain with the lost ones, and restart their ranks.
+
+    It is part of the restart for the lost ones, so it is not charged again.
+    """
+    series, count, reason = _series_names(tx, moving_units), len(moving_units), Reason.NODE_LOST.value
+    movers = f"{count} other unit{'s go' if count > 1 else ' goes'} to another one with them"
+    cause = f"lost units of {series} find no room in their topology domain: {movers}"
     tx.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, cause)
-    _restart_movers(tx, give_up_units(tx, sorted(moving_units)), cause)
-
-
-def _restart_movers(tx: StateTransaction, lost_ranks: Mapping[str, list[int]], cause: str) -> None:
-    """Restart the ranks that had to move, as part of the restart for the lost ones: it is not charged again."""
-    for role in tx.job.roles:
-        if lost_ranks.get(role):
-            level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
+    lost_ranks = give_up_units(tx, sorted(moving_units))
+    for role, facts in tx.job.roles.items():
+        if ranks := tuple(lost_ranks.get(role, ())):
+            level = lift_level(facts, role_level(facts), host_lost=True)
             # They start together with the lost ranks, so they wait out the same backoff.
-            due_times = [
-                incident.due
-                for incident in tx.incidents.values()
-                if incident.role in ("", role) and not incident.launched
-            ]
-            backoff_s = max([0.0, *(due - tx.now for due in due_times)])
-            begin_restart(
-                tx,
-                RestartOrder(
-                    level,
-                    role,
-                    tuple(lost_ranks[role]),
-                    Reason.NODE_LOST.value,
-                    cause,
-                    backoff_s=backoff_s,
-                    is_continuation=True,
-                ),
-            )
+            incidents = [incident for incident in tx.incidents.values() if incident.role in ("", role)]
+            backoff_s = max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
+            order = RestartOrder(level, role, ranks, reason, cause, backoff_s=backoff_s, is_continuation=True)
+            begin_restart(tx, order)

@@ -66,29 +66,22 @@ def check_repetition(
         return "", ""
     began_at = tx.now - limits.JOIN_S if is_late else rank_state.since
     if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
-        return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
+        return "", ""  # it had no process, or an end of this process is already remembered
     was_ready = is_late or rank_state.ready_at > 0.0
     has_progressed = _has_progressed(tx, last_error, outcome, began_at, rank_state.ready_at)
-    is_short = (
-        not is_late and not has_progressed and tx.now - began_at <= CRASH_LOOP_S and not _gets_more_memory(tx, failure)
-    )
+    # The next process of a rank that gets more memory (`outOfMemory`) does not repeat this one.
+    gets_memory = is_memory_kill(outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
+    is_short = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
     short_lives = (last_error.short_lives if last_error and is_short else 0) + is_short
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
-    blamed_error = outcome if outcome.origin is None else outcome.origin
-    new_error = ErrorMemory(
-        blamed_error.error_type, blamed_error.frame, outcome.step, outcome.code, tx.now, was_ready, short_lives
-    )
+    origin = outcome if outcome.origin is None else outcome.origin
+    new_error = ErrorMemory(origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_lives)
     tx.errors = tx.errors.set(key, new_error)
-    if (
-        last_error is not None
-        and not has_progressed
-        and _is_same_end(last_error, new_error)
-        and not _is_memory_kill(outcome)
-    ):
-        return (
-            reasons.USER_ERROR_REPEATS,
-            f"{_describe_end(outcome)} twice, with no progress between{_proviso(outcome)}",
-        )
+    can_repeat = not has_progressed and not is_memory_kill(outcome)
+    if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
+        is_signal = not outcome.error_type and outcome.code in _OUTSIDE_CODES
+        proviso = ", both before it was ready" if is_signal else ""
+        return reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}"
     if short_lives >= CRASH_LOOP_LIVES:
         explanation = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
         return reasons.CRASH_LOOP, f"a crash loop: {explanation}"
@@ -106,9 +99,9 @@ def _check_early_end(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     if last_error is None:
         return "", ""
     if step is None and last_error.step is None:
-        has_progressed = any(saves.last is not None and saves.last.at > last_error.at for saves in tx.saves.values())
+        has_progressed = _has_saved_since(tx, last_error.at)
     else:
-        has_progressed = step is not None and (last_error.step is None or step > last_error.step)
+        has_progressed = _is_higher_step(step, last_error.step)
     if has_progressed:
         return "", ""
     return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
@@ -127,10 +120,10 @@ def _check_hang(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     if last_error is None or (last_error.error_type, last_error.frame, last_error.code) != ("", outcome.frame, None):
         return "", ""
     has_progressed = (
-        (outcome.step is not None and (last_error.step is None or outcome.step > last_error.step))
+        _is_higher_step(outcome.step, last_error.step)
         or (outcome.advanced is not None and outcome.advanced > last_error.at)
         or outcome.finished > last_error.finished
-        or any(saves.last is not None and saves.last.at > last_error.at for saves in tx.saves.values())
+        or _has_saved_since(tx, last_error.at)
     )
     if has_progressed:
         return "", ""
@@ -155,19 +148,22 @@ def _has_progressed(
     since = began_at if last_error is None else last_error.at
     last_step = None if last_error is None else last_error.step
     return (
-        (outcome.step is not None and (last_step is None or outcome.step > last_step))
+        _is_higher_step(outcome.step, last_step)
         or (outcome.advanced is not None and outcome.advanced > since)
         or (ready_at > 0.0 and tx.now - ready_at >= SETTLED_S)
-        or any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
+        or _has_saved_since(tx, since)
     )
 
 
-def _gets_more_memory(tx: StateTransaction, failure: Failure) -> bool:
-    """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
-    return _is_memory_kill(failure.outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
+def _has_saved_since(tx: StateTransaction, since: float) -> bool:
+    return any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
 
 
-def _is_memory_kill(outcome: Outcome) -> bool:
+def _is_higher_step(step: int | None, last_step: int | None) -> bool:
+    return step is not None and (last_step is None or step > last_step)
+
+
+def is_memory_kill(outcome: Outcome) -> bool:
     """Whether the kernel, the kubelet or Ray's monitor killed the process for its memory."""
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
@@ -179,8 +175,3 @@ def _describe_end(outcome: Outcome) -> str:
     if outcome.code is None:
         return "the same end"
     return f"the same signal {outcome.code - 128}" if outcome.code > 128 else f"the same exit code {outcome.code}"
-
-
-def _proviso(outcome: Outcome) -> str:
-    sent = not outcome.error_type and outcome.code in _OUTSIDE_CODES
-    return ", both before it was ready" if sent else ""
