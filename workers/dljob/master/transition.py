@@ -445,7 +445,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         step = event.outcome.step
         ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
         d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))
-        lost_peers.note_early_end(d, event.role)
+        lost_peers.shorten_inquiry(d, event.role)
         if event.outcome.message:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dljob.master.failure import ending, failover, policy
+from dljob.master.failure import failover, policy
 from dljob.master.failure.policy import Restart, raise_to_role, role_level
-from dljob.master.failure.restart import kill_host
+from dljob.master.failure.restart import kill_hosts_of_one_rank
 from dljob.master.failure.stalling import mark_hung
 from dljob.master.start.problems import stand
 from dljob.master.state import early_end
@@ -31,21 +31,24 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     has_ended = kind is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
     if rank_state.phase is not RankPhase.READY and not has_ended:
         return
-    outcome = _ended_outcome(event, rank_state.end_step) if has_ended else _finding_outcome(event, kind)
+    outcome = _finding_outcome(event, kind)
+    if has_ended:
+        outcome = evolve(early_end.as_failure(event.why, rank_state.end_step), clues=outcome.clues[1:])
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks_text = f"; stacks: {event.stacks}" if event.stacks else ""
     tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
-    _show(tx, event, kind)
+    if kind is Reason.HANG:
+        mark_hung(tx, (event.role, event.rank))
+    elif kind is Reason.STRAGGLER:
+        rank_name = f"{event.role}/{event.rank}"
+        stand(tx, StandingProblem(reasons.STRAGGLER, rank_name, f"{rank_name}: {event.why}", tx.now))
     rule = policy.matching_rule(tx, event.role, outcome)
-    # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
-    is_named_by_rule = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
     if rule is not None and rule.action == "Ignore":
         return
-    if (
-        not event.by
-        and not is_named_by_rule
-        and (kind is Reason.STRAGGLER or tx.job.fault_tolerance.hang.action != "Restart")
-    ):
+    # A straggler still makes progress: only a rule that names Straggler, or a witness that may act, restarts it.
+    is_named_by_rule = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
+    restarts_by_policy = kind is not Reason.STRAGGLER and tx.job.fault_tolerance.hang.action == "Restart"
+    if not (event.by or is_named_by_rule or restarts_by_policy):
         return
     facts = tx.facts(event.role)
     ready_ranks = tuple(rank for rank in facts.ranks if tx.ranks[event.role, rank].phase is RankPhase.READY)
@@ -53,32 +56,13 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     decision = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decision = Restart(
-            raise_to_role(role_level(facts)), uses_budget=True, explanation=f"all of {event.role} stands still"
-        )
-    if facts.ranks_per_host == 1:
-        # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
-        for rank in ranks:
-            if tx.ranks[event.role, rank].phase.live:
-                kill_host(tx, facts.host_of(rank))
-                ending.drop_process(tx, (event.role, rank))
+        explanation = f"all of {event.role} stands still"
+        decision = Restart(raise_to_role(role_level(facts)), uses_budget=True, explanation=explanation)
+    # A hanging process obeys no order, so it is killed first.
+    kill_hosts_of_one_rank(tx, event.role, ranks)
     failover.handle_failed_ranks(
         tx, event.role, ranks, outcome, host_lost=False, fixed_decision=decision, is_culprit_known=not event.whole
     )
-
-
-def _show(tx: StateTransaction, event: HangFound, kind: Reason) -> None:
-    """Have the status show a finding for as long as it stands."""
-    if kind is Reason.HANG:
-        mark_hung(tx, (event.role, event.rank))
-    elif kind is Reason.STRAGGLER:
-        rank = f"{event.role}/{event.rank}"
-        stand(tx, StandingProblem(reasons.STRAGGLER, rank, f"{rank}: {event.why}", tx.now))
-
-
-def _ended_outcome(event: HangFound, step: int | None) -> Outcome:
-    """Return the end of a rank for which the others of its world wait as a failure, with the stacks as evidence."""
-    return evolve(early_end.as_failure(event.why, step), clues=_finding_outcome(event, Reason.HANG).clues[1:])
 
 
 def _finding_outcome(event: HangFound, kind: Reason) -> Outcome:

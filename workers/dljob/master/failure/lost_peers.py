@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dljob.master.failure import attribution, ending, failover, stalling
-from dljob.master.failure.restart import kill_host
+from dljob.master.failure import attribution, failover, stalling
+from dljob.master.failure.restart import kill_hosts_of_one_rank
 from dljob.master.state import early_end, limits
 from dljob.master.state.events import HostLost, PeersSeen, RankEnded
 from dljob.master.state.evolve import evolve
@@ -34,10 +34,9 @@ from dljob.telemetry.evidence import Source
 
 MAX_SAMPLES = 64
 """Most living ranks of a world that are looked at."""
-_TORCH_GROUP_WORDS = re.compile(
-    r"torch[/.]distributed|process ?group|collective|gloo|[nh]ccl|Dist\w*Error", re.IGNORECASE
-)
+_TORCH_ERROR = re.compile(r"torch[/.]distributed|process ?group|collective|gloo|[nh]ccl|Dist\w*Error", re.IGNORECASE)
 """Words in the error of a rank that waited for others in a torch group."""
+_RUNNING_PHASES = (RankPhase.STARTING, RankPhase.READY)
 HeldEvent = RankEnded | HostLost
 
 
@@ -73,12 +72,12 @@ def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life:
     _set_inquiry(tx, role, evolve(inquiry, count=inquiry.count + 1))
     if inquiry.count == 0:
         tx.touched.ranks.update((role, rank) for rank in tx.facts(role).ranks)  # all wait: the ledger books it
-        _shorten_inquiry(tx, role)
+        shorten_inquiry(tx, role)
     return True
 
 
 def hold_host_loss(tx: StateTransaction, event: HostLost) -> bool:
-    """Hold the loss of the host of one rank, as `hold` does; also where the end of its user code is held already."""
+    """Hold the loss of a host of one rank, as `hold_end` does; also where the end of its user code is held already."""
     role, index = event.host.role, event.host.index
     if index == STORE or tx.facts(role).ranks_per_host != 1 or not tx.phase.active:
         return False
@@ -90,13 +89,13 @@ def hold_host_loss(tx: StateTransaction, event: HostLost) -> bool:
     return tx.ranks[key].phase in _RUNNING_PHASES and hold_end(tx, key, event.outcome, host_life=event.life)
 
 
-_RUNNING_PHASES = (RankPhase.STARTING, RankPhase.READY)
-
-
-def note_early_end(tx: StateTransaction, role: str) -> None:
-    """Shorten the wait of an inquiry once a rank of its world has ended with code 0."""
-    if role in tx.inquiries:
-        _shorten_inquiry(tx, role)
+def shorten_inquiry(tx: StateTransaction, role: str) -> None:
+    """Shorten an inquiry about a world of which a rank has ended with code 0, which then is the likely cause."""
+    inquiry = tx.inquiries.get(role)
+    if inquiry is None:
+        return
+    if _first_early_end(tx, role, _ends_of(tx, role)[0][1].outcome) is not None:
+        _set_inquiry(tx, role, evolve(inquiry, until=min(inquiry.until, tx.now + limits.EARLY_END_S)))
 
 
 def handle_seen_peers(tx: StateTransaction, event: PeersSeen) -> None:
@@ -114,21 +113,17 @@ def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
         is_taken_down = _is_world_taken_down(tx, role)
         if not is_taken_down and not _is_inquiry_over(tx, role, inquiry):
             continue
-        held_ends = sorted(
-            ((key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role),
-            key=lambda item: item[1].number,
-        )
-        culprit = (
-            None
-            if is_taken_down
-            else _find_culprit(tx, role, inquiry, [(key[1], held_end.outcome) for key, held_end in held_ends])
-        )
+        held_ends = sorted(_ends_of(tx, role), key=lambda item: item[1].number)
+        ends = [(key[1], held_end.outcome) for key, held_end in held_ends]
+        culprit = None if is_taken_down else _find_culprit(tx, role, inquiry, ends)
         for key, _ in held_ends:
             tx.held_ends = tx.held_ends.delete(key)
         tx.inquiries = tx.inquiries.delete(role)
         tx.touched.ranks.update((role, rank) for rank in tx.facts(role).ranks)
         if culprit is not None:
-            _fail_culprit(tx, role, *culprit)
+            rank, outcome = culprit
+            kill_hosts_of_one_rank(tx, role, (rank,))
+            failover.handle_failed_ranks(tx, role, (rank,), outcome, host_lost=False)
         events += [_held_event(tx, key, held_end) for key, held_end in held_ends]
     return events
 
@@ -143,13 +138,13 @@ def ranks_to_sample(state: JobState, role: str, now: float) -> tuple[int, ...]:
     inquiry = state.inquiries.get(role)
     if inquiry is None or inquiry.samples or now < inquiry.since + limits.PEER_LOOK_S:
         return ()
-    facts = state.job.roles[role]
-    living_ranks = (
-        rank
-        for rank in facts.ranks
-        if state.ranks[role, rank].phase in _RUNNING_PHASES and (role, rank) not in state.held_ends
-    )
-    return tuple(living_ranks)[:MAX_SAMPLES]
+    ranks = state.job.roles[role].ranks
+    return tuple(rank for rank in ranks if _may_be_culprit(state, (role, rank)))[:MAX_SAMPLES]
+
+
+def _may_be_culprit(state: JobState | StateTransaction, key: RankKey) -> bool:
+    """Whether a rank runs, and has not reported the loss of a peer itself."""
+    return state.ranks[key].phase in _RUNNING_PHASES and key not in state.held_ends
 
 
 def describe_absence(pair: SamplePair) -> str:
@@ -184,12 +179,8 @@ def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> b
     return all_ended or inquiry.until <= tx.now or _culprit_by_samples(tx, role, inquiry) is not None
 
 
-def _shorten_inquiry(tx: StateTransaction, role: str) -> None:
-    """Shorten the wait where a rank of the world has ended with code 0, which then is the likely cause."""
-    inquiry = tx.inquiries[role]
-    outcomes = (held_end.outcome for key, held_end in tx.held_ends.items() if key[0] == role)
-    if _first_early_end(tx, role, next(outcomes)) is not None:
-        _set_inquiry(tx, role, evolve(inquiry, until=min(inquiry.until, tx.now + limits.EARLY_END_S)))
+def _ends_of(tx: StateTransaction, role: str) -> list[tuple[RankKey, HeldEnd]]:
+    return [(key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role]
 
 
 def _set_inquiry(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
@@ -220,49 +211,28 @@ def _find_culprit(
     return early_rank, early_end.as_failure(message, step)
 
 
-def _fail_culprit(tx: StateTransaction, role: str, rank: int, outcome: Outcome) -> None:
-    """Handle the failure of the rank that is the cause. Its process may live."""
-    facts = tx.facts(role)
-    if facts.ranks_per_host == 1 and tx.ranks[role, rank].phase.live:
-        # Its peers can leave their group only when it is gone.
-        kill_host(tx, facts.host_of(rank))
-        ending.drop_process(tx, (role, rank))
-    failover.handle_failed_ranks(tx, role, (rank,), outcome, host_lost=False)
-
-
 def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
     """Return the living rank that is the cause by what was seen of it, and its failure."""
-    current_samples = [
-        sample
-        for sample in inquiry.samples
-        if (rank_state := tx.ranks.get((role, sample.rank))) is not None
-        and rank_state.incarnation == sample.incarnation
-        and rank_state.phase in _RUNNING_PHASES
-        and (role, sample.rank) not in tx.held_ends
-    ]
-    failing_sample = next((sample for sample in current_samples if sample.failure is not None), None)
-    if failing_sample is not None and failing_sample.failure is not None:
-        return failing_sample.rank, failing_sample.failure
+    samples = [(sample, tx.ranks.get((role, sample.rank))) for sample in inquiry.samples]
+    samples = [sample for sample, rank_state in samples if rank_state and rank_state.incarnation == sample.incarnation]
+    current_samples = [sample for sample in samples if _may_be_culprit(tx, (role, sample.rank))]
+    for sample in current_samples:
+        if sample.failure is not None:
+            return sample.rank, sample.failure
     absent_samples = [sample for sample in current_samples if sample.away]
     # A wait for an asynchronous collective may look like user code: only a minority is blamed.
     if not absent_samples or len(absent_samples) > len(current_samples) - len(absent_samples) + inquiry.count:
         return None
     sample = absent_samples[0]
-    held_ends = sorted(
-        (held_end.number, key[1], held_end.outcome) for key, held_end in tx.held_ends.items() if key[0] == role
-    )
-    if not _TORCH_GROUP_WORDS.search(
-        f"{held_ends[0][2].error_type} {held_ends[0][2].message} {held_ends[0][2].detail}"
-    ):
+    held_ends = sorted((held_end.number, key[1], held_end.outcome) for key, held_end in _ends_of(tx, role))
+    first_outcome = held_ends[0][2]
+    if not _TORCH_ERROR.search(f"{first_outcome.error_type} {first_outcome.message} {first_outcome.detail}"):
         return None  # it has lost a connection of its own, for which no other rank of the world has to be anywhere
-    collective = early_end.collective_of(held_ends[0][2].detail) or "a collective"
+    collective = early_end.collective_of(first_outcome.detail) or "a collective"
     peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held_ends))
-    also_absent = (
-        f", as does {early_end.ranks_in_words(role, [absent.rank for absent in absent_samples[1:]])}"
-        if absent_samples[1:]
-        else ""
-    )
-    message = f"{sample.away}{also_absent}, while {peers} waited for it in {collective}, in vain"
+    also_absent = [absent.rank for absent in absent_samples[1:]]
+    addition = f", as does {early_end.ranks_in_words(role, also_absent)}" if also_absent else ""
+    message = f"{sample.away}{addition}, while {peers} waited for it in {collective}, in vain"
     clues = (Clue(Source.MONITOR, f"hang: {message}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
     outcome = Outcome(ok=False, reason=Reason.HANG, message=message, clues=clues)
     return sample.rank, stalling.blame_root(tx, (role, sample.rank), outcome)
@@ -271,11 +241,7 @@ def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -
 def _culprit_by_stall(tx: StateTransaction, role: str) -> tuple[int, Outcome] | None:
     """Return the living rank that another role keeps waiting by a stall, so that its peers waited in vain."""
     for rank in tx.facts(role).ranks:
-        if (
-            (role, rank) in tx.stalled
-            and (role, rank) not in tx.held_ends
-            and tx.ranks[role, rank].phase in _RUNNING_PHASES
-        ):
+        if (role, rank) in tx.stalled and _may_be_culprit(tx, (role, rank)):
             outcome = stalling.blame_root(tx, (role, rank), Outcome(ok=False, reason=Reason.HANG))
             if outcome.origin is not None:
                 return rank, outcome

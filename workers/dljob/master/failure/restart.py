@@ -375,6 +375,15 @@ def kill_host(tx: StateTransaction, host: HostId) -> None:
         tx.do(KillHost(host, host_state.life, host_state.actor))
 
 
+def kill_hosts_of_one_rank(tx: StateTransaction, role: str, ranks: Iterable[int]) -> None:
+    """Kill the processes of live ranks whose hosts have no other rank: peers leave their group only when it is gone."""
+    facts = tx.facts(role)
+    for rank in ranks if facts.ranks_per_host == 1 else ():
+        if tx.ranks[role, rank].phase.live:
+            kill_host(tx, facts.host_of(rank))
+            ending.drop_process(tx, (role, rank))
+
+
 def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     """Start the members of a restart whose backoff is over."""
     incident = evolve(tx.incidents[incident_number], launched=True)
