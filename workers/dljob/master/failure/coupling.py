@@ -5,6 +5,7 @@ They join the incident of those ranks, so the restart has one cause, one backoff
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dljob.master.start import starting
@@ -88,19 +89,12 @@ def restart_reason_of(incident: Incident, role: str) -> str:
 
 def report_coupled_roles(tx: StateTransaction, role: str, target: str, coupled_members: Iterable[RankKey]) -> None:
     """Add to the timeline which roles were taken along, and by whose `restartPolicy.with`."""
-    rank_counts: dict[str, int] = {}
-    for name, _ in coupled_members:
-        rank_counts[name] = rank_counts.get(name, 0) + 1
     restarting_roles = (role, *tx.facts(role).coupled)
-    for name, count in rank_counts.items():
-        # The nearest role that names it: the failed one, or one that was taken along itself.
-        naming_role = next(
-            (candidate for candidate in restarting_roles if name in tx.facts(candidate).plan.restart_with), ""
-        )
-        explanation = (
-            f"restartPolicy.with of {naming_role} names {name}"
-            if naming_role
-            else "they go back to the last cut together"
-        )
+    for name, count in Counter(name for name, _ in coupled_members).items():
+        # The nearest role that names it comes first: the failed one, or one that restarts with it.
+        naming_roles = [candidate for candidate in restarting_roles if name in tx.facts(candidate).plan.restart_with]
+        explanation = "they go back to the last cut together"
+        if naming_roles:
+            explanation = f"restartPolicy.with of {naming_roles[0]} names {name}"
         message = f"{counted(count, 'rank')} restarting with {target}: {explanation}"
         tx.note(reasons.RESTARTED_WITH, name, message)

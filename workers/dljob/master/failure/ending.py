@@ -15,7 +15,7 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import every
 
 _ORDERED_ENDS = (reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED)
-"""Ends that say nothing of why somebody ordered them: a job that stood still is often ended for that."""
+"""Reasons of ordered ends, which do not say why they were ordered: a job that stood still is often ended for that."""
 
 
 def is_unfinished(rank_state: RankState) -> bool:
@@ -50,11 +50,8 @@ def follow_role_change(tx: StateTransaction, role: str) -> None:
         tx.set_role(role, evolve(role_state, was_ready=True))
         _handle_first_readiness(tx, role)
     if is_completed:
-        tx.note(
-            reasons.ROLE_COMPLETED,
-            role,
-            every(role_state.succeeded + role_state.failed, "rank", one="ended", many="ended"),
-        )
+        message = every(role_state.succeeded + role_state.failed, "rank", one="ended", many="ended")
+        tx.note(reasons.ROLE_COMPLETED, role, message)
         if all(starting.completed(tx, driver) for driver in tx.job.drivers):
             end_job(tx, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=tx.now))
             return
@@ -65,25 +62,19 @@ def follow_role_change(tx: StateTransaction, role: str) -> None:
 def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
     """Handle a role's first readiness: fill its spares and start its dependents; with the last role the job runs."""
     facts = tx.facts(role)
-    tx.note(
-        reasons.ROLE_READY,
-        role,
-        every(facts.plan.replicas, "rank", one="is ready", many="are ready"),
-        seconds=tx.now - tx.started_at,
-    )
+    message, start_s = every(facts.plan.replicas, "rank", one="is ready", many="are ready"), tx.now - tx.started_at
+    tx.note(reasons.ROLE_READY, role, message, seconds=start_s)
     if spares.per_node(tx):
         spares.keep(tx, role, spares.homes(tx, role, facts.ranks))
-    is_first_wave_ready = all(
-        tx.roles[name].was_ready for name, role_facts in tx.job.roles.items() if role_facts.first_wave
-    )
+    first_wave = [name for name, role_facts in tx.job.roles.items() if role_facts.first_wave]
+    is_first_wave_ready = all(tx.roles[name].was_ready for name in first_wave)
     if tx.running_at is None and is_first_wave_ready:
         tx.running_at, tx.phase = tx.now, Phase.RUNNING
-        tx.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=tx.now - tx.started_at)
+        tx.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=start_s)
         # Warned once, when the job runs: a timeout of torch that is too short hides the cause of every hang.
         for name, role_facts in tx.job.roles.items():
-            if role_facts.world and (
-                warning := hang.crossed(role_facts.plan.comm_timeout_s, tx.job.fault_tolerance.hang)
-            ):
+            warning = hang.crossed(role_facts.plan.comm_timeout_s, tx.job.fault_tolerance.hang)
+            if role_facts.world and warning:
                 tx.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, warning)
     _start_dependents(tx, role)
 
@@ -159,7 +150,6 @@ def handle_released(tx: StateTransaction) -> None:
             tx.set_rank(key, evolve(rank_state, phase=RankPhase.STOPPED, pid=0))
     tx.phase = verdict.phase
     tx.ended_at, tx.wake = tx.now, None
-    tx.note(
-        reasons.RELEASED, "job", "all actors and reservations of the job are gone", seconds=tx.now - verdict.release_at
-    )
+    message = "all actors and reservations of the job are gone"
+    tx.note(reasons.RELEASED, "job", message, seconds=tx.now - verdict.release_at)
     tx.do(Finish(verdict.ok, verdict.reason, verdict.message))

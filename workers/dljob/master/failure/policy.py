@@ -93,8 +93,8 @@ def decide_about_failure(
     Args:
         tx: The transaction.
         failure: The failure.
-        repeats: Result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
-        joined: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
+        repetition: Result of `repeats.check_repetition`: the reason and the words to end the job; empty: restart.
+        is_counted: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
     end_reason, message = repetition
