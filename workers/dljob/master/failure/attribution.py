@@ -135,23 +135,23 @@ def record_final_fault(tx: StateTransaction, failure: Failure, cause: str, root_
 
 def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
     """Handle the end of a rank that was already taken down: it may be the first cause of that restart."""
-    name, current_incarnation = f"{role}/{rank}", tx.ranks[role, rank].incarnation
+    rank_name, current_incarnation = f"{role}/{rank}", tx.ranks[role, rank].incarnation
     # Only the present process and the one before it can have caused the latest fault.
-    if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, name, incarnation):
+    if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, rank_name, incarnation):
         return
     # A coupled role may have been taken down for the echo of a failure that was its own.
-    roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
-    faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in roles]
+    possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
+    faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in possible_roles]
     fault = next((fault for fault in reversed(faults) if tx.now - fault.detected <= limits.JOIN_S), None)
     if fault is None:
         return
     failure = _classify_failure(tx, (role, rank), incarnation, outcome, _node_of_rank(tx, role, rank))
     if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause = root_of(tx.faults, fault), _describe_failure(failure)
+    fault, cause = root_fault_of(tx.faults, fault), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if failure.secondary or not (fault.secondary or fault.rule == LOCAL_CONNECTION):
-        _add_consequences(tx, fault, (Consequence(name, incarnation, cause),))
+        _add_consequences(tx, fault, (Consequence(rank_name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
     _replace_fault(tx, evolve(_with_failure(fault, failure), cause=cause))
@@ -236,7 +236,7 @@ def _is_about_live_process(tx: StateTransaction, event: CauseLearned) -> bool:
     return rank_state is not None and rank_state.phase.live and rank_state.incarnation == event.incarnation
 
 
-def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
+def root_fault_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
     """Return the fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
     return next((candidate for candidate in faults if candidate.id == fault.root), fault)
 
@@ -274,7 +274,7 @@ def _report_corrected_cause(tx: StateTransaction, old_fault: FaultRecord, cause:
 def _find_root_fault(tx: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
     """Return the recent fault that a new one follows from; None: it is a cause of its own."""
     for earlier_fault in reversed(_recent_faults(tx, fault)):
-        root_fault = root_of(tx.faults, earlier_fault)
+        root_fault = root_fault_of(tx.faults, earlier_fault)
         can_be_root = root_fault.id != fault.id and (not root_fault.secondary or fault.secondary)
         if can_be_root and _can_follow_from(fault, earlier_fault):
             return root_fault

@@ -82,10 +82,10 @@ def budget_key(level: Level, role: str) -> str:
     return JOB_KEY if level is Level.JOB else role
 
 
-def is_counted_already(tx: StateTransaction, role: str, node: str, since: float) -> bool:
+def is_counted_already(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
     """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
     return any(
-        mark.node == node and since < mark.at and tx.now - mark.at <= limits.JOIN_S
+        mark.node == node and started_at < mark.at and tx.now - mark.at <= limits.JOIN_S
         for mark in recent_marks(tx, failure_key(role))
     )
 
@@ -95,14 +95,14 @@ def time_counted(tx: StateTransaction, role: str, fault_time: float) -> float:
     return max((mark.at for mark in recent_marks(tx, failure_key(role)) if mark.at <= fault_time), default=0.0)
 
 
-def backoff_seconds(tx: StateTransaction, failures: int) -> float:
+def backoff_seconds(tx: StateTransaction, failure_count: int) -> float:
     """Return the seconds to wait before the next restart, by the number of failures in a row."""
-    if failures <= 1:
+    if failure_count <= 1:
         return 0.0  # a single failure restarts at once
     backoff = tx.job.fault_tolerance.backoff
     wait_s = float(backoff.initial_seconds)
     # Multiplied step by step: a power of many failures would overflow before it is capped.
-    for _ in range(failures - 2):
+    for _ in range(failure_count - 2):
         wait_s *= backoff.multiplier
         if wait_s >= backoff.max_seconds or backoff.multiplier == 1:
             break

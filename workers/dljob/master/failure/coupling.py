@@ -37,14 +37,14 @@ def coupled_ranks(tx: StateTransaction, role: str, members: Sequence[RankKey]) -
 
 def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
     """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
-    worlds = frozenset(name for role, rank in members for name in (role, f"{role}/{rank}"))
+    worlds = frozenset(world for role, rank in members for world in (role, f"{role}/{rank}"))
     world_parts = (world.partition("/") for world in partners(tx.cuts, worlds))
     # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
     keys = (
-        (role, number)
-        for role, _, rank in world_parts
+        (role, rank_number)
+        for role, _, rank_text in world_parts
         if role in tx.roles
-        for number in ([int(rank)] if rank else range(tx.facts(role).plan.replicas))
+        for rank_number in ([int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas))
     )
     return tuple(
         key
@@ -53,16 +53,17 @@ def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tup
     )
 
 
-def covering_restart(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
+def covering_target(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
     """Return the restart of this event that these ranks, which need one of this level, are in; empty if there is none.
 
     A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,
     and no budget, of their own.
     """
-    if any(incident.level is Level.JOB for number, incident in tx.incidents.items() if number > tx.base.serial):
+    new_incidents = [incident for number, incident in tx.incidents.items() if number > tx.base.serial]
+    if any(incident.level is Level.JOB for incident in new_incidents):
         return "job"
     incident_numbers = {tx.ranks[role, rank].incident for rank in ranks if _is_in_new_restart(tx, (role, rank))}
-    incidents = [tx.incidents[number] for number in incident_numbers]
+    incidents = [tx.incidents[incident_number] for incident_number in incident_numbers]
     if not incidents or any(role not in tx.facts(incident.role).coupled for incident in incidents):
         return ""
     is_covered = level is not Level.JOB and all(_is_in_new_restart(tx, (role, rank)) for rank in ranks)
@@ -90,11 +91,11 @@ def restart_reason_of(incident: Incident, role: str) -> str:
 def report_coupled_roles(tx: StateTransaction, role: str, target: str, coupled_members: Iterable[RankKey]) -> None:
     """Add to the timeline which roles were taken along, and by whose `restartPolicy.with`."""
     restarting_roles = (role, *tx.facts(role).coupled)
-    for name, count in Counter(name for name, _ in coupled_members).items():
+    for coupled_role, count in Counter(name for name, _ in coupled_members).items():
         # The nearest role that names it comes first: the failed one, or one that restarts with it.
-        naming_roles = [candidate for candidate in restarting_roles if name in tx.facts(candidate).plan.restart_with]
+        naming_roles = [name for name in restarting_roles if coupled_role in tx.facts(name).plan.restart_with]
         explanation = "they go back to the last cut together"
         if naming_roles:
-            explanation = f"restartPolicy.with of {naming_roles[0]} names {name}"
+            explanation = f"restartPolicy.with of {naming_roles[0]} names {coupled_role}"
         message = f"{counted(count, 'rank')} restarting with {target}: {explanation}"
-        tx.note(reasons.RESTARTED_WITH, name, message)
+        tx.note(reasons.RESTARTED_WITH, coupled_role, message)

@@ -168,9 +168,9 @@ def handle_given_up_cut(tx: StateTransaction, event: CutGivenUp) -> None:
         _give_up_cut(tx, event.why)
 
 
-def _open_cut(tx: StateTransaction, number: int) -> OpenCut | None:
+def _open_cut(tx: StateTransaction, cut_number: int) -> OpenCut | None:
     cut = tx.cuts.open
-    return cut if cut is not None and cut.number == number else None
+    return cut if cut is not None and cut.number == cut_number else None
 
 
 def _give_up_cut(tx: StateTransaction, explanation: str) -> None:
@@ -211,11 +211,10 @@ def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
     # Only the event after which all have saved can find different steps: later ones do not change the cut.
     if cut is not tx.base.cuts.open:
         steps: dict[str, CheckpointId | None] = {}
-        differing_worlds = [
-            member.world for member in members if steps.setdefault(member.world, member.mark) != member.mark
-        ]
-        if differing_worlds:
-            _give_up_cut(tx, f"ranks of {min(differing_worlds)} saved different steps")
+        differing = [member for member in members if steps.setdefault(member.world, member.mark) != member.mark]
+        if differing:
+            world = min(member.world for member in differing)
+            _give_up_cut(tx, f"ranks of {world} saved different steps")
             return
     # The first whose checkpoint is not on disk ends the search.
     if all(member.mark in map(_checkpoint_of, tx.saves.get(member.world, Saves()).committed) for member in members):
@@ -239,23 +238,23 @@ def handle_damaged_cut(tx: StateTransaction, event: CutDamaged) -> None:
     _drop_cut(tx, event.number, event.why)
 
 
-def _drop_cut(tx: StateTransaction, number: int, damage: str) -> None:
-    cut = next((candidate for candidate in tx.cuts.kept if candidate.number == number), None)
+def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
+    cut = next((old_cut for old_cut in tx.cuts.kept if old_cut.number == cut_number), None)
     if cut is None:
         return
-    remaining_cuts = tuple(candidate for candidate in tx.cuts.kept if candidate.number != number)
-    worlds = frozenset(worlds_of(remaining_cuts))
+    remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept if old_cut.number != cut_number)
+    remaining_worlds = frozenset(worlds_of(remaining_cuts))
     # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
     lost_worlds = dict.fromkeys(() if is_alone(tx.cuts) else (*tx.cuts.lost, *worlds_of((cut,))))
-    lost = tuple(world for world in lost_worlds if world not in worlds)
+    restarting_worlds = tuple(world for world in lost_worlds if world not in remaining_worlds)
+    tx.cuts = evolve(tx.cuts, kept=remaining_cuts, lost=restarting_worlds)
     # Worlds on the way back to this cut restart with the others, and go where those go.
-    is_broken = number == tx.cuts.back
-    pending, broken = () if is_broken else tx.cuts.pending, is_broken or tx.cuts.broken
-    tx.cuts = evolve(tx.cuts, kept=remaining_cuts, lost=lost, pending=pending, broken=broken)
-    _note_damaged_cut(tx, number, damage, cut)
+    if cut_number == tx.cuts.back:
+        tx.cuts = evolve(tx.cuts, pending=(), broken=True)
+    _note_damaged_cut(tx, cut_number, damage, cut)
 
 
-def _note_damaged_cut(tx: StateTransaction, number: int, damage: str, dropped_cut: Cut | None) -> None:
+def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, dropped_cut: Cut | None) -> None:
     """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
     cuts = tx.cuts
     if cuts.kept:
@@ -271,7 +270,7 @@ def _note_damaged_cut(tx: StateTransaction, number: int, damage: str, dropped_cu
         steps = ", ".join(f"{world} {mark.step}" for world, mark in dropped_cut.marks)
         losses = f"{items or 'no items'} and the steps up to {steps} are lost"
         consequence = f"no cut is left: {losses}, and all begin anew with empty queues"
-    tx.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {damage}; {consequence}")
+    tx.note(reasons.CUT_DAMAGED, "job", f"cut {cut_number} is passed over: {damage}; {consequence}")
 
 
 def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
@@ -284,8 +283,8 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
     is_sole_world_unreadable = event.chosen is None and has_choice and is_alone(tx.cuts)
     if _is_decided(tx.saves, event) or (fits(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable):
         return True
-    for text in event.damaged:
-        tx.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
+    for damage in event.damaged:
+        tx.note(reasons.CHECKPOINT_DAMAGED, event.world, damage)
     for cut in reversed(tx.cuts.kept):
         if is_sole_world_unreadable or (event.world in tx.cuts.pending and cut.number == tx.cuts.back):
             _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
@@ -313,12 +312,14 @@ def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) ->
         if cut.mark_of(event.world) == event.chosen:
             break
         _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
-    kept, lost = tx.cuts.kept, tx.cuts.lost
-    number, cut_weights = (kept[-1].number, dict(kept[-1].weights)) if kept else (0, {})
-    pending = tuple(dict.fromkeys(world for world in (*worlds_of(kept), *lost) if world != event.world))
+    restored_cut = tx.cuts.kept[-1] if tx.cuts.kept else None
+    cut_number, cut_weights = (restored_cut.number, dict(restored_cut.weights)) if restored_cut else (0, {})
+    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept), *tx.cuts.lost))
+    pending_worlds = tuple(world for world in worlds if world != event.world)
+    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, back=cut_number, pending=pending_worlds, broken=False, lost=())
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, back=number, pending=pending, broken=False, lost=(), tokens=())
-    shards.cut_restored(tx, number)
-    weights.cut_restored(tx, number, cut_weights)
-    destination = f"cut {number}" if kept else "the beginning, with empty queues: no cut can be read"
+    tx.cuts = evolve(tx.cuts, tokens=())
+    shards.cut_restored(tx, cut_number)
+    weights.cut_restored(tx, cut_number, cut_weights)
+    destination = f"cut {cut_number}" if restored_cut else "the beginning, with empty queues: no cut can be read"
     tx.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {destination}")

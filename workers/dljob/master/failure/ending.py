@@ -62,15 +62,16 @@ def follow_role_change(tx: StateTransaction, role: str) -> None:
 def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
     """Handle a role's first readiness: fill its spares and start its dependents; with the last role the job runs."""
     facts = tx.facts(role)
-    message, start_s = every(facts.plan.replicas, "rank", one="is ready", many="are ready"), tx.now - tx.started_at
-    tx.note(reasons.ROLE_READY, role, message, seconds=start_s)
+    start_duration_s = tx.now - tx.started_at
+    message = every(facts.plan.replicas, "rank", one="is ready", many="are ready")
+    tx.note(reasons.ROLE_READY, role, message, seconds=start_duration_s)
     if spares.per_node(tx):
         spares.keep(tx, role, spares.homes(tx, role, facts.ranks))
     first_wave = [name for name, role_facts in tx.job.roles.items() if role_facts.first_wave]
     is_first_wave_ready = all(tx.roles[name].was_ready for name in first_wave)
     if tx.running_at is None and is_first_wave_ready:
         tx.running_at, tx.phase = tx.now, Phase.RUNNING
-        tx.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=start_s)
+        tx.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=start_duration_s)
         # Warned once, when the job runs: a timeout of torch that is too short hides the cause of every hang.
         for name, role_facts in tx.job.roles.items():
             warning = hang.crossed(role_facts.plan.comm_timeout_s, tx.job.fault_tolerance.hang)

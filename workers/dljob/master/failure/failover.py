@@ -180,7 +180,7 @@ def _make_order(
     level, explanation = decision.level, decision.explanation
     if outcome.reason in _NODE_REASONS and not decision.uses_budget:
         _refund_echoes(tx, failure)
-    if covering_target := coupling.covering_restart(tx, role, ranks, level):
+    if covering_target := coupling.covering_target(tx, role, ranks, level):
         tx.because(f"{cause}; {role} restarts with {covering_target} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
@@ -230,8 +230,8 @@ def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Fa
     begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
         restarting_roles = (role, *tx.facts(role).coupled)
-        remaining = {name: ended for name, ended in ended_by_role.items() if name not in restarting_roles}
-        memory.restart_ended_ranks(tx, remaining, failure.name)
+        uncovered_ranks = {name: ranks for name, ranks in ended_by_role.items() if name not in restarting_roles}
+        memory.restart_ended_ranks(tx, uncovered_ranks, failure.name)
 
 
 def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
@@ -242,8 +242,8 @@ def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     that was lost at the same time (one rack): before the processes started or the role has come back.
     """
     role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
-    since = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
-    if budget.is_counted_already(tx, role, failure.node, since):
+    started_at = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
+    if budget.is_counted_already(tx, role, failure.node, started_at):
         return True
     reason = failure.outcome.reason
     matching_reasons = _UNANNOUNCED_REASONS if reason in _UNANNOUNCED_REASONS else {reason}
@@ -251,7 +251,7 @@ def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason in matching_reasons and (since < fault.detected or _is_restart_under_way(tx, fault)))
+        or (fault.reason in matching_reasons and (started_at < fault.detected or _is_restart_under_way(tx, fault)))
         for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)

@@ -26,20 +26,20 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     rank_state = tx.ranks.get((event.role, event.rank))
     if not tx.phase.active or rank_state is None or rank_state.incarnation != event.incarnation:
         return
-    kind = Reason(event.kind)
+    reason = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
-    has_ended = kind is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
+    has_ended = reason is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
     if rank_state.phase is not RankPhase.READY and not has_ended:
         return
-    outcome = _finding_outcome(event, kind)
+    outcome = _finding_outcome(event, reason)
     if has_ended:
         outcome = evolve(early_end.as_failure(event.why, rank_state.end_step), clues=outcome.clues[1:])
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks_text = f"; stacks: {event.stacks}" if event.stacks else ""
-    tx.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
-    if kind is Reason.HANG:
+    tx.note(_NOTES.get(reason, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
+    if reason is Reason.HANG:
         mark_hung(tx, (event.role, event.rank))
-    elif kind is Reason.STRAGGLER:
+    elif reason is Reason.STRAGGLER:
         rank_name = f"{event.role}/{event.rank}"
         stand(tx, StandingProblem(reasons.STRAGGLER, rank_name, f"{rank_name}: {event.why}", tx.now))
     rule = policy.matching_rule(tx, event.role, outcome)
@@ -47,7 +47,7 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
         return
     # A straggler still makes progress: only a rule that names Straggler, or a witness that may act, restarts it.
     is_named_by_rule = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
-    restarts_by_policy = kind is not Reason.STRAGGLER and tx.job.fault_tolerance.hang.action == "Restart"
+    restarts_by_policy = reason is not Reason.STRAGGLER and tx.job.fault_tolerance.hang.action == "Restart"
     if not (event.by or is_named_by_rule or restarts_by_policy):
         return
     facts = tx.facts(event.role)
@@ -65,13 +65,13 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     )
 
 
-def _finding_outcome(event: HangFound, kind: Reason) -> Outcome:
+def _finding_outcome(event: HangFound, reason: Reason) -> Outcome:
     """Return the finding as an outcome, with the monitor's words and the stacks as evidence."""
-    finding = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
+    finding = Clue(Source.MONITOR, f"{_WORDS.get(reason, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
     return Outcome(
         ok=False,
-        reason=kind,
+        reason=reason,
         message=event.why,
         frame=event.line,
         step=event.step,

@@ -94,7 +94,7 @@ def shorten_inquiry(tx: StateTransaction, role: str) -> None:
     inquiry = tx.inquiries.get(role)
     if inquiry is None:
         return
-    if _first_early_end(tx, role, _ends_of(tx, role)[0][1].outcome) is not None:
+    if _first_early_end(tx, role, _held_ends_of(tx, role)[0][1].outcome) is not None:
         _set_inquiry(tx, role, evolve(inquiry, until=min(inquiry.until, tx.now + limits.EARLY_END_S)))
 
 
@@ -113,7 +113,7 @@ def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
         is_taken_down = _is_world_taken_down(tx, role)
         if not is_taken_down and not _is_inquiry_over(tx, role, inquiry):
             continue
-        held_ends = sorted(_ends_of(tx, role), key=lambda item: item[1].number)
+        held_ends = sorted(_held_ends_of(tx, role), key=lambda pair: pair[1].number)
         ends = [(key[1], held_end.outcome) for key, held_end in held_ends]
         culprit = None if is_taken_down else _find_culprit(tx, role, inquiry, ends)
         for key, _ in held_ends:
@@ -179,7 +179,7 @@ def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> b
     return all_ended or inquiry.until <= tx.now or _culprit_by_samples(tx, role, inquiry) is not None
 
 
-def _ends_of(tx: StateTransaction, role: str) -> list[tuple[RankKey, HeldEnd]]:
+def _held_ends_of(tx: StateTransaction, role: str) -> list[tuple[RankKey, HeldEnd]]:
     return [(key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role]
 
 
@@ -213,8 +213,8 @@ def _find_culprit(
 
 def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
     """Return the living rank that is the cause by what was seen of it, and its failure."""
-    samples = [(sample, tx.ranks.get((role, sample.rank))) for sample in inquiry.samples]
-    samples = [sample for sample, rank_state in samples if rank_state and rank_state.incarnation == sample.incarnation]
+    states = ((sample, tx.ranks.get((role, sample.rank))) for sample in inquiry.samples)
+    samples = [sample for sample, state in states if state and state.incarnation == sample.incarnation]
     current_samples = [sample for sample in samples if _may_be_culprit(tx, (role, sample.rank))]
     for sample in current_samples:
         if sample.failure is not None:
@@ -224,15 +224,15 @@ def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -
     if not absent_samples or len(absent_samples) > len(current_samples) - len(absent_samples) + inquiry.count:
         return None
     sample = absent_samples[0]
-    held_ends = sorted((held_end.number, key[1], held_end.outcome) for key, held_end in _ends_of(tx, role))
+    held_ends = sorted((held_end.number, key[1], held_end.outcome) for key, held_end in _held_ends_of(tx, role))
     first_outcome = held_ends[0][2]
     if not _TORCH_ERROR.search(f"{first_outcome.error_type} {first_outcome.message} {first_outcome.detail}"):
         return None  # it has lost a connection of its own, for which no other rank of the world has to be anywhere
     collective = early_end.collective_of(first_outcome.detail) or "a collective"
     peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held_ends))
-    also_absent = [absent.rank for absent in absent_samples[1:]]
-    addition = f", as does {early_end.ranks_in_words(role, also_absent)}" if also_absent else ""
-    message = f"{sample.away}{addition}, while {peers} waited for it in {collective}, in vain"
+    also_absent = [absent_sample.rank for absent_sample in absent_samples[1:]]
+    absent_text = f", as does {early_end.ranks_in_words(role, also_absent)}" if also_absent else ""
+    message = f"{sample.away}{absent_text}, while {peers} waited for it in {collective}, in vain"
     clues = (Clue(Source.MONITOR, f"hang: {message}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
     outcome = Outcome(ok=False, reason=Reason.HANG, message=message, clues=clues)
     return sample.rank, stalling.blame_root(tx, (role, sample.rank), outcome)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dljob.master.failure import ending
+from dljob.master.failure.moving import other_units
 from dljob.master.failure.policy import lift_level, role_level
 from dljob.master.failure.repeats import is_memory_kill
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
-from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
+from dljob.master.start.reservations import reserve, tell_domains, unit_hosts, without_unit
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
@@ -44,8 +45,8 @@ def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRank
 def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
-    kills = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
-    root_number = next((fault.root or fault.id for fault in kills), 0)
+    memory_faults = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
+    root_number = next((fault.root or fault.id for fault in memory_faults), 0)
     reason, cause = Reason.OOM_KILLED.value, f"{rank_name} restarts with more memory"
     for role, ranks in ended_ranks.items():
         level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
@@ -133,9 +134,9 @@ def _assign_larger_unit(tx: StateTransaction, unit_name: str, larger_unit: Unit)
     present_node = unit_state.node if unit_state.phase is UnitPhase.HELD else None
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
     nodes = [without_unit(node, present_unit) if node.id == present_node else node for node in nodes]
-    other_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name != unit_name]
-    for candidates in ([node for node in nodes if node.id == unit_state.node], nodes):
-        assignment = assign([larger_unit], candidates, taken=other_units)
+    staying_units = other_units(tx, (unit_name,))
+    for candidate_nodes in ([node for node in nodes if node.id == unit_state.node], nodes):
+        assignment = assign([larger_unit], candidate_nodes, taken=staying_units)
         if isinstance(assignment, Assignment):
             break
     return assignment

@@ -8,7 +8,7 @@ from dljob.master.failure import ending
 from dljob.master.failure.policy import lift_level, role_level
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, stop_order
 from dljob.master.start import starting
-from dljob.master.start.assign import Assignment, Refusal, assign, roomy
+from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy
 from dljob.master.start.reservations import assigned_units, unit_hosts
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -21,14 +21,14 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 
-def give_up_units(tx: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
+def give_up_units(tx: StateTransaction, unit_names: Iterable[str]) -> dict[str, list[int]]:
     """Give up units and kill their hosts. Return the unfinished ranks of roles that have begun, by role."""
     lost_ranks: dict[str, list[int]] = {}
-    for name in names:
-        unit = tx.units[name]
-        tx.do(Unreserve(name, unit.token))
-        tx.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
-        for host in unit_hosts(tx, name):
+    for unit_name in unit_names:
+        unit = tx.units[unit_name]
+        tx.do(Unreserve(unit_name, unit.token))
+        tx.set_unit(unit_name, UnitState(UnitPhase.LOST, unit.token, ""))
+        for host in unit_hosts(tx, unit_name):
             kill_host(tx, host)
             has_begun = not starting.ahead(tx, host.role)
             for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
@@ -59,12 +59,12 @@ def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded:
     if not series_of or not tx.seats:
         return None
     # One role at a time, so that as few units as possible move; all together if no single move is enough.
-    choices = [frozenset([series]) for series in sorted(set(series_of.values()))]
-    choices += [frozenset(series_of.values())] if len(choices) > 1 else []
-    for moving_series in choices:
+    series_choices = [frozenset([series]) for series in sorted(set(series_of.values()))]
+    series_choices += [frozenset(series_of.values())] if len(series_choices) > 1 else []
+    for moving_series in series_choices:
         moving_units = {name for name, series in series_of.items() if series in moving_series}
         units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*names, *moving_units}))
-        staying_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name not in moving_units]
+        staying_units = other_units(tx, moving_units)
         assignment = assign(units, tx.nodes, excluded=excluded, taken=staying_units)
         if isinstance(assignment, Assignment):
             if not moving_units <= asked_units and _ask_movers_to_finish(tx, moving_units):
@@ -124,17 +124,22 @@ def ask_servers_to_finish(tx: StateTransaction, servers: Mapping[HostId, tuple[i
 
 
 def assign_elsewhere(
-    tx: StateTransaction, names: frozenset[str], barred_nodes: frozenset[str] = frozenset()
+    tx: StateTransaction, unit_names: frozenset[str], barred_nodes: frozenset[str] = frozenset()
 ) -> Assignment | Refusal:
     """Return an assignment of units, which still hold their nodes, to nodes that neither depart nor are excluded.
 
     `barred_nodes`: further nodes that are not to be used.
     """
-    units = memory_overrides.units_of(tx.job.plan, tx.grants, names)
+    units = memory_overrides.units_of(tx.job.plan, tx.grants, unit_names)
     barred_nodes = barred_nodes.union(tx.exclusions, tx.departures)
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
-    other_units = [assigned for assigned in assigned_units(tx) if assigned.unit.name not in names] if nodes else ()
-    return assign(units, roomy(nodes, units), taken=other_units)
+    staying_units = other_units(tx, unit_names) if nodes else ()
+    return assign(units, roomy(nodes, units), taken=staying_units)
+
+
+def other_units(tx: StateTransaction, unit_names: Collection[str]) -> list[AssignedUnit]:
+    """Return the units with a node, but these."""
+    return [assigned_unit for assigned_unit in assigned_units(tx) if assigned_unit.unit.name not in unit_names]
 
 
 def _ask_movers_to_finish(tx: StateTransaction, moving_units: set[str]) -> bool:
@@ -162,8 +167,8 @@ def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
     It is part of the restart for the lost ones, so it is not charged again.
     """
     series, count, reason = _series_names(tx, moving_units), len(moving_units), Reason.NODE_LOST.value
-    movers = f"{count} other unit{'s go' if count > 1 else ' goes'} to another one with them"
-    cause = f"lost units of {series} find no room in their topology domain: {movers}"
+    movers_text = f"{count} other unit{'s go' if count > 1 else ' goes'} to another one with them"
+    cause = f"lost units of {series} find no room in their topology domain: {movers_text}"
     tx.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, cause)
     lost_ranks = give_up_units(tx, sorted(moving_units))
     for role, facts in tx.job.roles.items():

@@ -69,20 +69,18 @@ def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) 
         kind = "cause unknown, it lost its peer"
     elif outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code_text = "" if outcome.code is None else f" with exit code {outcome.code}"
-        return f"{target}: process gone{code_text}, cause unknown" + (
-            f" ({outcome.message})" if outcome.message else ""
-        )
+        message_text = f" ({outcome.message})" if outcome.message else ""
+        return f"{target}: process gone{code_text}, cause unknown{message_text}"
     place = f" (at {outcome.frame})" if outcome.frame and outcome.frame not in outcome.message else ""
     code_text = f", exit code {outcome.code}" if outcome.code else ""
-    # The code of the callee is to blame, and the line of its caller is told behind.
-    if (origin := outcome.origin) is not None:
+    origin = outcome.origin or outcome
+    error_text = ": ".join(part for part in (origin.error_type, origin.message) if part)
+    # The code of a callee is to blame; the line of its caller comes behind it.
+    if outcome.origin is not None:
         callee_place = f" (at {origin.frame})" if origin.frame and origin.frame not in origin.message else ""
-        error_text = ": ".join(part for part in (origin.error_type, origin.message) if part)
-        return f"{origin.rank}: {kind}: {error_text}{callee_place}; it ended {target}{place}{code_text}"
-    error_text = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
-    return (
-        f"{target}: {kind}" + (f": {error_text}" if error_text else "") + place + causes.caused_by(outcome) + code_text
-    )
+        return f"{outcome.origin.rank}: {kind}: {error_text}{callee_place}; it ended {target}{place}{code_text}"
+    error_text = f": {error_text}" if error_text else ""
+    return f"{target}: {kind}{error_text}{place}{causes.caused_by(outcome)}{code_text}"
 
 
 def decide_about_failure(
@@ -99,7 +97,7 @@ def decide_about_failure(
     role, outcome = failure.role, failure.outcome
     end_reason, message = repetition
     for rule in tx.job.fault_tolerance.rules:
-        if _matches(rule, role, outcome):
+        if _matches_failure(rule, role, outcome):
             # A rule that names the reason or exit code was written for this failure, so it goes before `repeats`. A
             # rule for any failure does not: it would restart what can only fail again.
             if end_reason and not _names_reason(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
@@ -124,7 +122,7 @@ def is_announced(tx: StateTransaction, failure: Failure) -> bool:
 
 def matching_rule(tx: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
     """Return the first rule that matches a failure, or None. The attempt is not counted."""
-    return next((rule for rule in tx.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
+    return next((rule for rule in tx.job.fault_tolerance.rules if _matches_failure(rule, role, outcome)), None)
 
 
 def next_larger_level(facts: RoleFacts, level: Level) -> Level | None:
@@ -157,7 +155,7 @@ def lift_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     return level
 
 
-def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
+def _matches_failure(rule: Rule, role: str, outcome: Outcome) -> bool:
     """Whether a rule matches a failure: all conditions that it names must hold."""
     return (
         (not rule.roles or role in rule.roles)
@@ -187,9 +185,9 @@ def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool
         return _decision_for_action(rule, rule.escalate_to, explanation)
     # Without `escalateTo` a restart climbs by one level, and a replaced node leads to a restart of the job.
     level = _ACTION_LEVELS.get(rule.action)
-    larger_level = (
-        _level_beyond(tx.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
-    )
+    larger_level = Level.JOB if rule.action == "ReplaceNode" else None
+    if level is not None:
+        larger_level = _level_beyond(tx.facts(role), level)
     if larger_level is None:
         return Fail(reasons.BUDGET_EXHAUSTED, explanation)
     return Restart(larger_level, rule.counts_towards_limit, explanation)

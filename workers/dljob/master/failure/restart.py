@@ -151,16 +151,16 @@ def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tupl
     """Take members out of their present incidents; return the faults of incidents that end because none are left."""
     leaver_counts = Counter(tx.ranks[key].incident for key in members)
     inherited_faults: list[int] = []
-    for number in sorted(leaver_counts):
-        incident = tx.incidents.get(number)
+    for incident_number in sorted(leaver_counts):
+        incident = tx.incidents.get(incident_number)
         if incident is None:
             continue
         # An incident without members is over, but what it would have recovered is inherited by the new one.
-        pending = incident.pending - leaver_counts[number]
+        pending = incident.pending - leaver_counts[incident_number]
         if pending:
-            tx.incidents = tx.incidents.set(number, evolve(incident, pending=pending))
+            tx.incidents = tx.incidents.set(incident_number, evolve(incident, pending=pending))
             continue
-        tx.incidents = tx.incidents.delete(number)
+        tx.incidents = tx.incidents.delete(incident_number)
         inherited_faults.extend(incident.faults)
         if not incident.launched:
             _change_holds(tx, incident, -1)
