@@ -24,14 +24,14 @@ def a_world(**options):
     return World(job(*roles, **options), views=nodes(1)).boot()
 
 
-def a_stall(world, waited=60.0, ranks=(TRAINER, REWARD), root="reward/0", **own):
+def a_stall(world, waited=60.0, ranks=(TRAINER, REWARD), root="reward/0", **fields):
     sentence = "trainer/0 has waited {} for reward/0.score, which runs at h.py:9 in {x}"
-    return Stall("reward/0.score@5", world.now - waited, sentence, root, ranks, **own)
+    return Stall("reward/0.score@5", world.now - waited, sentence, root, ranks, **fields)
 
 
 def notes(world):
-    wanted = reasons.STALL_FOUND, reasons.STALL_ENDED
-    return [(note.reason, note.target, note.message) for reason in wanted for note in world.notes(reason)]
+    stall_reasons = reasons.STALL_FOUND, reasons.STALL_ENDED
+    return [(note.reason, note.target, note.message) for reason in stall_reasons for note in world.notes(reason)]
 
 
 def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
@@ -41,8 +41,8 @@ def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
         world.send(ev.StallsFound((stall,)))
     assert world.state.stalls == (stall,)
     assert dict(world.state.stalled) == {TRAINER: stall.since, REWARD: stall.since}
-    said = "trainer/0 has waited 1m00s for reward/0.score, which runs at h.py:9 in {x}"
-    assert notes(world) == [(reasons.STALL_FOUND, "reward/0", said)]
+    sentence = "trainer/0 has waited 1m00s for reward/0.score, which runs at h.py:9 in {x}"
+    assert notes(world) == [(reasons.STALL_FOUND, "reward/0", sentence)]
     world.now += 15
     world.send(ev.StallsFound())
     assert notes(world)[1:] == [(reasons.STALL_ENDED, "reward/0", "reward/0 goes on after 1m15s")]
@@ -122,15 +122,15 @@ def test_a_root_that_ends_well_has_gone_on():
 
 def test_a_waiting_rank_that_ends_leaves_the_stall_to_the_others():
     world = a_world()
-    other = ("trainer", 1)
-    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, other), root=""),)))
+    other_key = ("trainer", 1)
+    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, other_key), root=""),)))
     world.end("reward", 0, error())
     world.settle()
-    assert world.state.stalls[0].ranks == (TRAINER, other)
+    assert world.state.stalls[0].ranks == (TRAINER, other_key)
     world.end("trainer", 0, error())
     world.settle()
     (stall,) = world.state.stalls
-    assert (stall.ranks, dict(world.state.stalled)) == ((other,), {other: stall.since})
+    assert (stall.ranks, dict(world.state.stalled)) == ((other_key,), {other_key: stall.since})
     world.end("trainer", 1)
     world.settle()
     assert not world.state.stalls
@@ -176,8 +176,8 @@ def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not
     assert shown["message"] == status(world.state, world.now + 50, {})["message"] == describe_since(stall)
     (row,) = shown["stalls"]
     assert (row["root"], row["seconds"], row["sentence"]) == ("reward/0", 65.0, describe(stall, world.now + 5))
-    (kept,) = digest(shown)["stalls"]
-    assert kept == {"name": stall.name, "words": describe_since(stall), "hung": False}
+    (shown_stall,) = digest(shown)["stalls"]
+    assert shown_stall == {"name": stall.name, "words": describe_since(stall), "hung": False}
 
 
 LATE = error("CallTimeoutError", "t.py:8 in run", message="reward/0.score: no answer within 70 s (in run)", code=1)
@@ -219,9 +219,9 @@ def test_the_root_of_a_stall_may_have_ended_or_be_a_circle_or_nobody():
     world = a_world()
     world.send(ev.StallsFound((a_stall(world, 70.0, root="", root_state=RootState.CIRCLE),)))
     assert cause_of(world, LATE).cause.startswith("reward/0: Hang: ")
-    for alone in ({"root_state": RootState.CIRCLE, "ranks": (TRAINER,)}, {}):
+    for circumstances in ({"root_state": RootState.CIRCLE, "ranks": (TRAINER,)}, {}):
         world = a_world()
-        world.send(ev.StallsFound((a_stall(world, 70.0, root="", **alone),)))
+        world.send(ev.StallsFound((a_stall(world, 70.0, root="", **circumstances),)))
         assert cause_of(world, LATE).cause.startswith("trainer/0: UserError: CallTimeoutError")
 
 

@@ -25,8 +25,8 @@ def booted():
 def listens(world, role, rank, port, *, cluster=LISTENS):
     """A rank's host tells its address, as it does before its process starts, or once it was given the cluster."""
     incarnation = world.state.ranks[role, rank].incarnation
-    where = (("tf", f"h:{port}"),)
-    world.send(ev.RankServes(role, rank, incarnation, where, ready=False, cluster=cluster))
+    addresses_of_rank = (("tf", f"h:{port}"),)
+    world.send(ev.RankServes(role, rank, incarnation, addresses_of_rank, ready=False, cluster=cluster))
 
 
 def meet(world):
@@ -75,8 +75,8 @@ def test_a_worker_at_another_address_takes_the_chief_along_with_the_reason():
     listens(world, "worker", 1, 99)
     world.settle()
     assert incarnations(world) == {**ONCE, "worker": [1, 2], "chief": [2]}
-    (said,) = [note.message for note in world.notes(reasons.RESTARTING) if note.target == "chief/0"]
-    assert "worker/1 listens at h:99 now, not at h:4, which chief/0 was given" in said
+    (message,) = [note.message for note in world.notes(reasons.RESTARTING) if note.target == "chief/0"]
+    assert "worker/1 listens at h:99 now, not at h:4, which chief/0 was given" in message
     assert world.state.ranks["chief", 0].restart_reason == reasons.RESTARTED_WITH
     assert world.state.ranks["chief", 0].cluster == "", "its next process is given the addresses of now"
 
@@ -114,6 +114,6 @@ def test_nobody_restarts_in_a_job_that_ends_or_has_no_chief():
     world.end_role("other")
     listens(world, "worker", 1, 99)
     assert incarnations(world) == ONCE
-    alone = World(job({"name": "w", "ports": [{"name": "tf"}]})).boot()
-    listens(alone, "w", 0, 1)
-    assert alone.state.ranks["w", 0].incarnation == 1
+    sole_world = World(job({"name": "w", "ports": [{"name": "tf"}]})).boot()
+    listens(sole_world, "w", 0, 1)
+    assert sole_world.state.ranks["w", 0].incarnation == 1
