@@ -22,7 +22,7 @@ def coupled_ranks(tx: StateTransaction, role: str, members: Sequence[RankKey]) -
     """Return the ranks of coupled roles that restart with members of a role, beyond these.
 
     A role that has not begun, or that has completed, has nothing to restart. A rank that another restart of the same
-    event has taken down is not taken down again: its host would have two generations in one event (docs/adr/0034).
+    event has ended is not ended again: its host would have two generations in one event (docs/adr/0034).
     """
     member_set = frozenset(members)
     named_ranks = tuple(
@@ -38,23 +38,18 @@ def coupled_ranks(tx: StateTransaction, role: str, members: Sequence[RankKey]) -
 def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
     """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
     worlds = frozenset(world for role, rank in members for world in (role, f"{role}/{rank}"))
-    world_parts = (world.partition("/") for world in partners(tx.cuts, worlds))
-    # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
-    keys = (
-        (role, rank_number)
-        for role, _, rank_text in world_parts
-        if role in tx.roles
-        for rank_number in ([int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas))
-    )
-    return tuple(
-        key
-        for key in keys
-        if key in tx.ranks and key not in members and not _is_in_new_restart(tx, key) and tx.ranks[key].phase.live
-    )
+    keys: list[RankKey] = []
+    for world in partners(tx.cuts, worlds):
+        role, _, rank_text = world.partition("/")
+        # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
+        if role in tx.roles:
+            ranks = [int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas)
+            keys += [(role, rank) for rank in ranks if (role, rank) in tx.ranks and (role, rank) not in members]
+    return tuple(key for key in keys if tx.ranks[key].phase.live and not _is_in_new_restart(tx, key))
 
 
 def covering_target(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
-    """Return the restart of this event that these ranks, which need one of this level, are in; empty if there is none.
+    """Return the target of this event's restart that covers these ranks, which need one of this level; or empty.
 
     A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,
     and no budget, of their own.
@@ -84,12 +79,12 @@ def start_roles_in_order(tx: StateTransaction, roles: Iterable[str]) -> None:
 
 
 def restart_reason_of(incident: Incident, role: str) -> str:
-    """Return the restart reason of a role's ranks: the incident's, unless they were only taken along."""
+    """Return the restart reason of a role's ranks: the incident's, unless they only restart with others."""
     return incident.reason if incident.role in ("", role) else reasons.RESTARTED_WITH
 
 
 def report_coupled_roles(tx: StateTransaction, role: str, target: str, coupled_members: Iterable[RankKey]) -> None:
-    """Add to the timeline which roles were taken along, and by whose `restartPolicy.with`."""
+    """Add to the timeline which roles restart with this one, and which `restartPolicy.with` names them."""
     restarting_roles = (role, *tx.facts(role).coupled)
     for coupled_role, count in Counter(name for name, _ in coupled_members).items():
         # The nearest role that names it comes first: the failed one, or one that restarts with it.

@@ -1,8 +1,8 @@
-"""Failed deliveries: items of queues pay for the failures of ranks that held them, in place of the ranks' role.
+"""Failed deliveries: a failure counts against the queue items that the rank held, and not against its role's budget.
 
 PrimeMaster tells the queues which processes have ended (`runtime.controller.services.holder_ends`), and hears which
-items pay. A queue says that none does where a row of its items was set aside with none finished between: then the code
-fails on every item, and the budget of the role ends that.
+items count the failure. A queue names no item once a row of its items was set aside with none finished between: then
+the code fails on every item, and the role's budget is charged.
 """
 
 from __future__ import annotations
@@ -20,26 +20,23 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 MAX_CAUSE = 500
-"""Characters of a cause that are remembered, and told to queues."""
+"""Characters of a cause that are remembered, and sent to queues."""
 _ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
 """Reasons of an end that what the process worked on can have caused."""
 
 
 def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
-    """Remember a failure that items which these ranks held may pay for."""
+    """Remember a failure that may count against the items that these ranks held."""
     has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ordered, failure.outcome
     if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
         return
-    for rank in ranks:
-        rank_state = tx.ranks[failure.role, rank]
-        tx.set_rank(
-            (failure.role, rank),
-            evolve(rank_state, own_failure=OwnFailure(rank_state.incarnation, tx.now, cause[:MAX_CAUSE])),
-        )
+    for key in ((failure.role, rank) for rank in ranks):
+        own_failure = OwnFailure(tx.ranks[key].incarnation, tx.now, cause[:MAX_CAUSE])
+        tx.set_rank(key, evolve(tx.ranks[key], own_failure=own_failure))
 
 
 def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> None:
-    """Give the role its restart back, as if the failure had not been: the items that the process held pay for it."""
+    """Refund the restart to the role's budget: the failure counts against the items that the process held."""
     key, rank_name = (event.role, event.rank), f"{event.role}/{event.rank}"
     failure = tx.ranks[key].own_failure if key in tx.ranks else None
     if failure is None or failure.incarnation != event.incarnation:
@@ -59,16 +56,17 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
     for error_key in (key, (event.role, -1)):
         if error_key in tx.errors:
             tx.errors = tx.errors.delete(error_key)
-    for item_key, deliveries, is_dead in event.items:
-        item, next_step = f"item {item_key} of queue {event.queue}", "another rank gets it next"
-        delivery_count = counted(deliveries, "failed delivery", plural="failed deliveries")
+    for item_key, failure_count, is_dead in event.items:
+        item_text = f"item {item_key} of queue {event.queue}"
+        deliveries_text = counted(failure_count, "failed delivery", plural="failed deliveries")
         if is_dead:
-            message = f"{item} is set aside after {delivery_count}: {failure.cause}"
+            message = f"{item_text} is set aside after {deliveries_text}: {failure.cause}"
             tx.note(reasons.ITEM_SET_ASIDE, rank_name, message)
             # One for each queue, with its last item: the others are in the timeline.
             stand(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
         else:
-            tx.note(reasons.ITEM_FAILED, rank_name, f"{item} has {delivery_count}, {next_step}: {failure.cause}")
+            message = f"{item_text} has {deliveries_text}, another rank gets it next: {failure.cause}"
+            tx.note(reasons.ITEM_FAILED, rank_name, message)
 
 
 def describe_barren_role(tx: StateTransaction, role: str) -> str:

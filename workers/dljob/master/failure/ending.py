@@ -25,11 +25,9 @@ def is_unfinished(rank_state: RankState) -> bool:
 
 def is_inhabited(tx: StateTransaction, unit: str) -> bool:
     """Whether an unfinished rank lives in a unit."""
-    return any(
-        is_unfinished(tx.ranks[role, rank])
-        for role, group in tx.job.plan.units[unit].members
-        for rank in tx.facts(role).group_ranks(group)
-    )
+    members = tx.job.plan.units[unit].members
+    keys = ((role, rank) for role, group in members for rank in tx.facts(role).group_ranks(group))
+    return any(is_unfinished(tx.ranks[key]) for key in keys)
 
 
 def drop_process(tx: StateTransaction, key: RankKey) -> None:

@@ -68,7 +68,10 @@ def check_repetition(
     if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
         return "", ""  # it had no process, or an end of this process is already remembered
     was_ready = is_late or rank_state.ready_at > 0.0
-    has_progressed = _has_progressed(tx, last_error, outcome, began_at, rank_state.ready_at)
+    # At the first end, progress counts since the process began.
+    last_step, since = (None, began_at) if last_error is None else (last_error.step, last_error.at)
+    is_settled = rank_state.ready_at > 0.0 and tx.now - rank_state.ready_at >= SETTLED_S
+    has_progressed = is_settled or _has_progressed(tx, outcome, last_step, since)
     # The next process of a rank that gets more memory (`outOfMemory`) does not repeat this one.
     gets_memory = is_memory_kill(outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
     is_short = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
@@ -119,13 +122,8 @@ def _check_hang(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     tx.errors = tx.errors.set(key, new_error)
     if last_error is None or (last_error.error_type, last_error.frame, last_error.code) != ("", outcome.frame, None):
         return "", ""
-    has_progressed = (
-        _is_higher_step(outcome.step, last_error.step)
-        or (outcome.advanced is not None and outcome.advanced > last_error.at)
-        or outcome.finished > last_error.finished
-        or _has_saved_since(tx, last_error.at)
-    )
-    if has_progressed:
+    has_done_more = outcome.finished > last_error.finished
+    if has_done_more or _has_progressed(tx, outcome, last_error.step, last_error.at):
         return "", ""
     return reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between"
 
@@ -141,18 +139,10 @@ def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
     return last_error.code == new_error.code and not (is_signal and (last_error.ready or new_error.ready))
 
 
-def _has_progressed(
-    tx: StateTransaction, last_error: ErrorMemory | None, outcome: Outcome, began_at: float, ready_at: float
-) -> bool:
-    """Whether the job made progress since the last remembered end; at the first end, since the life began."""
-    since = began_at if last_error is None else last_error.at
-    last_step = None if last_error is None else last_error.step
-    return (
-        _is_higher_step(outcome.step, last_step)
-        or (outcome.advanced is not None and outcome.advanced > since)
-        or (ready_at > 0.0 and tx.now - ready_at >= SETTLED_S)
-        or _has_saved_since(tx, since)
-    )
+def _has_progressed(tx: StateTransaction, outcome: Outcome, last_step: int | None, since: float) -> bool:
+    """Whether the job made progress since a moment (unix seconds), by a step, by what a rank did, or by a save."""
+    has_advanced = outcome.advanced is not None and outcome.advanced > since
+    return has_advanced or _is_higher_step(outcome.step, last_step) or _has_saved_since(tx, since)
 
 
 def _has_saved_since(tx: StateTransaction, since: float) -> bool:
