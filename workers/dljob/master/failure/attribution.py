@@ -40,7 +40,7 @@ def attribute_failure(tx: StateTransaction, role: str, rank: int, outcome: Outco
     node, rank_name = _node_of_rank(tx, role, rank), f"{role}/{rank}"
     for target in (node, rank_name):
         outcome = causes.add_clues(outcome, _announced_clues(tx, target))
-    # A notice about a rank concerns one process; one about a node holds for all that dies there.
+    # A notice about a rank concerns one process; one about a node concerns every process that dies there.
     if rank_name in tx.notices:
         tx.notices = tx.notices.delete(rank_name)
     failure = _classify_failure(tx, (role, rank), tx.ranks[role, rank].incarnation, outcome, node)
@@ -74,7 +74,7 @@ def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> flo
 
 
 def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
-    """Whether an end tells of a broken connection to an address of its own machine."""
+    """Whether an end reports a broken connection to an address of its own machine."""
     return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
 
 
@@ -96,7 +96,7 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
     fault = evolve(fault, outcome=evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL:]))
     _replace_fault(tx, fault)
     root_fault = _find_root_fault(tx, fault)
-    # A cause of its own collects the echoes that were recorded before it.
+    # A fault without a root collects the echoes that were recorded before it.
     if root_fault is None:
         _collect_echoes(tx, fault)
         return ""
@@ -139,7 +139,7 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     # Only the present process and the one before it can have caused the latest fault.
     if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, rank_name, incarnation):
         return
-    # A coupled role may have been taken down for the echo of a failure that was its own.
+    # An echo of this rank's failure may have restarted a coupled role first.
     possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
     faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in possible_roles]
     fault = next((fault for fault in reversed(faults) if tx.now - fault.detected <= limits.JOIN_S), None)
@@ -192,7 +192,7 @@ def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
         if not faults and _is_about_live_process(tx, event):
             _add_notice(tx, event.target, event.clues)
     for fault in faults:
-        # Without an outcome somebody ordered the restart: how the process ended is no cause then.
+        # Without an outcome the restart was ordered: how the process ended is no cause then.
         outcome = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
         _reclassify(tx, fault, causes.add_clues(outcome, event.clues))
 
@@ -243,10 +243,9 @@ def root_fault_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRec
 
 def _classify_failure(tx: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
     classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
-    judged_outcome = causes.judged(outcome, classification)
-    return Failure(
-        *key, incarnation, node, judged_outcome, classification.secondary, classification.ordered, classification.rule
-    )
+    outcome = causes.judged(outcome, classification)
+    secondary, ordered, rule = classification.secondary, classification.ordered, classification.rule
+    return Failure(*key, incarnation, node, outcome, secondary, ordered, rule)
 
 
 def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:

@@ -39,18 +39,18 @@ def add_mark(tx: StateTransaction, key: str, node: str = "") -> int:
     return len(marks)
 
 
-def add_failure(tx: StateTransaction, role: str, node: str, ran_s: float) -> int:
+def add_failure(tx: StateTransaction, role: str, node: str, ready_s: float) -> int:
     """Add a failure of a role; return the number of its failures that count for the backoff.
 
     Args:
-        tx: The job.
-        role: Whose rank failed.
-        node: Where it ran.
-        ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
+        tx: The transaction.
+        role: Role of the failed rank.
+        node: Node on which the rank ran.
+        ready_s: Seconds for which the rank had been ready; more than the longest wait begins a new row of failures.
     """
     key = failure_key(role)
-    if ran_s > tx.job.fault_tolerance.backoff.max_seconds:
-        # Those of the last seconds stay: ends that belong to them may still be reported.
+    if ready_s > tx.job.fault_tolerance.backoff.max_seconds:
+        # Failures of the last seconds stay: ends that belong to them may still be reported.
         recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.JOIN_S)
         tx.marks = tx.marks.set(key, recent_failures)
     return add_mark(tx, key, node)
@@ -83,11 +83,9 @@ def budget_key(level: Level, role: str) -> str:
 
 
 def is_counted_already(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
-    """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
-    return any(
-        mark.node == node and started_at < mark.at and tx.now - mark.at <= limits.JOIN_S
-        for mark in recent_marks(tx, failure_key(role))
-    )
+    """Whether a process that was ordered at `started_at` died in a failure of its node that is already counted."""
+    marks = (mark for mark in recent_marks(tx, failure_key(role)) if mark.node == node)
+    return any(started_at < mark.at and tx.now - mark.at <= limits.JOIN_S for mark in marks)
 
 
 def time_counted(tx: StateTransaction, role: str, fault_time: float) -> float:

@@ -262,7 +262,7 @@ def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
 def _is_restart_under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     """Whether the restart after a fault goes on, and began seconds ago.
 
-    Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
+    Its ranks have new processes, so their age shows nothing. Seconds count from the failure that was counted: a
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     role = fault.rank.partition("/")[0]

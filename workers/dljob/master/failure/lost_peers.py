@@ -99,7 +99,7 @@ def shorten_inquiry(tx: StateTransaction, role: str) -> None:
 
 
 def handle_seen_peers(tx: StateTransaction, event: PeersSeen) -> None:
-    """Take in what was seen of the living ranks of a world."""
+    """Record the samples of the living ranks of a world."""
     inquiry = tx.inquiries.get(event.role)
     if inquiry is not None:
         _set_inquiry(tx, event.role, evolve(inquiry, samples=event.peers[:MAX_SAMPLES]))
@@ -134,7 +134,7 @@ def inquiry_deadlines(state: JobState | StateTransaction) -> Iterable[float]:
 
 
 def ranks_to_sample(state: JobState, role: str, now: float) -> tuple[int, ...]:
-    """Return the living ranks that may be the cause of held ends; empty while it is too early, and after the answer."""
+    """Return the living ranks that may be the cause of held ends; empty too early, and once they are sampled."""
     inquiry = state.inquiries.get(role)
     if inquiry is None or inquiry.samples or now < inquiry.since + limits.PEER_LOOK_S:
         return ()
@@ -167,10 +167,8 @@ def _is_world_taken_down(tx: StateTransaction, role: str) -> bool:
     if not tx.phase.active or role_state.waiting or role_state.stopping:
         return True
     changed_keys = (key for key in tx.touched.ranks if key in tx.held_ends and key[0] == role)
-    return any(
-        tx.ranks[key].phase not in _RUNNING_PHASES or tx.ranks[key].incarnation != tx.held_ends[key].incarnation
-        for key in changed_keys
-    )
+    changes = [(tx.ranks[key], tx.held_ends[key].incarnation) for key in changed_keys]
+    return any(state.phase not in _RUNNING_PHASES or state.incarnation != incarnation for state, incarnation in changes)
 
 
 def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:

@@ -43,7 +43,7 @@ def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRank
 
 
 def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name: str) -> None:
-    """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
+    """Restart the ranks that ended with another rank's unit: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
     memory_faults = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
     root_number = next((fault.root or fault.id for fault in memory_faults), 0)

@@ -75,7 +75,7 @@ def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded:
 
 
 def have_servers_finished(tx: StateTransaction) -> bool:
-    """Whether nobody waits any longer for the servers of units that are to go to another domain."""
+    """Whether the servers of units that go to another domain have finished, or their time is over."""
     return tx.moving is None or tx.moving.by is None or not servers_in_units(tx, tx.moving.units)
 
 

@@ -140,12 +140,11 @@ def lift_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     """Return the least level at or above the given one that the role allows.
 
     A torch world can only restart as a whole, since its ranks form one process group. A lost fork host takes all ranks
-    of its group along. A role that a coupled one takes along in turn restarts as a whole.
+    of its group along. Roles that name each other restart as a whole.
     """
     if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
     level = max(level, Level.PROCESS, key=LEVELS.index)
-    # Roles that name each other restart as a whole together, whichever rank failed.
     if facts.plan.name in facts.coupled:
         level = Level.ROLE
     if facts.world:

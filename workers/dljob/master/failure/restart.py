@@ -60,8 +60,8 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     root_text = ""
     if fault_numbers:
         root_text = attribution.record_fault(tx, fault_numbers[0], order.failure, order.root_number)
-    later_roles = [facts for facts in tx.job.roles.values() if is_job_restart and not facts.first_wave]
-    later_ranks = tuple((facts.plan.name, rank) for facts in later_roles for rank in facts.ranks)
+    later_wave_roles = [facts for facts in tx.job.roles.values() if is_job_restart and not facts.first_wave]
+    later_ranks = tuple((facts.plan.name, rank) for facts in later_wave_roles for rank in facts.ranks)
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
     inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.dropped_ranks))
     if is_job_restart:
@@ -141,9 +141,8 @@ def _target_name(tx: StateTransaction, order: RestartOrder) -> str:
     if order.level is Level.JOB:
         return "job"
     plan = tx.facts(order.role).plan
-    is_whole_role = order.level in (Level.IN_PROCESS, Level.ROLE) or (
-        order.level is Level.ROLE_GROUP and plan.groups == 1
-    )
+    is_only_group = order.level is Level.ROLE_GROUP and plan.groups == 1
+    is_whole_role = is_only_group or order.level in (Level.IN_PROCESS, Level.ROLE)
     return order.role if is_whole_role else f"{order.role}/{order.ranks[0]}"
 
 
@@ -186,7 +185,7 @@ def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
     They belong to no incident, so their deadline is the role's. Until then the role does not begin anew.
     """
     facts = tx.facts(role)
-    is_draining = False
+    has_draining_ranks = False
     for host in facts.hosts():
         ranks = facts.ranks_of(host.index) if host.index != STORE else ()
         can_drain = facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY
@@ -202,8 +201,8 @@ def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
             tx.do(stop_order(tx, host, draining_ranks))
         else:
             kill_host(tx, host)
-        is_draining = is_draining or bool(draining_ranks)
-    if is_draining:
+        has_draining_ranks = has_draining_ranks or bool(draining_ranks)
+    if has_draining_ranks:
         # The deadline of an earlier restart stands: the time of a drain began with that.
         stop_by = tx.roles[role].stop_by or tx.now + limits.STOP_S + _seconds_of_grace(reason) + facts.plan.drain_s
         tx.set_role(role, evolve(tx.roles[role], stop_by=stop_by))
@@ -409,8 +408,8 @@ def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) ->
     """Kill the hosts that did not end their ranks in time; their other live ranks join the restart."""
     incident = evolve(tx.incidents[incident_number], stop_by=None)
     tx.incidents = tx.incidents.set(incident_number, incident)
-    members = [(key, tx.ranks[key]) for key in incident.members]
-    late_keys = [key for key, rank in members if (rank.incident, rank.phase) == (incident_number, RankPhase.STOPPING)]
+    members = [key for key in incident.members if tx.ranks[key].incident == incident_number]
+    late_keys = [key for key in members if tx.ranks[key].phase is RankPhase.STOPPING]
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in late_keys)
     for host in hosts:
         kill_host(tx, host)

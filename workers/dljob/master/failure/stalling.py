@@ -89,11 +89,8 @@ def hang_sentence(state: JobState, key: RankKey, incarnation: int) -> str:
         if rank_state is None or outcome is None or outcome.reason is not Reason.HANG:
             continue
         role = fault.rank.partition("/")[0]
-        ended_with_role = (
-            role == key[0]
-            and rank_state.restart_reason == Reason.HANG
-            and rank_state.incarnation - incarnation in (0, 1)
-        )
+        had_role_hang = role == key[0] and rank_state.restart_reason == Reason.HANG
+        ended_with_role = had_role_hang and rank_state.incarnation - incarnation in (0, 1)
         if ended_with_role or (fault.rank, fault.incarnation) == (_rank_name(key), incarnation):
             return outcome.message if outcome.origin is None else outcome.origin.message
     return ""
@@ -111,7 +108,7 @@ def follow_stalls(tx: StateTransaction) -> None:
     if tx.verdict is not None:
         _set_stalls(tx, ())
         return
-    ended_keys, remaining_stalls = {key for key in tx.touched.ranks if _ended_now(tx, key)}, list[Stall]()
+    ended_keys, remaining_stalls = {key for key in tx.touched.ranks if _has_process_ended(tx, key)}, list[Stall]()
     if not ended_keys:
         return
     succeeded_keys = {key for key in ended_keys if tx.ranks[key].phase is RankPhase.SUCCEEDED}
@@ -131,7 +128,7 @@ def follow_stalls(tx: StateTransaction) -> None:
 
 
 def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
-    """Replace the stalls; the ledger looks again at the ranks that came into one, left one, or are in an older one."""
+    """Replace the stalls; the ledger looks again at the ranks whose stall is new, over or older."""
     if stalls == tx.stalls:
         return
     old_ranks, new_ranks = tx.stalled, stalled_ranks(stalls)
@@ -157,7 +154,7 @@ def _waiting_ranks(state: JobState | StateTransaction, stall: Stall) -> tuple[Ra
     return tuple(key for key, rank_state in states if rank_state is not None and rank_state.phase in _LIVE_PHASES)
 
 
-def _ended_now(tx: StateTransaction, key: RankKey) -> bool:
+def _has_process_ended(tx: StateTransaction, key: RankKey) -> bool:
     """Whether the process that a rank had before this transition has ended in it, or is being ended."""
     old_state, new_state = tx.base.ranks.get(key), tx.ranks[key]
     if old_state is None or old_state.phase not in _LIVE_PHASES:

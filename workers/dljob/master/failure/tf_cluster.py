@@ -24,10 +24,10 @@ def cluster_addresses(state: JobState | StateTransaction) -> dict[str, list[str]
     for name, facts in state.job.roles.items():
         if facts.plan.tf not in MEMBERS:
             continue
-        ranks = [state.ranks[name, rank] for rank in facts.ranks]
-        if any(rank.phase not in _STARTED or not rank.cluster for rank in ranks):
+        rank_states = [state.ranks[name, rank] for rank in facts.ranks]
+        if any(process.phase not in _STARTED or not process.cluster for process in rank_states):
             return {}
-        addresses_by_task[facts.plan.tf] = [dict(rank.addresses)[PORT] for rank in ranks]
+        addresses_by_task[facts.plan.tf] = [dict(process.addresses)[PORT] for process in rank_states]
     return addresses_by_task
 
 
@@ -40,9 +40,8 @@ def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_st
     current_addresses = cluster_addresses(tx)
     if not current_addresses or chief_state.cluster in ("", LISTENS, checksum(current_addresses)):
         return
-    old_address, new_address = (
-        dict(addresses).get(PORT, "nowhere") for addresses in (old_state.addresses, event.addresses)
-    )
+    old_address = dict(old_state.addresses).get(PORT, "nowhere")
+    new_address = dict(event.addresses).get(PORT, "nowhere")
     cause = f"{event.role}/{event.rank} listens at {new_address} now, not at {old_address}, which {chief}/0 was given"
     level = lift_level(tx.facts(chief), Level.PROCESS, host_lost=False)
     begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
