@@ -78,6 +78,7 @@ class SimulatedMaster:
             "reason": self.reason or self.phase,
             "message": "",
             "completionTime": self.ended or None,
+            "attempt": self.attempt,
             "epoch": self.epoch,
             "version": self.version,
             "roles": [role],

@@ -13,7 +13,7 @@ from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_process import HeadProcess
 from dljob_operator.testing.kuberay_model import is_leaving, node_of
 from dljob_operator.testing.simulated_process import SimulatedProcess
-from dljob_operator.testing.world import StoryState, last_checkpoint
+from dljob_operator.testing.world import OpenOrder, StoryState, last_checkpoint
 
 MOST_WRITES = 40
 """Most writes in a row without an event from outside."""
@@ -98,19 +98,32 @@ def _check_deleted(w: StoryState, body: Body) -> None:
 
 
 def _settle_orders(w: StoryState, body: Body) -> bool:
-    """Check that each order to resume is settled by the phase that it was given in; return whether one is obeyed."""
+    """Check that each order to resume is answered by what the job was since then; return whether one is obeyed.
+
+    An answer may come late: the order arrives while an operator writes its last decision.
+    """
     resumed = False
-    order = text(body, "metadata", "annotations", names.RESUME)
-    if order != text(w.last, "metadata", "annotations", names.RESUME):
-        w.orders[order] = w.phase
-    for entry in items(body, "status", "lastCommands"):
-        phase = w.orders.pop(entry["at"], "") if entry["kind"] == "resume" else ""
-        stops = names.STOP in part(body, "metadata", "annotations")
-        resumable = phase in ("Failed", "Stopped") and not stops and last_checkpoint(part(body, "status", "carried"))
-        obeyed = entry["state"] == "Sent"
-        if phase and obeyed != bool(resumable):
-            w.broken(f"order: it was given in phase {phase}, and is {entry['state']}: {entry['message']}")
-        resumed = resumed or (obeyed and phase != "")
+    value = text(body, "metadata", "annotations", names.RESUME)
+    if value != text(w.last, "metadata", "annotations", names.RESUME):
+        masters = [master for head in w.nature.heads if head.alive for master in head.masters.values()]
+        w.orders[value] = OpenOrder(
+            w.phase, had_ended=bool(masters) and all(master.phase in TERMINAL for master in masters)
+        )
+    ended = text(body, "status", "phase") in ("Failed", "Stopped")
+    stops = names.STOP in part(body, "metadata", "annotations")
+    resumable = ended and not stops and bool(last_checkpoint(part(body, "status", "carried")))
+    answers = {entry["at"]: entry for entry in items(body, "status", "lastCommands") if entry["kind"] == "resume"}
+    for at, order in list(w.orders.items()):
+        if at not in answers or answers[at]["state"] != "Sent":
+            order.was_resumable |= resumable
+            order.was_unresumable |= not resumable
+        if at in answers:
+            del w.orders[at]
+            obeyed = answers[at]["state"] == "Sent"
+            was_over = order.had_ended or order.phase in ("Failed", "Stopped")
+            if not (order.was_resumable and was_over if obeyed else order.was_unresumable):
+                w.broken(f"order: given in phase {order.phase}, it is {answers[at]['state']}: {answers[at]['message']}")
+            resumed = resumed or obeyed
     return resumed
 
 

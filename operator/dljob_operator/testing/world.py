@@ -50,6 +50,20 @@ def last_checkpoint(carried: Object) -> list[float]:
     return list(part(carried, "state", "checkpoints").get("worker", ()))
 
 
+@dataclass(slots=True)
+class OpenOrder:
+    """What a job was between an order to resume it and the answer to that."""
+
+    phase: str
+    """The visible phase when the order was given."""
+    had_ended: bool
+    """Whether the job had really ended by then: its status may still be on the way."""
+    was_resumable: bool = False
+    """Whether it could go on at some moment since then."""
+    was_unresumable: bool = False
+    """Whether it could not at some moment since then."""
+
+
 class StoryState(ABC):
     """State of a story; its methods are what operators, heads and faults do to it."""
 
@@ -80,8 +94,8 @@ class StoryState(ABC):
         """Whether the next launcher refuses to start, and whether user code fails."""
         self.taken: dict[str, HeadProcess] = {}
         """Submission id -> the head that accepted it."""
-        self.orders: dict[str, str] = {}
-        """Order to resume that is not settled -> the job's phase when it was given."""
+        self.orders: dict[str, OpenOrder] = {}
+        """Value of an order to resume that is not settled -> what the job was since it was given."""
         self.handed: list[float] = []
         """The checkpoint from which the last submission goes on, as in `carry`; empty: none."""
         self.wrote_at = 0.0

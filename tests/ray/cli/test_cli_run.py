@@ -165,7 +165,7 @@ def test_run_tells_how_its_ray_ended_and_leaves_a_final_status(victim: str, plac
         pid = child(run.process.pid, f"/{victim} ", *(["--head"] if victim == "raylet" else []))
         os.kill(pid, signal.SIGKILL)
         code, out, errors = run.end()
-    assert code == 4
+    assert code == 4, errors
     assert out == ""
     cause = f"the {victim} (pid {pid}) of the head was ended by SIGKILL from outside"
     assert f"Ray ended before the job: {cause}" in errors

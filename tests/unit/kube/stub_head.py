@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,8 +61,13 @@ class StubHead:
     def say(self, uid: str, **news: Any) -> None:
         """Change a job's snapshot and wake its long polls."""
         old = self.snapshots.get(uid, {"uid": uid, "version": 0, "phase": "Starting"})
-        self.snapshots[uid] = {**old, "version": old["version"] + 1, **news}
+        self.snapshots[uid] = {**old, "version": old["version"] + 1, "attempt": self._newest_attempt(uid), **news}
         self._news.pop(uid, asyncio.Event()).set()
+
+    def _newest_attempt(self, uid: str) -> int:
+        launchers = [shlex.split(body["entrypoint"]) for body in self.posted]
+        attempts = [int(words[words.index("--attempt") + 1]) for words in launchers if uid in words]
+        return attempts[-1] if attempts else 1
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])

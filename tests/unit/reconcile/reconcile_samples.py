@@ -71,6 +71,7 @@ def snapshot(phase: str = "Running", ready: int = 2, **more: Any) -> dict[str, A
         "message": "",
         "startTime": "2027-01-15T08:00:05.000Z",
         "completionTime": None,
+        "attempt": 1,
         "epoch": 1,
         "version": 7,
         "roles": [role],

@@ -161,8 +161,6 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # Ranks of coupled roles start again once all of them have ended.
     starting.follow_stops(d)
-    # Roles that a restart of the job ended begin anew once their servers have finished.
-    restart.begin_ended_roles(d)
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
@@ -172,6 +170,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # Servers that have finished go to another domain, or start again where they are.
     admission.follow_move(d)
     moving.restart_staying_servers(d)
+    # Roles that a restart of the job ended begin anew once their servers have finished, or were killed just now.
+    restart.begin_ended_roles(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING

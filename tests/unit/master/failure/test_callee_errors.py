@@ -49,7 +49,7 @@ def test_callee_is_the_first_cause_with_its_line_and_its_caller_behind_it() -> N
     assert fault["firstCause"] == f"w/1: UserError: KeyError: 'god' {place}"
     kind, lines = diagnosis_of(world)
     assert kind is CauseKind.USER_CODE
-    assert lines[1].startswith("first cause: w/1, incarnation 3, at ")
+    assert lines[1].startswith("last failure: w/1, incarnation 3, at ")
     assert lines[1].endswith(f": UserError: KeyError: 'god' {place}")
     assert lines[-1].strip() == "dljob logs ppo --role w --rank 1"
 

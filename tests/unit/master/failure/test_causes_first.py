@@ -58,7 +58,7 @@ def test_a_first_cause_told_late_takes_the_place_of_its_echo():
     assert (root(world).rank, root(world).reason) == ("t/1", "UserError")
     assert [consequence.rank for consequence in root(world).followed] == ["t/3"]
     (note,) = world.notes(reasons.CAUSE_LEARNED)
-    assert note.message.startswith("first cause: t/1: UserError: KeyError: boom")
+    assert note.message.startswith("cause: t/1: UserError: KeyError: boom")
     summary = brief(world.state, world.now, {})["lastFault"]
     assert summary["firstCause"].startswith("t/1: UserError")
     assert summary["followed"][0].startswith("t/3: cause unknown, it lost its peer")
@@ -229,7 +229,7 @@ def test_evidence_about_a_torch_store_concerns_the_fault_that_names_it():
     world.send(ev.CauseLearned("t/store", (KERNEL_OOM,), host=host("t", -1)))
     (fault,) = world.state.faults
     assert fault.cause.startswith("t/store: OOMKilled")
-    assert world.notes(reasons.CAUSE_LEARNED)[0].message.startswith("first cause: t/store: OOMKilled")
+    assert world.notes(reasons.CAUSE_LEARNED)[0].message.startswith("cause: t/store: OOMKilled")
 
 
 def test_a_restart_by_command_is_not_put_down_to_a_node():

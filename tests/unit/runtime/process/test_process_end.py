@@ -17,6 +17,7 @@ from dljob.master.state.causes import classify, evidence, judged
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import process_end
 from dljob.runtime.process.guard import EndCode
+from dljob.telemetry.evidence import UNEXPLAINED_END
 
 RAY = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
 VANISHED = Outcome(ok=False, reason=Reason.UNKNOWN, detail=RAY)
@@ -98,6 +99,12 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
     assert cause.reason == reason
     assert describe_failure("w/0", judged(made, cause)) == said
     assert any(RAY in line for line in evidence(made)), "what Ray said is kept"
+
+
+@pytest.mark.parametrize(("status", "lines"), [(9, ("exit code 137",)), (EndCode.LEASE_OVER << 8, ()), (0, ())])
+def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status: int, lines: tuple[str, ...]) -> None:
+    vanished = Outcome(ok=False, reason=Reason.UNKNOWN, detail=UNEXPLAINED_END)
+    assert evidence(process_end.with_status(vanished, status, "")) == lines
 
 
 def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from dljob.runtime.rpc import lines
-from dljob.runtime.rpc.call_lines import CallLine, CallLines, DaemonThreads, LineServer, address
+from dljob.runtime.rpc.call_lines import CallLine, CallLines, LineServer, address
 
 WAIT_S = 30.0
 
@@ -153,22 +153,6 @@ def test_send_on_a_line_that_breaks_meanwhile_is_told_or_refused_but_not_both() 
             pass
 
 
-def test_pool_runs_as_many_as_it_has_threads_and_the_rest_later() -> None:
-    pool, gate, began = DaemonThreads(2, "pool"), threading.Event(), SimpleQueue[int]()
-
-    def work(number: int) -> None:
-        began.put(number)
-        gate.wait(WAIT_S)
-
-    for number in range(4):
-        pool.submit(partial(work, number))
-    assert {began.get(timeout=WAIT_S) for _ in range(2)} == {0, 1}
-    assert began.empty()
-    gate.set()
-    assert {began.get(timeout=WAIT_S) for _ in range(2)} == {2, 3}
-    assert pool._made == 2
-
-
 def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(
     uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,20 +208,6 @@ def refused(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, go_on, done = DaemonThreads(2, "test"), threading.Event(), SimpleQueue[int]()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        with pytest.raises(RuntimeError, match="new thread"):
-            pool.submit(lambda: done.put(0))
-    pool.submit(lambda: done.put(int(go_on.wait(WAIT_S))))
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        pool.submit(lambda: done.put(2))
-    go_on.set()
-    assert [done.get(timeout=WAIT_S) for _ in range(2)] == [1, 2]
-
-
 def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(
     uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,14 +223,6 @@ def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(
     with callee.accept()[0] as line:
         line.sendall(lines._HEAD.pack(2, 1) + b"hi")
         assert answer.result(WAIT_S) == b"hi"
-
-
-def test_thread_of_a_pool_outlives_an_error_of_its_work(caplog: pytest.LogCaptureFixture) -> None:
-    pool, done = DaemonThreads(1, "pool"), SimpleQueue[int]()
-    pool.submit(lambda: done.put(1 // 0))
-    pool.submit(lambda: done.put(2))
-    assert done.get(timeout=WAIT_S) == 2
-    assert "a thread of pool goes on after an error of its work" in caplog.text
 
 
 def test_listener_without_a_descriptor_tries_again(

@@ -264,8 +264,8 @@ def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> N
 
 
 def _report_corrected_cause(tx: StateTransaction, old_fault: FaultRecord, cause: str) -> None:
-    """Report the corrected first cause, and mend the message of the verdict if the job ended with the old one."""
-    tx.note(reasons.CAUSE_LEARNED, old_fault.target, f"first cause: {cause}; before: {old_fault.cause}")
+    """Report the corrected cause, and mend the message of the verdict if the job ended with the old one."""
+    tx.note(reasons.CAUSE_LEARNED, old_fault.target, f"cause: {cause}; before: {old_fault.cause}")
     if tx.verdict is not None and tx.verdict.message.startswith(old_fault.cause):
         tx.verdict = evolve(tx.verdict, message=cause + tx.verdict.message[len(old_fault.cause) :])
 

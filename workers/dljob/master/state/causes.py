@@ -117,7 +117,9 @@ def evidence(outcome: Outcome) -> tuple[str, ...]:
     last_line = last_words.last_line(outcome.detail)
     hint = _hint(outcome)
     mention = (f"its log mentions: {_shortened(hint)}",) if hint not in ("", last_line) else ()
-    last = (f"last line: {_shortened(last_line)}",) if last_line else ()
+    # Without an exit code `detail` is the backend's own text.
+    source = "last line" if outcome.error_type or outcome.code is not None else Source.BACKEND.value
+    last = (f"{source}: {_shortened(last_line)}",) if last_line else ()
     return (*code, *clues, *mention, *last)
 
 

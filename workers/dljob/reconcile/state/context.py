@@ -337,7 +337,10 @@ class ReconcileContext:
         master, ray_job = self.observed.master, self.observed.ray_job
         # The poller may still hold the report of an earlier submission.
         late = ray_job is not None and ray_job.id != self.submission
-        return {} if master is None or late or not self.submitted else master.snapshot
+        if master is None or late or not self.submitted:
+            return {}
+        # A RayCluster that outlives attempts answers for the ended one until this one's PrimeMaster begins.
+        return master.snapshot if master.snapshot.get("attempt") == self.attempt else {}
 
     @property
     def has_reported(self) -> bool:

@@ -53,7 +53,7 @@ def digest(snapshot: Object) -> Object:
     found: Pieces = {
         **{key: bounded(text(snapshot, key), size) for key, size in TEXTS.items() if text(snapshot, key)},
         **_times(snapshot, "completionTime"),
-        **{key: number(snapshot, key) for key in ("epoch", "version") if key in snapshot},
+        **{key: number(snapshot, key) for key in ("attempt", "epoch", "version") if key in snapshot},
         "roles": [_bounded_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
         "restarts": {level: number(snapshot, "restarts", level) for level in LEVELS},
         "recentFaults": [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]],

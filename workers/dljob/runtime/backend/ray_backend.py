@@ -16,7 +16,7 @@ import importlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, TypeVar, cast
 
 import ray
@@ -42,9 +42,11 @@ from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Acto
 from dljob.runtime.backend.ray_keys import NAMESPACE, RayKeyValue
 from dljob.runtime.backend.ray_processes import embedded_folder
 from dljob.runtime.backend.ray_tables import RayTables
+from dljob.runtime.process.daemon_threads import DaemonExecutor
 from dljob.runtime.process.making import Making
 from dljob.spec.capabilities import ALL
 from dljob.telemetry import memory_kills
+from dljob.telemetry.evidence import UNEXPLAINED_END
 
 NODE_ID = "ray.io/node-id"
 NODE_GROUP = "ray.io/node-group"
@@ -93,9 +95,9 @@ class RayBackend:
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         if unknown := sorted(set(options or {}) - {"journal"}):
             raise UsageError(f"backend ray has no option {unknown[0]!r}", hint="it has: journal (file, kv)")
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
+        self._pool = DaemonExecutor(4, "dljob-ray")
         # Of their own: a takeover looks up all hosts at once, and the journal may not wait for 10,000 such calls.
-        self._actor_pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray-actors")
+        self._actor_pool = DaemonExecutor(4, "dljob-ray-actors")
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
         self._listed, self._listing = False, asyncio.Lock()
@@ -387,6 +389,9 @@ def _why_not(row: Mapping[str, Any]) -> str:
 def _first_lines(error: BaseException) -> str:
     if memory_kills.is_memory_kill(str(error)):
         return memory_kills.summarize(str(error))
+    # Of SIGKILL, a crash and an exit alike Ray says this, in 300 characters.
+    if ray_drivers.CLOSED in str(error):
+        return UNEXPLAINED_END
     # Ray's errors of a dead actor begin with its class, id and address, a line each, and end with guesses.
     facts = str(error).partition(ray_drivers.GUESSES)[0].splitlines()
     lines = [line.strip() for line in facts if line.strip() and not line.startswith("\t")]

@@ -475,10 +475,15 @@ class MasterLoop:
         return self._with_own(made, self.heartbeats.rate.shown(), self.version)
 
     def _with_own(self, made: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log lies."""
+        """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log is."""
         declared = {"declared": list(names)} if (names := self.setup.spec.progress_metrics) else {}
         progress = {**made["progress"], **rate, **declared}
-        own = {"progress": progress, "version": version, "masterNode": self._node}
+        own = {
+            "progress": progress,
+            "version": version,
+            "masterNode": self._node,
+            "attempt": self.setup.info.attempt,
+        }
         used = self.samples.resource_use()
         # A stall cannot be in the state: nothing is folded while it lasts.
         stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}

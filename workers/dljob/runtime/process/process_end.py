@@ -19,7 +19,7 @@ from dataclasses import replace
 from dljob.master.state.views import Clue, Outcome
 from dljob.runtime.process.guard import EndCode
 from dljob.runtime.process.outcome import from_status, status_code, with_log
-from dljob.telemetry.evidence import Source
+from dljob.telemetry.evidence import UNEXPLAINED_END, Source
 
 PIDFD_GET_INFO = 0xC040FF0B
 """The ioctl, for the first 64 bytes of `struct pidfd_info`. Source: linux/pidfd.h."""
@@ -70,8 +70,11 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
 def with_status(vanished: Outcome, status: int, tail: str, code_dir: str = "") -> Outcome:
     """Return the outcome of a host that vanished, by its wait status and the tail of its rank's log.
 
-    Ray's own words about it become a clue. A host that ended itself, or exited with code 0, tells nothing of a cause.
+    Ray's own words about it become a clue, if they tell anything. A host that ended itself, or exited with code 0,
+    tells nothing of a cause.
     """
+    if vanished.detail == UNEXPLAINED_END:
+        vanished = replace(vanished, detail="")
     ended = with_log(from_status(status), tail, code_dir)
     if ended.ok:
         return replace(vanished, message="its process exited with code 0")

@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from queue import SimpleQueue
 
+from dljob.runtime.process.daemon_threads import DaemonThreads
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.rpc.lines import Line, LineListener, LineReader
 
@@ -157,40 +157,6 @@ class LargeAnswers:
                 del self._kept[call]
             self._is_watched = False
             return None
-
-
-class DaemonThreads:
-    """A pool of threads that end with the process, whatever runs in them."""
-
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._made = 0
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Have some work done, which must not raise, as soon as a thread is free. One thread submits.
-
-        Raises:
-            RuntimeError: No thread is there, and none can be started.
-        """
-        if not self._idle.acquire(blocking=False) and self._made < self._most:
-            try:
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            except RuntimeError:  # the limit of processes: the threads that are there take it in turn
-                if not self._made:
-                    raise
-            else:
-                self._made += 1
-        self._work.put(work)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._work.get()()
-            except Exception:
-                log.exception("a thread of %s goes on after an error of its work", self._name)
-            self._idle.release()
 
 
 class LineServer:

@@ -270,6 +270,8 @@ def _incidents(state: JobState) -> Iterator[str]:
             )
             if role.hold != hold:
                 yield f"hold: {name} is held back by {hold}, not {role.hold}"
+            if role.stop_by is not None and not role.stopping:
+                yield f"stop: {name} waits for ranks that have ended, and begins anew never"
 
 
 def _timers(state: JobState) -> Iterator[str]:
