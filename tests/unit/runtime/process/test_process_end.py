@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kernels import NEEDS_ENDS
 
-from dljob.master.failure.policy import describe
+from dljob.master.failure.policy import describe_failure
 from dljob.master.state.causes import classify, evidence, judged
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import process_end
@@ -97,7 +97,7 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
     cause = classify(made)
     assert not made.ok
     assert cause.reason == reason
-    assert describe("w/0", judged(made, cause)) == said
+    assert describe_failure("w/0", judged(made, cause)) == said
     assert any(RAY in line for line in evidence(made)), "what Ray said is kept"
 
 

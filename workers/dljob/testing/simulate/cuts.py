@@ -108,11 +108,11 @@ class CutCore:
         """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
         self.life += 1
         event = CheckpointDecided(world, RunId(1, self.life), mark)
-        if not force and not core.fitting(self.d, event):
+        if not force and not core.accept_decision(self.d, event):
             return False
         self.d.base = SimpleNamespace(saves=self.d.saves)
         self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.life, mark),))}
-        core.decided(self.d, event)
+        core.handle_decided_checkpoint(self.d, event)
         return True
 
     def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
@@ -123,7 +123,7 @@ class CutCore:
         self.d.cuts = Cuts()
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
         feeds = shards.carried(data[whole[-1].number]) if whole else ()
-        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
+        core.handle_found_cuts(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
 
 
 class CutStory:
@@ -478,7 +478,7 @@ class CutStory:
         """Pass over the cuts with a damaged queue file."""
         for cut in reversed(self.core.cuts.kept):
             if any((cut.number, queue) in self.damaged for queue in self.queues):
-                core.damaged(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
+                core.handle_damaged_cut(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
 
     def damage(self) -> None:
         """Damage one part of a cut on its disk."""
