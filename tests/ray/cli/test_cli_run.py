@@ -6,12 +6,15 @@ import json
 import os
 import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cli_kit import Place, Running, child, using
+from host_kit import eventually
 
 from dljob.cli.runner import SIGNALS
+from dljob.runtime.backend import sweeper
 from dljob.telemetry.remedies import CauseKind
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
@@ -26,6 +29,12 @@ def place(tmp_path: Path) -> Place:
 
 def gone(place: Place, scratch: Path) -> bool:
     return not scratch.exists() and using(scratch) == []
+
+
+def gcs_of(run: Running) -> int | None:
+    with suppress(ValueError):  # not yet
+        return child(run.process.pid, "/gcs_server ")
+    return None
 
 
 def running(run: Running) -> None:
@@ -108,6 +117,33 @@ def test_a_signal_to_the_process_group_stops_the_job_in_order(number: signal.Sig
     assert status["message"] == f"stopped by {SIGNALS[number.name]}"
     assert "job job Stopped after" in errors
     assert gone(place, scratch)
+
+
+def test_an_interruption_while_ray_starts_waits_for_no_gcs_that_is_dead(place: Place) -> None:
+    with place.running("run", place.job("patient"), within=["setsid"]) as run:
+        gcs = eventually(lambda: gcs_of(run))
+        variables = Path(f"/proc/{gcs}/environ").read_text().split("\0")
+        (scratch,) = (Path(line.split("=")[1]) for line in variables if line.startswith(sweeper.MARK))
+        eventually(lambda: list(scratch.glob("n0/session_2*/gcs_server_port_*")))
+        os.kill(gcs, signal.SIGSTOP)  # the head's thread waits for its answer, and for a minute after its end
+        os.killpg(run.process.pid, signal.SIGINT)
+        wait_for_end(os.pidfd_open(run.process.pid))
+        code, _, errors = run.end()
+    assert (code, errors.splitlines()[-1]) == (130, "interrupted before the job began")
+    assert gone(place, scratch)
+
+
+def test_a_job_that_is_interrupted_while_it_starts_was_stopped_and_is_not_lost(place: Place) -> None:
+    with place.running("run", place.job("patient")) as run:
+        run.until_all("on 1 raylet")
+        run.process.send_signal(signal.SIGTERM)
+        code, _, errors = run.end()
+    folder = place.entry()["folder"]
+    assert (code, errors.splitlines()[-1]) == (130, f"interrupted while the job started; its folder: {folder}")
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["phase"], status["reason"]) == ("Stopped", "StoppedByUser")
+    assert status["message"] == f"stopped by {SIGNALS['SIGTERM']} while it started"
+    assert gone(place, place.scratch())
 
 
 def test_a_runner_that_is_killed_leaves_nothing_but_its_folder(place: Place) -> None:

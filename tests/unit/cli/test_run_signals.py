@@ -53,6 +53,7 @@ def test_a_stop_waits_for_no_answer_of_a_primemaster_that_hangs(monkeypatch: pyt
     waits = SimpleNamespace(command=lambda *_, **__: time.sleep(60.0))
     handle = SimpleNamespace(name="full", connection=waits, record=SimpleNamespace(over=False))
     stopped, began = object.__new__(runner.Runner), time.monotonic()
-    stopped._stop_job(handle, runner.Interrupted("SIGINT"))  # type: ignore[arg-type]
+    stopped._handle = handle  # type: ignore[assignment]
+    stopped._stop_job(runner.Interrupted("SIGINT"))
     assert time.monotonic() - began < 30.0
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -126,7 +126,7 @@ def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_
 ) -> None:
     here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
-    here._handle, here._has_stopped = job, False  # type: ignore[assignment]
+    here._handle, here._record, here._has_stopped = job, None, False  # type: ignore[assignment]
     orders: list[str] = []
     job.connection = SimpleNamespace(command=lambda *_, by: orders.append(by))
     close_stderr(monkeypatch, BrokenPipeError())
@@ -158,7 +158,7 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     kind: type[Runner], job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here: Any = kind.__new__(kind)
-    for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "replace", "resume"):
+    for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "record", "replace", "resume"):
         setattr(here, f"_{name}", None)
     here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
     here._plan, here._begun = SimpleNamespace(roles={}), 0.0

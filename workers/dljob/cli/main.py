@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoRetur
     except OSError as error:
         # A full disk may show only at this flush, and must not end in success.
         os._exit(code or _refused(error))
-    if _joining():
+    if _hangs_in_ray():
         os._exit(code)
     sys.exit(code)
 
@@ -162,11 +162,11 @@ def _ensure_utf8() -> None:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this command itself
 
 
-def _joining() -> bool:
-    """Whether a thread still joins a Ray that does not answer: a normal exit would wait for it."""
-    # Not imported for this question: without the module nothing joins a Ray.
+def _hangs_in_ray() -> bool:
+    """Whether a thread still starts or joins a Ray that does not answer: a normal exit would wait for it."""
+    # Not imported for this question: without the module nothing calls Ray.
     connect = sys.modules.get("dljob.runtime.backend.connect")
-    return connect is not None and any(each.name == connect.JOINING for each in connect.threading.enumerate())
+    return connect is not None and any(each.name.startswith(connect.IN_RAY) for each in connect.threading.enumerate())
 
 
 def _open_streams() -> None:

@@ -20,7 +20,7 @@ from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
 from dljob.cli.progress import outcome_line
 from dljob.cli.rank_output import EVERYTHING, Shown
-from dljob.errors import ExitCode, UnreachableError
+from dljob.errors import DLJobError, ExitCode, UnreachableError
 from dljob.plan.plan import plan
 from dljob.plan.targets import load_faults
 from dljob.telemetry import reasons
@@ -116,7 +116,9 @@ class Runner:
         check_code_dir(self._code_dir)
         # Filled by the thread that watches Ray's processes, before its signal.
         self._deaths: list[ProcessEnd] = []
+        self._record: registry.RegistryEntry | None = None
         self._handle: JobHandle | None = None
+        """The job, once its PrimeMaster answers."""
         self._has_stopped = False
         """Whether the job was stopped in order, or that was tried."""
         self._end: AbruptEnd | None = None
@@ -128,8 +130,6 @@ class Runner:
 
     def run(self) -> int:
         """Start the job, watch it, and take everything down; return the exit code."""
-        from dljob.runtime.backend.embedded import EmbeddedRay, send_signal_on_death
-
         # No Ray for a job whose folder could not be made.
         registry.check_home()
         # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
@@ -138,20 +138,7 @@ class Runner:
         self._say_where_it_begins()
         listen()
         try:
-            # The inner handlers run while the Ray lives, and can stop the job in order; the outer ones after its end.
-            with self._started(EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths))) as ray:
-                try:
-                    return self._job(ray)
-                except Interrupted as interruption:
-                    return self._stop(interruption)
-                except RayDied:
-                    self._end = ray_end(self._deaths[0], ray.folder, self._folder(), time.time())
-                    raise
-                except OSError:  # a pipe or terminal was closed, and our output has no reader any more
-                    # The job may have ended already: then only its outcome could not be printed.
-                    if self._handle is None or not self._handle.record.over:
-                        self._stop()
-                    raise
+            return self._run_started()
         except Interrupted:
             return self._say_interrupted()
         except RayDied:
@@ -163,11 +150,30 @@ class Runner:
             self._end = AbruptEnd("Failed", reasons.RUNNER_FAILED, f"dljob run failed: {error}", at=time.time())
             raise
         finally:
-            if self._handle is not None:
+            if self._record is not None:
                 # Nothing of the job is left. PrimeMaster may have died with its Ray before it could write a final
                 # status or remove its socket.
-                write_end(self._handle.record, self._end or self._killed())
-                registry.close_socket(self._handle.record)
+                write_end(self._record, self._end or self._killed())
+                registry.close_socket(self._record)
+
+    def _run_started(self) -> int:
+        """Run the job on a Ray of its own; return the exit code once nothing of that Ray is left."""
+        from dljob.runtime.backend.embedded import EmbeddedRay, send_signal_on_death
+
+        # These handlers run while the Ray lives, and can stop the job in order; those of the caller after its end.
+        with self._started(EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths))) as ray:
+            try:
+                return self._job(ray)
+            except Interrupted as interruption:
+                return self._stop(interruption)
+            except RayDied:
+                self._end = ray_end(self._deaths[0], ray.folder, self._folder(), time.time())
+                raise
+            except OSError:  # a pipe or terminal was closed, and our output has no reader any more
+                # The job may have ended already: then only its outcome could not be printed.
+                if self._record is None or not self._record.over:
+                    self._stop()
+                raise
 
     @contextmanager
     def _started(self, ray: EmbeddedRay) -> Generator[EmbeddedRay]:
@@ -181,18 +187,23 @@ class Runner:
         from dljob.api.handle import submit
 
         with output.telling("starting the job's PrimeMaster"):
-            handle = self._handle = submit(
-                self._manifest,
-                address=ray.address,
-                code_dir=self._code_dir,
-                environment=ray.environment(),
-                runner=os.getpid(),
-                record=self._registered,
-                replace=None if self._replace is None else False,
-                is_numbered=self._is_numbered,
-                imports_code=self.imports_code,
-                resume=self._resume,
-            )
+            try:
+                handle = self._handle = submit(
+                    self._manifest,
+                    address=ray.address,
+                    code_dir=self._code_dir,
+                    environment=ray.environment(),
+                    runner=os.getpid(),
+                    record=self._registered,
+                    replace=None if self._replace is None else False,
+                    is_numbered=self._is_numbered,
+                    imports_code=self.imports_code,
+                    resume=self._resume,
+                )
+            except DLJobError as error:
+                if not isinstance(error, UnreachableError):
+                    self._record = None  # refused: its entry is gone, or is that of the attempt before it again
+                raise
         inflictor = self._inflictor(handle)
         with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             participants: list[watch.WatchParticipant] = [LostNodes(ray, shown.say)]
@@ -215,7 +226,7 @@ class Runner:
         try:
             return watch.watch(handle.connection, shown, participants)
         except Interrupted as interruption:
-            self._stop_job(handle, interruption)
+            self._stop_job(interruption)
             raise
 
     def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
@@ -229,11 +240,10 @@ class Runner:
 
     def _registered(self, record: registry.RegistryEntry) -> registry.RegistryEntry:
         listen()  # ray.init has replaced our SIGTERM handler by its own
-        made = registry.register(record)
-        count = len(self._nodes)
-        raylets = counted(count, "raylet")
-        output.say(f"job {made.name} ({made.uid[:8]}) on {raylets}; folder: {made.dir}")
-        return made
+        entry = self._record = registry.register(record)
+        raylets = counted(len(self._nodes), "raylet")
+        output.say(f"job {entry.name} ({entry.uid[:8]}) on {raylets}; folder: {entry.dir}")
+        return entry
 
     def _say_where_it_begins(self) -> None:
         """Say from which checkpoint the job goes on, or could go on.
@@ -261,18 +271,20 @@ class Runner:
 
     def _stop(self, interruption: Interrupted | None = None) -> int:
         """Stop the job in order unless that was tried already, and return the exit code."""
-        if self._handle is not None and not self._has_stopped:
-            self._stop_job(self._handle, interruption)
+        if not self._has_stopped:
+            self._stop_job(interruption)
         return self._say_interrupted()
 
-    def _stop_job(self, handle: JobHandle, interruption: Interrupted | None) -> None:
+    def _stop_job(self, interruption: Interrupted | None) -> None:
         """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
-        self._has_stopped = True
+        self._has_stopped, handle = True, self._handle
+        self._stopped_by = SIGNALS.get(str(interruption), "its command, whose output nobody reads any more")
+        if handle is None:
+            return
         # Also where PrimeMaster does not answer, as while the journal's disk hangs.
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, STOP_S)
         output.say_if_open(f"stopping {handle.name}; once more to kill it")
-        self._stopped_by = SIGNALS.get(str(interruption), "its command, whose output nobody reads any more")
         try:
             handle.connection.command("stop", "job", by=self._stopped_by)
             while not handle.record.over:
@@ -288,22 +300,27 @@ class Runner:
     def _say_interrupted(self) -> int:
         for number in map(signal.Signals.__getitem__, SIGNALS):
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
-        if self._handle is not None:
+        if self._record is None:
+            output.say_if_open("interrupted before the job began")
+        elif self._handle is None:
+            output.say_if_open(f"interrupted while the job started; its folder: {self._folder()}")
+        else:
             output.say_if_open(f"interrupted; the journal is in {self._folder() / 'journal'}")
-            if self._can_resume and newest_step(self._folder()) is not None:
-                output.say_if_open("to go on from its last checkpoint: the same command with --resume")
+        if self._record is not None and self._can_resume and newest_step(self._folder()) is not None:
+            output.say_if_open("to go on from its last checkpoint: the same command with --resume")
         # Also when the job stopped in order: the command did not watch it to its own end.
         return ExitCode.INTERRUPTED
 
     def _folder(self) -> Path:
-        return self._handle.dir if self._handle is not None else registry.home()
+        return self._record.folder if self._record is not None else registry.home()
 
     def _name(self) -> str:
-        return self._manifest.metadata.name if self._handle is None else self._handle.uid[:8]
+        return self._manifest.metadata.name if self._record is None else self._record.uid[:8]
 
     def _killed(self) -> AbruptEnd:
         """Return the end of a job that was asked to stop, and killed before it had stopped."""
-        message = f"stopped by {self._stopped_by}; its processes were killed, as it had not ended when it was to end"
+        kill = "its processes were killed, as it had not ended when it was to end"
+        message = f"stopped by {self._stopped_by}{f'; {kill}' if self._handle else ' while it started'}"
         return AbruptEnd("Stopped", reasons.STOPPED, message, at=time.time(), is_failure=False)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.handle import JobHandle, free_name
+from dljob.api.handle import JobHandle
 from dljob.cli import output
 from dljob.cli.rank_output import EVERYTHING, Shown
-from dljob.cli.runner import Interrupted, Runner, listen
+from dljob.cli.runner import Interrupted, Runner
 from dljob.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,22 +42,16 @@ class YrRunner(Runner):
             )
         super().__init__(local(manifest), code_dir, form=form, shown=shown, replace=replace)
 
-    def run(self) -> int:
-        """Start the job, watch it, and take everything down; return the exit code."""
+    def _run_started(self) -> int:
+        """Run the job in this process; return the exit code once nothing of it is left."""
         from dljob.runtime.yr import session
 
-        registry.check_home()
-        # Before `listen`, as in `Runner.run`: Ctrl-C while a namesake is being stopped just ends the command.
-        free_name(self._manifest.metadata.name, replace=self._replace)
-        listen()
         try:
             session.local(self._everything())
             try:
                 return self._run_local()
             except Interrupted as interruption:
                 return self._stop(interruption)
-        except Interrupted:
-            return self._say_interrupted()
         finally:
             session.close()
 
@@ -81,7 +75,7 @@ class YrRunner(Runner):
 
         uid, name = new_uid(), self._manifest.metadata.name
         me = os.getpid()
-        record = registry.register(
+        record = self._record = registry.register(
             registry.RegistryEntry(
                 name=name,
                 uid=uid,

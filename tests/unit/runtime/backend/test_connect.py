@@ -43,12 +43,12 @@ def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(connect, "LEAST_S", 0.01)
     with pytest.raises(UnreachableError, match=r"cannot be joined as a Ray within 0.0 s: ray.init hangs"):
         connect.connect("127.0.0.1:6379", within_s=0.01)
-    assert main._joining()
+    assert main._hangs_in_ray()
     hang.set()
     for thread in threading.enumerate():
-        if thread.name == connect.JOINING:
+        if thread.name.startswith(connect.IN_RAY):
             thread.join()
-    assert not main._joining()
+    assert not main._hangs_in_ray()
 
 
 def test_rays_refusal_to_connect_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from ray._private import accelerators
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
+from dljob.cli import main
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, JobPlan, MachineGroup
 from dljob.plan.one_machine import largest_sizes
@@ -124,6 +126,22 @@ def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(
     with pytest.raises(UnreachableError, match="did not come up"):
         EmbeddedRay([]).__enter__()
     assert len(set(begun)) == starts
+
+
+def test_the_end_of_a_ray_waits_for_no_thread_that_ray_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GCS that is killed while the head asks it is waited for in C++, for a minute."""
+    gcs_call = threading.Event()
+    monkeypatch.setattr(embedded, "LEAVE_S", 0.01)
+    ray = EmbeddedRay([])
+    ray._spawn("head", lambda: gcs_call.wait() and pytest.fail("no GCS answers"))
+    ray.close()
+    assert main._hangs_in_ray(), "the process must not wait for it either"
+    (thread,) = ray._threads
+    ray._prepare()
+    gcs_call.set()
+    thread.join()
+    assert not ray._errors, "of the next start"
+    assert not main._hangs_in_ray()
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])

@@ -22,8 +22,8 @@ LOOK_S = 0.1
 """Longest delay, in seconds, until Ctrl-C is noticed."""
 LEAST_S = 3.0
 """Least seconds for joining, even if the import took longer than planned."""
-JOINING = "dljob-join"
-"""The name of the thread that joins. A process in which it is left must end by `os._exit`: Ray hangs at exit, too."""
+IN_RAY = "dljob-ray"
+"""Begin of the names of threads that may hang in Ray. A process in which one is left must end by `os._exit`."""
 NAMESPACE = "dljob"
 
 
@@ -109,7 +109,7 @@ def _join_within(address: str, code_dir: Path | None, seconds: float, *, imports
             ended.set_exception(error)
 
     # A daemon: a join that hangs for ever must not keep the process alive.
-    threading.Thread(target=join, name=JOINING, daemon=True).start()
+    threading.Thread(target=join, name=f"{IN_RAY}-join", daemon=True).start()
     end = time.monotonic() + seconds
     while not ended.done() and time.monotonic() < end:
         with suppress(TimeoutError):  # in steps: a signal delivered to a thread of Ray's interrupts no wait here

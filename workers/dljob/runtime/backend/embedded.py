@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ from dljob.linux import memory_limit
 from dljob.linux.process_limit import RAISE, reached_limit
 from dljob.plan.labels import NO_RANKS, NODE_NAME
 from dljob.runtime.backend import ray_processes, sweeper
+from dljob.runtime.backend.connect import IN_RAY
 from dljob.runtime.backend.machine import (
     SHM,
     STORE_BYTES,
@@ -57,6 +59,8 @@ START_S = 60.0
 """Seconds for all nodes together to start."""
 _AGENT = "--dashboard_agent_command="
 _ENV_AGENT, _ENV_AGENT_PORT = "--runtime_env_agent_command=", "--runtime-env-agent-port="
+LEAVE_S = 0.5
+"""Seconds for the threads of all nodes to end, once Ray's processes are gone."""
 START_BYTES = 1 << 30
 """Memory below which a Ray with one raylet may not start."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
@@ -199,8 +203,10 @@ class EmbeddedRay:
             self._sweeper.wait()
         self._swept.set()  # not before: a node's processes end with the thread that created them
         self._reap()
+        # A start that was broken off may be in a call of Ray, which waits up to a minute for a GCS that is dead.
+        end = time.monotonic() + LEAVE_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, end - time.monotonic()))
         self._restore()
 
     def add(self, nodes: Sequence[EmbeddedNode]) -> None:
@@ -316,17 +322,20 @@ class EmbeddedRay:
         )
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
+        # Of this start: a thread that Ray still holds must not report to the next one.
+        errors, gcs_up, up, swept = self._errors, self._gcs_up, self._up, self._swept
+
         def run() -> None:
             try:
                 body()
             except BaseException as error:  # noqa: BLE001 - `_fail` raises it in the main thread
-                self._errors.append(error)
-                self._gcs_up.set()
-            self._up.release()
+                errors.append(error)
+                gcs_up.set()
+            up.release()
             # The thread stays until the end: its node's processes die with it.
-            self._swept.wait()
+            swept.wait()
 
-        thread = threading.Thread(target=run, name=f"ray-{name}", daemon=True)
+        thread = threading.Thread(target=run, name=f"{IN_RAY}-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
