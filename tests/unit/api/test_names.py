@@ -122,16 +122,24 @@ def test_a_name_that_no_living_job_has_is_free(tmp_path: Path, started: list[str
     assert started == ["ppo"]
 
 
-def test_replace_stops_the_namesake_first(tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = job()
+@pytest.mark.parametrize("error", [None, NotFoundError("job ppo has ended"), UnreachableError("job ppo is lost")])
+def test_replace_stops_the_namesake_first_and_one_that_began_meanwhile(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    job()
+    stopped: list[str] = []
 
     def stop(self: handles.JobHandle, *, wait: bool = False) -> None:
-        assert (self.uid, wait, started) == (first.uid, True, [])
-        (first.folder / "status.json").write_text(json.dumps({"phase": "Failed"}))
+        assert (wait, started) == (True, [])
+        stopped.append(self.uid)
+        (self.dir / "status.json").write_text(json.dumps({"phase": "Failed"}))
+        if error:
+            raise error
 
     monkeypatch.setattr(handles.JobHandle, "stop", stop)
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: str(job(uid="1" * 32).uid))  # between the two looks
     submit(tmp_path, replace=True)
-    assert started == ["ppo"]
+    assert (stopped, started) == (["0" * 32, "1" * 32], ["ppo"])
 
 
 def test_one_of_two_jobs_of_a_name_that_begin_at_once_is_refused(

@@ -424,8 +424,11 @@ def _claim_name(
             if namesake is None or not may_run(namesake):
                 # Before the launch: if this process dies in between, the job can still be found and stopped.
                 return register(candidate)
-            if not is_numbered:
+            if not is_numbered and not replace:
                 raise name_taken_error(namesake, can_replace=replace is not None)
+        if replace:  # not under the lock: it may take as long as a last checkpoint
+            free_name(name, replace=True)
+            names = numbered_names(name)
 
 
 def numbered_names(name: str) -> Iterator[str]:
@@ -448,8 +451,12 @@ def free_name(name: str, *, replace: bool | None) -> None:
         return
     if not replace:
         raise name_taken_error(namesake, can_replace=replace is not None)
-    # Until its end, as only then the name is free.
-    handle_of(namesake).stop(wait=True)
+    try:
+        handle_of(namesake).stop(wait=True)  # until its end, as only then the name is free
+    except (NotFoundError, UnreachableError):
+        if namesake.alive and may_run(namesake):
+            raise
+        # It ended, or was killed, meanwhile, as where two jobs replace it at once.
 
 
 def may_run(record: registry.RegistryEntry) -> bool:

@@ -195,7 +195,7 @@ class Runner:
                     environment=ray.environment(),
                     runner=os.getpid(),
                     record=self._registered,
-                    replace=None if self._replace is None else False,
+                    replace=self._replace,
                     is_numbered=self._is_numbered,
                     imports_code=self.imports_code,
                     resume=self._resume,
