@@ -175,6 +175,54 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
         assert record.dir in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        ('{"phase": "Runn', "Unterminated string"),
+        ("", "Expecting value"),
+        (None, "No such file"),
+        (Path(), "Is a directory"),
+        ("[1]", "cannot convert"),
+        ('{"phase": "Running"}', ""),
+    ],
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        ("Completed", "Succeeded", 0),
+        ("StoppedByUser", "Stopped", CauseKind.STOPPED),
+        ("CrashLoop", "Failed", CauseKind.UNKNOWN),
+    ],
+)
+def test_a_job_whose_status_is_damaged_ended_as_its_events_say(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoiled: tuple[str | Path | None, str],
+    end: tuple[str, str, int],
+) -> None:
+    (content, damage), (reason, phase, code) = spoiled, end
+    record = gone(home)
+    status = record.folder / "status.json"
+    if isinstance(content, str):
+        status.write_text(content)
+    elif content is not None:
+        status.mkdir()
+    ends = [(reason, "job", "the verdict"), ("RankEnded", "w/0", ""), ("Released", "job", "all is gone")]
+    notes = [
+        {"seq": seq, "time": 160.5, "reason": each, "target": target, "message": message}
+        for seq, (each, target, message) in enumerate(ends, 3)
+    ]
+    (record.folder / "events.jsonl").write_text("".join(json.dumps(note) + "\n" for note in [*NOTES, *notes]))
+    assert main.run(["status"]) == 0
+    assert phase in capsys.readouterr().out
+    assert main.run(["why", "ppo"]) == code
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.startswith(f"ppo (01234567): {phase}: {reason}: the verdict")
+    assert ("its status.json cannot be read: " in head, damage in head) == (bool(damage), True)
+    assert main.run(["stop", "ppo"]) == 3
+    assert f"job ppo has ended: {phase}" in capsys.readouterr().err
+
+
 def test_a_job_from_before_a_restart_of_the_machine_was_not_killed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

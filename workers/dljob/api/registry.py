@@ -62,8 +62,22 @@ class RegistryEntry:
         """Return the status in the folder: the final one, or the last one written."""
         # No status, or a damaged one: the job then counts as one that has not ended.
         with suppress(OSError, ValueError, TypeError):
-            return dict(read_json(self.folder / "status.json"))
+            return self._read_status()
         return {}
+
+    @property
+    def status_damage(self) -> str:
+        """Why the status in the folder cannot be read; empty where it can."""
+        try:
+            self._read_status()
+        except OSError as error:
+            return error.strerror or str(error)
+        except (ValueError, TypeError) as error:
+            return str(error)
+        return ""
+
+    def _read_status(self) -> dict[str, Any]:
+        return dict(read_json(self.folder / "status.json"))
 
     @property
     def over(self) -> bool:

@@ -133,14 +133,12 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
         NotFoundError: the job has ended, or its runner is gone.
         UnreachableError: the job is on another host.
     """
-    if record.over:
-        phase = record.status().get("phase")
-        raise NotFoundError(f"job {record.name} has ended: {phase}", hint=f"see dljob status {record.uid[:8]}")
-    if record.stale:
-        raise NotFoundError(
-            f"job {record.name} is lost: {record.why_lost()[1]}",
-            hint=f"its journal and logs are in {record.dir}",
-        )
+    if record.over or record.stale:
+        end = filed(record)
+        if end["phase"] == "Lost":
+            hint = f"its journal and logs are in {record.dir}"
+            raise NotFoundError(f"job {record.name} is lost: {end['message']}", hint=hint)
+        raise NotFoundError(f"job {record.name} has ended: {end['phase']}", hint=f"see dljob status {record.uid[:8]}")
     if record.elsewhere:
         raise UnreachableError(why_unreached(record), hint=f"give the command on {record.elsewhere}")
 

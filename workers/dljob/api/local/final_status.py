@@ -12,12 +12,16 @@ from typing import Any
 
 from dljob.api.registry import RegistryEntry
 from dljob.runtime.backend.ray_processes import keep_logs
+from dljob.runtime.journal.event_file import last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, last_seq, write_atomically
 from dljob.runtime.process import evidence
 from dljob.telemetry import reasons
 from dljob.telemetry.process_ends import ProcessEnd, describe_end
 from dljob.telemetry.wording import moment, unix
 
+EVENTS_AT_END = 16
+"""Events among which that of a job's end is: only few follow it, as of a problem that is over."""
+_PHASES = {reasons.COMPLETED: "Succeeded", reasons.STOPPED: "Stopped"}
 _ENDED = ("Succeeded", "Failed", "Stopped")
 """Phases of a rank whose process has ended."""
 
@@ -46,9 +50,19 @@ def ray_end(end: ProcessEnd, ray_folder: Path, job_folder: Path, now: float) -> 
 
 
 def lost_end(record: RegistryEntry) -> AbruptEnd:
-    """Return the end of a job whose runner is gone without a final status."""
+    """Return the end of a job whose runner is gone without a final status: that of its events, where they have one."""
+    damage = record.status_damage
+    remark = f"; its {STATUS} cannot be read: {damage}" if damage else ""
+    events = [event for event in last_events(record.folder / EVENTS, EVENTS_AT_END) if event.get("target") == "job"]
+    verdicts = [event for event in events if event.get("reason") not in (reasons.RELEASED, reasons.PROBLEM_OVER)]
+    if verdicts:
+        reason, message, at = (verdicts[-1].get(key) for key in ("reason", "message", "time"))
+        has_failed = reason in (reasons.RAY_LOST, reasons.RUNNER_FAILED) or events[-1].get("reason") == reasons.RELEASED
+        if phase := _PHASES.get(str(reason), "Failed" if has_failed else ""):
+            time_of_end = at if isinstance(at, float) else None
+            return AbruptEnd(phase, str(reason), f"{message}{remark}", (), time_of_end, phase == "Failed")
     reason, message = record.why_lost()
-    return AbruptEnd("Lost", reason, message)
+    return AbruptEnd("Lost", reason, f"{message}{remark}")
 
 
 def with_end(status: Mapping[str, Any], end: AbruptEnd) -> dict[str, Any]:
