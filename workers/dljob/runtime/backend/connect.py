@@ -22,7 +22,7 @@ LOOK_S = 0.1
 """Longest delay, in seconds, until Ctrl-C is noticed."""
 LEAST_S = 3.0
 """Least seconds for joining, even if the import took longer than planned."""
-IN_RAY = "dljob-ray"
+IN_RAY = "dljob-in-ray"
 """Begin of the names of threads that may hang in Ray. A process in which one is left must end by `os._exit`."""
 NAMESPACE = "dljob"
 
