@@ -87,11 +87,11 @@ SERVER_ABSENT = {
 }
 BEHIND = "a group goes on behind the step that its peers have done"
 RECIPES = {
-    "trl_sft": Recipe("trl", training_events.measure),
-    "transformers_trainer": Recipe("transformers", training_events.measure),
-    "accelerate_loop": Recipe("accelerate", training_events.measure),
-    "lightning_fit": Recipe("lightning", training_events.measure),
-    "deepspeed_loop": Recipe("deepspeed", training_events.measure, environment="deepspeed"),
+    "trl_sft": Recipe("torchrun", training_events.measure),
+    "transformers_trainer": Recipe("torchrun", training_events.measure),
+    "accelerate_loop": Recipe("torchrun", training_events.measure),
+    "lightning_fit": Recipe("torchrun", training_events.measure),
+    "deepspeed_loop": Recipe("torchrun", training_events.measure, environment="deepspeed"),
     "torchft_loop": Recipe(
         "torchft",
         training_events.measure,

@@ -31,7 +31,7 @@ from scenes import LONG, OFFLINE, SCRIPTS, STEPS, Scene  # noqa: E402
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch, pytest.mark.timeout(LIMIT := 1800)]
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-PAGE = Path(__file__).parents[3] / "docs" / "recipes" / "trl.md"
+PAGE = Path(__file__).parents[3] / "docs" / "recipes" / "torchrun.md"
 PACKAGES = "/packages"
 KILLED = "kill:3:1"
 FAULTS = f"{KILLED},stop:5:0,wait:7:1,wait:8:0"
