@@ -110,6 +110,21 @@ def test_close_stops_what_runs_but_for_what_is_kept(answers: list[Any]) -> None:
     assert [job.stopped for job in jobs] == [True, False]
 
 
+def test_a_job_to_be_kept_whose_program_was_interrupted_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_pipe(_answer: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(hosts, "_answer", break_pipe)
+    host, jobs = Tame(once=True), list[LocalJob]()
+
+    def look() -> None:
+        jobs.extend(host.jobs)
+        assert not jobs[0].keep, "its end would be waited for"
+
+    run(host, order("large"), order("a", keep=True), look)
+    assert [job.handle.record.over for job in jobs] == [True]
+
+
 def test_a_refusal_is_answered_and_the_host_goes_on(answers: list[Any]) -> None:
     run(Tame(once=False), order("large"), b'{"do": "submit", "nam": 1}', order("a"))
     assert answers[0] == {"error": "PlacementError", "message": "too large", "hint": "less"}

@@ -204,7 +204,12 @@ def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
         # In every turn, also without a command: `done` depends on it.
         host.look()
         if line is not None and json.loads(line)["do"] == "submit":
-            _answer(_submitted(host, json.loads(line), stack))
+            answer = _submitted(host, json.loads(line), stack)
+            try:
+                _answer(answer)
+            except OSError:  # the program is gone, or was interrupted: nobody knows of the job that it wanted kept
+                if "uid" in answer:
+                    host.jobs[-1].keep = False
         elif line is not None:  # "close" is the only other command
             orders.closed = True
         # Once: further rounds only wait for the kept jobs.
@@ -225,8 +230,7 @@ def _submitted(host: LocalJobs, order: Mapping[str, Any], stack: ExitStack) -> d
 
 
 def _answer(what: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # the program is gone; the next `Orders.wait` notices it
-        os.write(_ANSWERS, json.dumps(what).encode() + b"\n")
+    os.write(_ANSWERS, json.dumps(what).encode() + b"\n")
 
 
 _ANSWERS = 3
