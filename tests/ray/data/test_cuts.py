@@ -78,7 +78,8 @@ def test_each_prompt_is_trained_once_whatever_is_killed(job: Job, tmp_path: Path
     assert len(restored) == 2, restored
     eventually(lambda: len(failed_items(job)) == 2, 60, job.seen)
     failed, set_aside = failed_items(job)
-    assert "item bad of queue prompts has 1 failed delivery, another rank gets it next: rollout/" in failed["message"]
+    assert "item bad of queue prompts has 1 failed delivery, another rank gets it next" in failed["message"]
+    assert ": rollout/" in failed["message"]
     assert "is set aside after 2 failed deliveries" in set_aside["message"]
     assert "ValueError: nobody can answer it" in set_aside["message"]
     assert {failed["target"], set_aside["target"]} == {"rollout/0", "rollout/1"}

@@ -212,6 +212,22 @@ def test_the_only_rank_gets_a_failed_item_again():
 
 
 @pytest.mark.parametrize("end", [HolderEnd.LOST, HolderEnd.DONE, HolderEnd.FAILED])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_failed_item_waits_for_a_rank_that_is_expected_back(end, has_begun):
+    backlog = poisoned()
+    assert get(backlog, B, 1) == (1,)
+    assert get(backlog, C, 1) == (2,)
+    backlog.end_incarnation("c/0", 1, end)
+    backlog.end_incarnation("b/0", 1, HolderEnd.FAILED, "ValueError")
+    backlog = Backlog.from_data(json.loads(json.dumps(backlog.to_data())))
+    next_process = QueueCaller("c/0", 2, "r2")
+    if has_begun:
+        assert backlog.register(next_process), "it puts before it asks"
+    assert get(backlog, B2, 1) == ((1,) if end is HolderEnd.DONE else (2,))
+    assert get(backlog, next_process, 1) == ((3,) if end is HolderEnd.DONE else (1,))
+
+
+@pytest.mark.parametrize("end", [HolderEnd.LOST, HolderEnd.DONE, HolderEnd.FAILED])
 def test_items_of_a_rank_that_is_gone_wait_again_and_those_of_a_good_end_are_done(end):
     backlog = poisoned(deliveries=0)
     assert get(backlog, B, 1, 2) == (1, 2)

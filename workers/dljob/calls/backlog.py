@@ -108,6 +108,8 @@ class Backlog:
     incarnations: dict[str, int] = field(default_factory=dict[str, int])
     """Rank -> its newest incarnation that has sent a request."""
     sessions: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
+    consumers: dict[str, None] = field(default_factory=dict[str, None])
+    """Ranks that have asked for items and have not ended well: one that is away is expected back."""
     keys: dict[str, None] = field(default_factory=dict[str, None])
     """Keys of the last items, the oldest first: another item with one of them is not accepted."""
     item_keys: dict[int, str] = field(default_factory=dict[int, str])
@@ -163,6 +165,7 @@ class Backlog:
         if self.incarnations.get(rank, incarnation + 1) <= incarnation:
             item_numbers = self._end_sessions(rank)
             if end is HolderEnd.DONE:
+                self.consumers.pop(rank, None)
                 self.forget_items(item_numbers)
                 return ()
             # Refuse its requests that are still under way: the items that they take would be lost.
@@ -291,6 +294,7 @@ class Backlog:
         if acknowledged_items and not unreadable_indices:
             self.dead_streak = 0
         session.last_get, session.ids, session.answered = get_number, (), False
+        self.consumers[caller.rank] = None
         return acknowledged_items
 
     def is_last_get(self, caller: QueueCaller, get_number: int) -> bool:
@@ -325,11 +329,12 @@ class Backlog:
         """Return the items that a get may take; `allowed_items` itself unless deliveries have failed.
 
         To find the bad item of a failed batch, a failed item goes to another rank than the last one if others ask the
-        queue and it is not one of `items_for_any_rank`; and a batch that can be filled so has one of them at most.
+        queue or are expected back, and it is not one of `items_for_any_rank`; and a batch that can be filled so has one
+        of them at most.
         """
         if self.failed.keys().isdisjoint(self.sizes):
             return allowed_items
-        has_other_ranks = any(session.last_get and session.rank != caller.rank for session in self.sessions.values())
+        has_other_ranks = not self.consumers.keys() <= {caller.rank}
         own_failures = {number for number, item in self.failed.items() if item.rank == caller.rank}
         barred_items = own_failures.difference(items_for_any_rank) if has_other_ranks else ()
         eligible_items = [

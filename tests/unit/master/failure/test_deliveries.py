@@ -49,14 +49,37 @@ def test_the_same_error_of_items_that_pay_ends_no_job_and_uses_no_budget():
         assert all(not world.state.marks.get(key) for key in ("e", budget.JOB_KEY, budget.failure_key("e")))
     cause = "e/0: UserError: ValueError: no (in run) (at train.py:7 in step)"
     assert messages(world, reasons.ITEM_FAILED)[:2] == [
-        f"item k1 of queue tasks has 1 failed delivery, another rank gets it next: {cause}",
-        f"item k2 of queue tasks has 2 failed deliveries, another rank gets it next: {cause}",
+        f"item k1 of queue tasks has 1 failed delivery, another rank gets it next, if one asks: {cause}",
+        f"item k2 of queue tasks has 2 failed deliveries, another rank gets it next, if one asks: {cause}",
     ]
     assert messages(world, reasons.ITEM_SET_ASIDE)[0] == (
         f"item k3 of queue tasks is set aside after 3 failed deliveries: {cause}"
     )
     (problem,) = world.state.problems
     assert (problem.target, problem.message[:7]) == ("queue/tasks", "item k6")
+
+
+@pytest.mark.parametrize("earlier_failures", [1, 3])
+def test_a_restart_that_items_pay_for_does_not_wait_for_earlier_failures_of_the_role(earlier_failures):
+    world = boot({**ENGINE, "restartPolicy": {"maxRestarts": 9}})
+    for _ in range(earlier_failures):
+        fail(world, KILLED, rank=1, is_told=False)
+    world.now += 20.0
+    world.end("e", 0, BAD)
+    world.settle()
+    assert [incident.launched for incident in world.state.incidents.values()] == [False]
+    world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
+    world.settle()
+    assert world.state.ranks["e", 0].phase is RankPhase.READY
+    assert not world.state.incidents
+    world.now += 20.0
+    world.end("e", 1, KILLED)
+    world.settle()
+    world.send(ev.DeliveriesFailed("tasks", "e", 0, 1, (("k", 1, False),)))
+    assert [incident.launched for incident in world.state.incidents.values()] == [False], "that one waits"
+    waits = [message.rpartition("; ")[2] for message in messages(world, reasons.RESTARTING)[-2:]]
+    seconds = 2 ** (earlier_failures - 1)
+    assert waits == [f"restarting 1 rank in at most {seconds} s", f"restarting 1 rank in {seconds} s"]
 
 
 def test_without_a_payment_the_role_pays_as_ever():

@@ -7,7 +7,7 @@ the code fails on every item, and the role's budget is charged.
 
 from __future__ import annotations
 
-from dljob.master.failure import budget
+from dljob.master.failure import budget, restart
 from dljob.master.start.problems import end_problem, stand
 from dljob.master.state.events import DeliveriesFailed
 from dljob.master.state.evolve import evolve
@@ -36,7 +36,10 @@ def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, .
 
 
 def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> None:
-    """Refund the restart to the role's budget: the failure counts against the items that the process held."""
+    """Refund the restart to the role's budget: the failure counts against the items that the process held.
+
+    A restart that waits out the backoff of earlier failures begins now.
+    """
     key, rank_name = (event.role, event.rank), f"{event.role}/{event.rank}"
     failure = tx.ranks[key].own_failure if key in tx.ranks else None
     if failure is None or failure.incarnation != event.incarnation:
@@ -56,6 +59,13 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
     for error_key in (key, (event.role, -1)):
         if error_key in tx.errors:
             tx.errors = tx.errors.delete(error_key)
+    incident_number = tx.ranks[key].incident
+    incident = tx.incidents.get(incident_number)
+    is_cause = incident is not None and incident.detected == failure.at and incident.reason in _ITEM_REASONS
+    if incident is not None and is_cause and not incident.launched:
+        deadline = tx.now + restart.seconds_to_start(tx, incident.members)
+        tx.incidents = tx.incidents.set(incident_number, evolve(incident, due=tx.now, deadline=deadline))
+        restart.launch_restart(tx, incident_number)
     for item_key, failure_count, is_dead in event.items:
         item_text = f"item {item_key} of queue {event.queue}"
         deliveries_text = counted(failure_count, "failed delivery", plural="failed deliveries")
@@ -65,7 +75,7 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
             # One for each queue, with its last item: the others are in the timeline.
             stand(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
         else:
-            message = f"{item_text} has {deliveries_text}, another rank gets it next: {failure.cause}"
+            message = f"{item_text} has {deliveries_text}, another rank gets it next, if one asks: {failure.cause}"
             tx.note(reasons.ITEM_FAILED, rank_name, message)
 
 

@@ -88,7 +88,9 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     if not order.is_continuation:
         coupled_roles = (name for name, _ in coupled_members)
         tx.count_restart(order.level, *(() if is_job_restart else dict.fromkeys((order.role, *coupled_roles))))
-    backoff_text = f" in {order.backoff_s:g} s" if order.backoff_s else ""
+    failures = (tx.ranks[key].own_failure for key in role_members)
+    items_may_pay = any(failure is not None and failure.at == tx.now for failure in failures)  # which ends the backoff
+    backoff_text = f" in {'at most ' if items_may_pay else ''}{order.backoff_s:g} s" if order.backoff_s else ""
     message = f"{order.cause}{root_text}; restarting {counted(len(members), 'rank')}{backoff_text}"
     tx.note(reasons.RESTARTING, target, message, level=order.level.value)
     coupling.report_coupled_roles(tx, order.role, target, coupled_members)
