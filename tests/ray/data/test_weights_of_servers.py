@@ -94,6 +94,21 @@ def test_servers_load_what_is_published_and_a_stale_one_gets_no_requests(fleet):
     assert fleet.connection.wait(60)["phase"] == "Succeeded"
 
 
+def test_a_publisher_is_answered_with_what_it_has_published(fleet):
+    reader = {
+        **fleet.role("reader", "weights_trainer.Reader", driver=False),
+        "weights": {"channels": ["policy"], "maxLag": 0, "minReady": 0, "load": {"method": "load_weights"}},
+    }
+    fleet.start(fleet.role("trainer", "weights_trainer.publish_and_call"), reader, code=USERS / "served")
+    eventually((fleet.folder / "answers").exists, 60, fleet.seen)
+    assert json.loads((fleet.folder / "answers").read_text()) == list(range(1, 21))
+    eventually(lambda: told(fleet, "WeightsStale"), 60, fleet.seen)
+    words = "version 21 was not loaded, again in 1 s: channel policy: layer.w is str, which no file of weights holds"
+    assert told(fleet, "WeightsStale")[0]["message"].startswith(words)
+    fleet.go()
+    assert fleet.connection.wait(60)["phase"] == "Succeeded"
+
+
 def told(job: Job, reason: str) -> list[dict[str, Any]]:
     return [note for note in job.connection.notes() if note["reason"] == reason]
 

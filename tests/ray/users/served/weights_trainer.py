@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dljob import WeightChannel, Worker, checkpoint, current_worker, rpc
+from dljob import RoleGroup, WeightChannel, Worker, checkpoint, current_worker, rpc
 
 
 def train() -> None:
@@ -27,6 +28,20 @@ def train() -> None:
             channel.publish(version, {"layer": {"w": np.full(100_000, float(version)), "b": np.arange(3)}})
             (folder / f"published-{version}").touch()
             version += 1
+        time.sleep(0.02)
+
+
+def publish_and_call() -> None:
+    """Call the reader after each version at once, then publish what no file of weights holds."""
+    channel, reader, folder = WeightChannel("policy"), RoleGroup("reader"), Path(current_worker().job_dir)
+    answers = list[int]()
+    for version in range(1, 21):
+        channel.publish(version, {"layer": {"w": np.full(10, float(version))}})
+        answers.append(reader[0].call("version").result(60))
+    channel.publish(21, {"layer": {"w": "text"}})
+    (folder / "answers.part").write_text(json.dumps(answers))
+    (folder / "answers.part").rename(folder / "answers")
+    while not (folder / "go").exists():
         time.sleep(0.02)
 
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -153,6 +154,24 @@ def test_calls_wait_while_weights_are_stale_but_of_methods_that_take_any():
         assert not waiting.done()
         callee.hold("")
         assert wire.load(waiting.result(WAIT_S).payload) == 1
+        callee.recheck_weights()
+        reasons = ["it holds version 1"]
+        behind = RpcServer("w", why_behind=lambda call: reasons[0] if call.published else "")
+        behind.open(Engine())
+        knows = Call("me:999998", 0, 1, "score", None, "me", published=[("policy", (2, 20.0))])
+        arguments = wire.dump(((5,), {}), "")
+        assert not behind.answer(replace(knows, id="1", published=()), arguments).refused, "its caller knows of none"
+        late = behind.answer(replace(knows, id="2", timeout_s=0.01), arguments)
+        assert late.message == "for the weights of w/0, not run: it holds version 1"
+        held_call = callers.submit(behind.answer, knows, arguments)
+        while behind.under_way != 1:
+            time.sleep(0.001)
+        behind.hold("it loads version 2")
+        reasons[0] = ""
+        behind.recheck_weights()
+        assert not held_call.done(), "PrimeMaster holds it now"
+        behind.hold("")
+        assert wire.load(held_call.result(WAIT_S).payload) == 5
         callee.hold("it holds no version")
         last = callers.submit(answer, callee, "score", 4)
         while callee.under_way != 1:

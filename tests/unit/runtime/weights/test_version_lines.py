@@ -67,9 +67,9 @@ async def test_version_arrives_with_references_that_keep_nothing(keeper: Keeper)
 
 async def test_buckets_are_kept_until_the_keeper_has_copied_them(keeper: Keeper) -> None:
     line, version = VersionLine(keeper.lines.address), Version("n", 1, b"", refs=["a"])
-    keeper.answer = ("t", 1)
+    keeper.answer = 7.5
     keeper.open("offer")
-    assert await in_thread(lambda: line.offer("w/0", version)) == (("t", 1),)
+    assert await in_thread(lambda: line.offer("w/0", version)) == (7.5,)
     await until(lambda: len(keeper.asked) == 2)
     assert keeper.asked[1] == ("copied", ("n",))
     assert line._borrowed == {"n": version}
@@ -100,7 +100,7 @@ async def test_buckets_are_kept_for_a_while_where_the_line_broke_before_the_copy
 ) -> None:
     line, version = VersionLine(keeper.lines.address), Version("n", 1, b"", refs=["a"])
     keeper.open("offer")
-    keeper.answer = ("t", 1)
+    keeper.answer = 7.5
     await in_thread(lambda: line.offer("w/0", version))
     await until(lambda: len(keeper.asked) == 2)
     assert line._line.line is not None

@@ -20,7 +20,7 @@ from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
 from dljob.calls.backlog import QueueCaller
 from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import RankCall, held_versions
+from dljob.runtime.process.worker_context import RankCall, held_versions, renew
 from dljob.runtime.queues.storage_client import StorageClient
 from dljob.runtime.rpc import object_store, storage_actor
 from dljob.runtime.weights import buckets as weights_data
@@ -28,7 +28,7 @@ from dljob.runtime.weights import channel as weights
 from dljob.runtime.weights import keeper as weights_keeper
 from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
-from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.version_lines import line_to
 
 # -- a state and its buckets
@@ -154,9 +154,16 @@ def published(version: int, *refs: Any, node: str = "n1") -> Version:
 ME = QueueCaller("trainer/0", 1, "line")
 
 
+async def offer(held: WeightsKeeper, version: Version, who: QueueCaller = ME) -> Mark:
+    """Offer a version; return its mark."""
+    taken_at = await held.offer(who, version)
+    assert taken_at == held._versions[-1].taken_at
+    return held._versions[-1].mark
+
+
 async def test_the_newest_two_are_kept_and_copied(objects):
     held = a_keeper()
-    marks = [await held.offer(ME, published(n, objects.put([b"x"]))) for n in (1, 2, 3)]
+    marks = [await offer(held, published(n, objects.put([b"x"]))) for n in (1, 2, 3)]
     assert [one.version for one in held._versions] == [2, 3]
     found = await held.newer(("", 0), 1.0)
     assert (found.version, found.mark) == (3, marks[2])
@@ -174,7 +181,7 @@ async def test_a_version_whose_publisher_died_before_the_copy_is_not_handed_out(
     await held.offer(ME, published(1, objects.put([b"x"])))
     await asyncio.gather(*held._tasks.tasks)
     objects.lost = True
-    mark = await held.offer(ME, published(2, objects.put([b"y"])))
+    mark = await offer(held, published(2, objects.put([b"y"])))
     assert await held.on_bucket(mark, 0) is None
     await asyncio.gather(*held._tasks.tasks)
     assert await held.on_latest() == 1
@@ -190,7 +197,7 @@ async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, c
         return put(value)
 
     held = a_keeper()
-    mark = await held.offer(ME, published(1, put([b"x"])))
+    mark = await offer(held, published(1, put([b"x"])))
     monkeypatch.setattr(object_store.ray, "put", once)
     await asyncio.gather(*held._tasks.tasks)
     assert held._find_version(mark).copied
@@ -204,7 +211,7 @@ async def test_a_copy_fetches_nothing_to_a_node_without_room(objects, monkeypatc
     monkeypatch.setattr(object_store, "check_room", no_room)
     monkeypatch.setattr(object_store, "would_come", lambda *_: True)
     held = a_keeper()
-    mark = await held.offer(ME, published(1, "a reference that nobody awaits"))
+    mark = await offer(held, published(1, "a reference that nobody awaits"))
     copying = list(held._tasks.tasks)
     with pytest.raises(UsageError, match="a copy for readers: full"):
         await held._copy(held._find_version(mark))
@@ -238,15 +245,14 @@ async def test_a_copy_for_which_a_full_store_had_no_room_is_left_when_its_versio
 
 async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     held = a_keeper()
-    first = await held.offer(ME, published(1, objects.put([b"x"])))
+    first = await offer(held, published(1, objects.put([b"x"])))
     await asyncio.gather(*held._tasks.tasks)
-    lost = await held.offer(ME, published(2, objects.put([b"y"])))
+    lost = await offer(held, published(2, objects.put([b"y"])))
     await held.lost(lost)
     assert await held.newer(lost, 0) is None
     assert (await held.newer(("", 0), 0)).mark == first
-    later = await held.offer(
-        QueueCaller("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),))
-    )
+    restarted = QueueCaller("trainer/0", 2, "line")
+    later = await offer(held, Version("another", 1, b"", "n1", (objects.put([b"z"]),)), restarted)
     assert (await held.newer(lost, 0)).mark == later
     assert (await held.newer(("another keeper's", 9), 0)).mark == later
 
@@ -267,19 +273,19 @@ async def test_ranks_of_the_machine_are_answered_by_a_line(objects):
     held = a_keeper()
     line = line_to(await held.line_address())
     assert await held.line_address() == held._lines.address
-    mark = await held.offer(ME, Version("nonce1", 1, b"index", stored=(), copied=True))
+    mark = await offer(held, Version("nonce1", 1, b"index", stored=(), copied=True))
     found = await asyncio.to_thread(lambda: line.ask("newer", ("", 0), 1.0, end=None))
     assert (found[0].version, found[0].mark) == (1, mark)
 
 
 async def test_only_the_publisher_publishes_newer_versions(objects):
     held = a_keeper()
-    mark = await held.offer(ME, published(5))
-    assert await held.offer(ME, published(5)) == mark  # it was sent twice
+    mark = await offer(held, published(5))
+    assert await offer(held, published(5)) == mark  # it was sent twice
     again = Version("another", 5, b"index")
     assert await held.offer(ME, again) == "version 5 was published already: 5 is not newer"
     assert "trainer/0 publishes here" in await held.offer(QueueCaller("trainer/1", 1, "x"), published(6))
-    assert isinstance(await held.offer(QueueCaller("trainer/0", 2, "y"), published(1)), tuple)
+    assert isinstance(await held.offer(QueueCaller("trainer/0", 2, "y"), published(1)), float)
     assert "a later process of trainer/0 has begun" in await held.offer(ME, published(7))
 
 
@@ -330,6 +336,18 @@ def line(objects, monkeypatch) -> Iterator[Loopback]:
     made.loop.call_soon_threadsafe(made.loop.stop)
     made.thread.join(60)
     made.loop.close()
+
+
+def test_calls_of_a_publisher_carry_its_versions_until_it_begins_anew(line):
+    channel = WeightChannel("policy")
+    channel.publish(2, {})
+    call = RankCall("r", 0, "f", b"", None, idempotent=False)
+    kept_version = line.kept._versions[-1]
+    assert call.published == (("policy", (2, kept_version.taken_at)),)
+    channel.publish(3, {})
+    assert dict(RankCall("r", 0, "f", b"", None, idempotent=False).published)["policy"][0] == 3
+    renew(here(), here(incarnation=2))
+    assert RankCall("r", 0, "f", b"", None, idempotent=False).published == ()
 
 
 async def test_a_twin_answers_and_raises_as_its_method(line):

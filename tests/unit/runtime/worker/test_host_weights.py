@@ -138,7 +138,34 @@ def test_a_method_gets_states_and_returns_the_checksum(tmp_path: Path) -> None:
     plain = Scene(tmp_path, METHOD)
     plain.ranks.methods = {"load": lambda *_: None}
     plain.channel.version = replace(plain.channel.version, index=flat({"step": 7}, "t")[0])
-    assert not plain.result().why, "a class may be given what no file holds"
+    assert plain.result().why.startswith("channel policy: step is int, which no file of weights holds")
+
+
+def test_a_rank_is_behind_what_its_caller_has_published_until_it_has_loaded_that(tmp_path: Path, monkeypatch) -> None:
+    scene = Scene(tmp_path, METHOD)
+    scene.ranks.methods = {"load": lambda *_: None}
+    host = scene.host
+    assert host.why_behind(2, 1, [("policy", (7, 70.0))]) == "it holds no version, and its caller has published 7"
+    assert scene.result() == LoadResult(7, 70.0)
+    assert not host.why_behind(2, 1, [("policy", (7, 70.0))])
+    assert not host.why_behind(2, 1, [("policy", (8, 80.0))]), "maxLag is 1"
+    assert host.why_behind(2, 1, [("policy", (9, 90.0))]) == "it holds version 7, and its caller has published 9"
+    assert host.why_behind(2, 1, [("policy", (3, 90.0))]), "its publisher has gone back"
+    assert not host.why_behind(2, 1, [("policy", (5, 50.0))]), "published before what it holds"
+    assert host.why_behind(2, 2, [("policy", (7, 70.0))]), "its next process has loaded nothing"
+    scene.channel.version = None
+    assert scene.result(replace(ORDER, at=95.0)).untouched
+    assert not host.why_behind(2, 1, [("policy", (8, 80.0))]), "a load that did not begin leaves what it holds"
+    assert host.why_behind(2, 1, [("policy", (9, 99.0))])
+    monkeypatch.setattr(module, "LEARN_S", 0.0)
+    assert not host.why_behind(2, 1, [("policy", (9, 99.0))]), "a version that is lost holds no calls for ever"
+
+
+def test_a_caller_counts_a_version_only_once_it_has_published_all_channels(tmp_path: Path) -> None:
+    host = Scene(tmp_path, METHOD, None, "a", "b").host
+    assert not host.why_behind(2, 1, [("a", (7, 70.0))])
+    assert not host.why_behind(2, 1, [("a", (7, 70.0)), ("b", (6, 60.0))])
+    assert host.why_behind(2, 1, [("a", (7, 70.0)), ("b", (7, 71.0)), ("other", (1, 72.0))])
 
 
 @pytest.mark.parametrize(

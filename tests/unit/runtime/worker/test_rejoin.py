@@ -165,6 +165,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made.actor_name = "t/0/1"
     made.reports = Reports()
     made._serving = SimpleNamespace(
+        why_behind=lambda _call: "",
         environment=lambda _start: {},
         resolved=lambda _start: made.spec,
         started=lambda start: made.ready(start.rank, start.incarnation),

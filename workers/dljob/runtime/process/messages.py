@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from operator import attrgetter
@@ -372,6 +372,8 @@ class Call:
     """Whether the caller records it for `dljob trace`, so that the callee does, too."""
     caller_incarnation: int = 0
     """The incarnation of `caller`; 0: it is no rank, and its end is not told."""
+    published: Sequence[tuple[str, tuple[int, float]]] = ()
+    """As in `RankCall`."""
 
     def packed(self, payload: bytes) -> bytes:
         """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""

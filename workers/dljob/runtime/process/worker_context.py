@@ -41,10 +41,26 @@ ASKED = (
     "only",
     "once",
     "restarts_callee",
+    "published",
 )
 """The fields of a RankCall that a script rank sends to its host beside the arguments; the host makes the same call."""
 FOR_ANSWER = "for its answer"
 """Name of the thing that a sent call waits for, as a part of the error at its deadline."""
+
+
+class PublishedVersions:
+    """The last version of each weight channel that this process has published in its incarnation."""
+
+    def __init__(self) -> None:
+        self.versions: Sequence[tuple[str, tuple[int, float]]] = ()
+        """Channel, version, and when its keeper took it (unix seconds)."""
+
+    def add(self, channel: str, version: int, taken_at: float) -> None:
+        """Note a version: calls that are made from now on carry it."""
+        self.versions = tuple({**dict(self.versions), channel: (version, taken_at)}.items())
+
+
+published_versions = PublishedVersions()
 
 
 @dataclass(slots=True)
@@ -95,6 +111,8 @@ class RankCall:
     """A lost call is not sent again: its caller decides where it goes next."""
     restarts_callee: bool = False
     """A callee that runs the call past its deadline is to be restarted."""
+    published: Sequence[tuple[str, tuple[int, float]]] = field(default_factory=lambda: published_versions.versions)
+    """What the caller has published (`PublishedVersions`): a callee that is more than `maxLag` behind lets it wait."""
     id: str = ""
     started: float = field(default_factory=time.monotonic)
     after: int = 0
@@ -384,6 +402,7 @@ class WorkerContext:
 
 def renew(context: WorkerContext, later: WorkerContext) -> None:
     """Update a context that user code may hold to a later incarnation of the same rank in the same process."""
+    published_versions.versions = ()
     for each in fields(WorkerContext):
         # The class is frozen for user code alone.
         object.__setattr__(context, each.name, getattr(later, each.name))

@@ -395,6 +395,7 @@ class RpcClient:
             window=call.window,
             traced=call.span is not None and call.span.is_shown,
             caller_incarnation=self.incarnation,
+            published=call.published,
         ).packed(b"" if call.stored else call.payload)
 
     async def _answered(self, call: RankCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:

@@ -38,7 +38,8 @@ from dljob.telemetry.wording import counted
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LOOK_S = 1.0
-"""Most seconds that a pull without an item keeps its thread: streams may be more than the threads that serve them."""
+"""Most seconds that a pull without an item keeps its thread: streams may be more than the threads that serve them; and
+until a call that waits for weights looks again."""
 LONG_ON_ITS_WAY = 256 * 2**20
 """Bytes of an answer that may take seconds on its way."""
 PLACES = 100
@@ -50,10 +51,20 @@ LAPSED = 1000
 class RpcServer:
     """Serves the @rpc methods of a rank's object; thread-safe, since each call has a thread of its own."""
 
-    def __init__(self, role: str, code_dir: str = "", ask_ended: AskEnded | None = None) -> None:
-        """Serve nothing yet. `ask_ended` asks which callers have ended; None: nobody knows."""
+    def __init__(
+        self,
+        role: str,
+        code_dir: str = "",
+        ask_ended: AskEnded | None = None,
+        why_behind: Callable[[Call], str] = lambda _: "",
+    ) -> None:
+        """Serve nothing yet. `ask_ended` asks which callers have ended; None: nobody knows.
+
+        `why_behind` says why the rank's weights are too old for a call, by what its caller has published.
+        """
         self._role = role
         self._code_dir = code_dir
+        self._why_behind = why_behind
         self._error_log = CallErrorLog()
         self.trace: RankTrace | None = None
         """Where its calls are recorded; None where they are not traced."""
@@ -95,6 +106,11 @@ class RpcServer:
         """Keep calls waiting for a reason, but of methods that take any weights; serve them again without one."""
         with self._changed:
             self._hold_reason = reason
+            self._changed.notify_all()
+
+    def recheck_weights(self) -> None:
+        """Have waiting calls look again at the rank's weights."""
+        with self._changed:
             self._changed.notify_all()
 
     def close(self, outcome: Outcome, *, cut: bool = False) -> None:
@@ -217,7 +233,7 @@ class RpcServer:
             refused = self._not_up(call, name)
             target = refused or self._find(call.method, name)
             if isinstance(target, RpcMark) and not target.any_weights:
-                target = self._not_fresh(activity, name, end) or target
+                target = self._not_fresh(activity, call, name, end) or target
             reply = (
                 target if isinstance(target, Reply) else self._run(activity, target, call, body, shared_args, end=end)
             )
@@ -245,18 +261,22 @@ class RpcServer:
             return _refuse(NotRun.ENDED, f"{name} {self._closed}")
         return None if in_time else _refuse(NotRun.LATE, f"for {name} to be set up, not run")
 
-    def _not_fresh(self, activity: CallActivity, name: str, end: float | None) -> Reply | None:
-        """Wait for weights that are not stale; returns a refusal when they do not come in time, or the rank ended."""
-        if not self._hold_reason:
+    def _not_fresh(self, activity: CallActivity, call: Call, name: str, end: float | None) -> Reply | None:
+        """Wait for weights that are not stale; returns a refusal when they do not come in time, or the rank ended.
+
+        PrimeMaster holds calls once it knows of a version. Until then a call of the publisher itself waits by what it
+        brings along.
+        """
+        if not self._hold_reason and not (call.published and self._why_behind(call)):
             return None
         activity.note_wait("weights")
         with self._changed:
-            wait_s = None if end is None else max(0.0, end - time.monotonic())
-            in_time = self._changed.wait_for(lambda: not self._hold_reason or self._closed, wait_s)
-            reason = self._hold_reason
-        if self._closed:
-            return _refuse(NotRun.ENDED, f"{name} {self._closed}")
-        return None if in_time else _refuse(NotRun.LATE, f"for the weights of {name}, not run: {reason}")
+            while not self._closed and (reason := self._hold_reason or self._why_behind(call)):
+                wait_s = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
+                if wait_s <= 0:
+                    return _refuse(NotRun.LATE, f"for the weights of {name}, not run: {reason}")
+                self._changed.wait(wait_s)
+        return _refuse(NotRun.ENDED, f"{name} {self._closed}") if self._closed else None
 
     def _cancel(self, call: str) -> Reply:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed.

@@ -15,7 +15,7 @@ from dljob.runtime.process import activities
 from dljob.runtime.process.activities import Waiting
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
-from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
+from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions, published_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.weights.buckets import StateBuckets, checksum, flat, load_state
@@ -129,7 +129,9 @@ class WeightChannel:
             made = replace(made, sizes=sizes, sums=sums)
             made = self._way.send(made, buckets)
         # The store gets every version: a reader that the other transport does not reach fetches it there.
-        self._sender().publish(made, buckets)
+        taken_at = self._sender().publish(made, buckets)
+        if taken_at is not None:  # servers load nothing that is in openYuanrong's datasystem
+            published_versions.add(self.name, made.version, taken_at)
         self._transport_used = self._transport if made.way or self._transport == "yr" else "store"
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:

@@ -81,7 +81,8 @@ def _tensor(value: Any, name: str) -> NamedTensor:
         made = value
     elif hasattr(value, "dtype") and hasattr(value, "tobytes") and value.dtype.byteorder in "=|<":
         # A copy only where the array is not contiguous.
-        made = NamedTensor(value.dtype.name, value.shape, memoryview(value.tobytes() if value.nbytes else b""))
+        data = value.reshape(-1).view("uint8").data if value.nbytes else memoryview(b"")
+        made = NamedTensor(value.dtype.name, value.shape, data)
     else:
         hint = "publish tensors and arrays alone on a channel that servers load"
         raise UsageError(f"{name or 'the state'} is {type(value).__name__}, which no file of weights holds", hint=hint)

@@ -70,10 +70,10 @@ class WeightsKeeper(StorageActor):
 
     # -- ranks in Ray
 
-    async def offer(self, who: QueueCaller, version: Version) -> Mark | str:
-        """Accept a version; return its mark, or the reason of a refusal."""
+    async def offer(self, who: QueueCaller, version: Version) -> float | str:
+        """Accept a version; return when it was taken (unix seconds), or the reason of a refusal."""
         try:
-            return self._take(who, version)
+            return self._take(who, version).taken_at
         except UsageError as error:
             return str(error)
 
@@ -127,13 +127,13 @@ class WeightsKeeper(StorageActor):
 
     # -- ranks without Ray
 
-    async def on_publish(self, who: QueueCaller, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
-        """Accept a version that came as bytes. Raises UsageError when it arrived damaged."""
+    async def on_publish(self, who: QueueCaller, version: Version, buckets: Sequence[Sequence[bytes]]) -> float:
+        """Accept a version that came as bytes; return when it was taken. Raises UsageError when it arrived damaged."""
         for bucket, said in zip(buckets, version.sums, strict=True):
             if checksum([memoryview(part) for part in bucket]) != said:
                 raise UsageError(f"version {version.version} arrived damaged: publish it again")
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
-        self._take(who, replace(version, refs=refs, copied=True))
+        return self._take(who, replace(version, refs=refs, copied=True)).taken_at
 
     async def on_stored(self, who: QueueCaller, version: Version) -> tuple[Stored, ...]:
         """Accept a version in openYuanrong's datasystem; return the places of dropped ones, to be deleted there."""
@@ -175,11 +175,11 @@ class WeightsKeeper(StorageActor):
     def _find_version(self, mark: Mark) -> Version | None:
         return next((one for one in self._versions if one.mark == mark), None)
 
-    def _take(self, who: QueueCaller, version: Version) -> Mark:
+    def _take(self, who: QueueCaller, version: Version) -> Version:
         newest = self._versions[-1] if self._versions else None
         # A publisher whose call broke sends the same version again.
         if newest is not None and newest.nonce == version.nonce:
-            return newest.mark
+            return newest
         self._may(who, version.version)
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
@@ -195,7 +195,7 @@ class WeightsKeeper(StorageActor):
         # Bytes are this process's own already, and the datasystem's outlive it.
         if not made.copied and not made.stored:
             self._tasks.repeat("copy of weights", partial(self._copy, made), tries=math.inf)
-        return made.mark
+        return made
 
     def _may(self, who: QueueCaller, version: int) -> None:
         """Raise UsageError if this publisher may not publish this version."""

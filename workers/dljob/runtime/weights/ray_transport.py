@@ -39,8 +39,8 @@ class RayCarrier:
         self.came_by = "store"
         self._node: str = ray.get_runtime_context().get_node_id()
 
-    def publish(self, version: Version, buckets: Buckets) -> None:
-        """Put each bucket once, with its checksum, and offer the version to the keeper."""
+    def publish(self, version: Version, buckets: Buckets) -> float:
+        """Put each bucket once, with its checksum, and offer the version to the keeper; return when it took it."""
         # By value, now: the state may be changed once `publish` returns.
         refs, sums, sizes = list[Any](), list[int | None](), list[tuple[int, ...]]()
         what = f"{self._keeper.name}.publish: "
@@ -57,9 +57,10 @@ class RayCarrier:
         made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums), sizes=tuple(sizes))
         line = self._found_line()
         by_line = line and line.offer(self._keeper.who, made)
-        said = by_line[0] if by_line else self.ask("offer", self._keeper.who, made)
-        if isinstance(said, str):
-            raise UsageError(f"{self._keeper.name}.publish: {said}")
+        answer = by_line[0] if by_line else self.ask("offer", self._keeper.who, made)
+        if isinstance(answer, str):
+            raise UsageError(f"{self._keeper.name}.publish: {answer}")
+        return answer
 
     def _thread(self) -> ThreadPoolExecutor:
         if self._beside is None:

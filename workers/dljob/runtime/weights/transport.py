@@ -23,8 +23,8 @@ class Carrier(Protocol):
     came_by: str
     """How the version that was fetched last came: "store", or "chain" over a chain of nodes."""
 
-    def publish(self, version: Version, buckets: Buckets) -> None:
-        """Send a version to the keeper."""
+    def publish(self, version: Version, buckets: Buckets) -> float:
+        """Send a version to the keeper; return when it took it (unix seconds)."""
         ...
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
@@ -64,13 +64,13 @@ class ByteCarrier:
         self._keeper = keeper
         self.came_by = "store"
 
-    def publish(self, version: Version, buckets: Buckets) -> None:
-        """Send a version to the keeper as bytes."""
+    def publish(self, version: Version, buckets: Buckets) -> float:
+        """Send a version to the keeper as bytes; return when it took it."""
         # The keeper checks what arrives, so the checksums go along, also where no reader needs them.
         made = version.sums and None not in version.sums
         sums = version.sums if made else tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
-        self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
+        return self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""

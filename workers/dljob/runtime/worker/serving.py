@@ -16,7 +16,7 @@ from dljob.master.state.state import LISTENS
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.plan.serving import ENDPOINTS, HOST, ProbePlan, endpoints_variable, port_variable
 from dljob.plan.tensorflow import TF_CONFIG, checksum, tf_config
-from dljob.runtime.process.messages import HostSpec, LoadOrder, LoadResult, NewestVersion, Serves
+from dljob.runtime.process.messages import Call, HostSpec, LoadOrder, LoadResult, NewestVersion, Serves
 from dljob.runtime.serving.endpoints import ANSWER_S, AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
@@ -183,6 +183,11 @@ class HostServing:
         """Begin a load of weights."""
         if self._weights is not None:
             self._weights.load(order)
+
+    def why_behind(self, call: Call) -> str:
+        """Return why a rank's weights are too old for a call, by what its caller has published; empty: they are not."""
+        weights = self._weights
+        return "" if weights is None else weights.why_behind(call.rank, call.incarnation, call.published)
 
     def ended(self, start: RankStart) -> None:
         """Stop probing an incarnation of a rank: nothing is reported about it any more."""

@@ -105,7 +105,8 @@ class ThreadHost(Host):
         self._progress = ProgressCounter()
         self._stopping = Stopping()
         self._traces = CallTraces(spec.job, spec.role)
-        self._callee = RpcServer(spec.role.name, spec.job.code_dir, self._ask_ended)
+        self._serving = HostServing(spec, ray.util.get_node_ip_address, self._client, self)
+        self._callee = RpcServer(spec.role.name, spec.job.code_dir, self._ask_ended, self._serving.why_behind)
         self._life: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
@@ -129,7 +130,6 @@ class ThreadHost(Host):
         self._report = 0
         self._killed = ""
         self._cores = numa.Cores(spec.role.numa_binding)
-        self._serving = HostServing(spec, ray.util.get_node_ip_address, self._client, self)
         super().__init__(spec)
         # PrimeMaster has looked for a forked worker, whose server has done these imports.
         early = () if is_forked() else preload.modules(spec.role, spec.job.code_dir)
@@ -247,7 +247,7 @@ class ThreadHost(Host):
         """Reset the state of the last incarnation; one that failed may have left a process group behind."""
         torch_group.abort(self._order.store if self._order else "")
         self._recall, self._done = ThreadInterrupt(), threading.Event()
-        self._callee = RpcServer(self.spec.role.name, self.spec.job.code_dir, self._ask_ended)
+        self._callee = RpcServer(self.spec.role.name, self.spec.job.code_dir, self._ask_ended, self._serving.why_behind)
         self._stopping.withdraw()
 
     def _report_left(self, start: RankStart) -> None:
@@ -463,6 +463,7 @@ class ThreadHost(Host):
     def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
         """Report news about weights."""
         self.reports.add(rank, incarnation, os.getpid(), None, weights=news)
+        self._callee.recheck_weights()
 
     def call_method(self, name: str, args: Sequence[Any]) -> Any:
         """Call a method of the rank's object."""

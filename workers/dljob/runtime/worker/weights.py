@@ -32,6 +32,9 @@ ORDER = "DLJOB_WEIGHTS"
 """Variable of a command that loads: what a request has as its body."""
 KEPT = 4
 """Versions of a channel that are remembered until the other channels have them."""
+LEARN_S = 10.0
+"""Seconds for PrimeMaster to learn of a version: a caller's calls are not held for longer by one that it does not take,
+as when the version was lost with its keeper."""
 AGAIN_S = 1.0
 """Seconds until a channel is asked again after an error."""
 
@@ -88,6 +91,10 @@ class HostWeights:
         self._loads: dict[int, tuple[int, float]] = {}
         """Rank -> incarnation and version's time of its load under way."""
         self._held: dict[int, tuple[int, LoadResult]] = {}
+        self._missing: tuple[float, float] = (0.0, 0.0)
+        """When the newest version was published that callers knew and a rank lacked, and when it was lacked first."""
+        self._not_behind: tuple[int, Sequence[tuple[str, tuple[int, float]]]] = (0, ())
+        """What a caller had published for which the rank was not behind last, and its incarnation then."""
         self._method: tuple[int, str, Future[Any]] | None = None
         """Incarnation, name and call of the last method; a class has one rank in its host."""
 
@@ -161,17 +168,44 @@ class HostWeights:
             if self._loads.get(order.rank) != (order.incarnation, order.at):
                 return  # a later process of the rank has begun
             del self._loads[order.rank]
-            self._held.pop(order.rank, None)
+            self._not_behind = (0, ())
+            if not result.untouched:
+                self._held.pop(order.rank, None)
             if not result.why:
                 self._held[order.rank] = (order.incarnation, result)
         self._ranks.weights(order.rank, order.incarnation, result)
 
+    def why_behind(self, rank: int, incarnation: int, published: Sequence[tuple[str, tuple[int, float]]]) -> str:
+        """Return why a rank is stale by what a caller has published (`PublishedVersions`); empty: it is not.
+
+        PrimeMaster may not know of that version yet.
+        """
+        if (incarnation, published) == self._not_behind:
+            return ""
+        versions = dict(published)
+        parts = [versions[channel] for channel in self._plan.channels if channel in versions]
+        numbers = {version for version, _ in parts}
+        is_complete = len(parts) == len(self._plan.channels) and len(numbers) == 1
+        version, at = max(parts, key=lambda part: part[1], default=(0, 0.0))
+        holder, last_load = self._held.get(rank, (0, LoadResult(0, 0.0)))
+        # One with a lower number may be newer: its publisher has gone back.
+        is_fresh = holder == incarnation and (
+            last_load.at >= at or 0 <= version - last_load.version <= self._plan.max_lag
+        )
+        if is_fresh or not is_complete:
+            self._not_behind = incarnation, published
+            return ""
+        now = time.monotonic()
+        if at > self._missing[0]:
+            self._missing = at, now
+        holds = f"version {last_load.version}" if holder == incarnation else "no version"
+        is_learned = now - self._missing[1] >= LEARN_S
+        return "" if is_learned else f"it holds {holds}, and its caller has published {version}"
+
     def _carry_out(self, order: LoadOrder) -> None:
         plan = self._plan
         fetched = {channel: self._fetched(channel, order.version) for channel in plan.channels}
-        methods = {one.kind for one in (plan.load, plan.verify) if one is not None} == {"method"}
-        # Names and digests are for files; a class may publish what no file holds.
-        tensors = {} if methods and plan.verify is None else _named(fetched)
+        tensors = _named(fetched)  # also for a method: what is no tensor is told here, and not by its code
         if plan.load.kind == "method":
             states = {channel: load_state(one.index, buckets) for channel, (one, buckets) in fetched.items()}
             self._call(plan.load, order.incarnation, (order.version, states))
