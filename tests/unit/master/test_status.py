@@ -67,7 +67,6 @@ def test_a_running_job_shows_roles_ranks_units_and_progress():
         "pid": 1001,
         "actor": "w/1/1",
         "step": 7,
-        "log": "w/1/1.log",
     }
     assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None} | UNSAVED
     assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}

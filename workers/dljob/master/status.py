@@ -445,7 +445,6 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "pid": own.pid,
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
-        "log": host.log,
         **({"serves": is_endpoint(state, key)} if facts.plan.ports else {}),
         **weights.shown(state, key),
     }

@@ -81,7 +81,7 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_the_node_with_the_masters_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_status_names_where_the_logs_of_master_and_ranks_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()
@@ -91,7 +91,11 @@ async def test_every_status_names_the_node_with_the_masters_log(world: World, mo
     await until(file.exists)
     assert json.loads(file.read_text())["masterNode"] == "head"
     end_all(world)
-    assert (await ended(world))["masterNode"] == "head"
+    status = await ended(world)
+    assert status["masterNode"] == "head"
+    assert [row["log"] for row in status["ranks"]] == [row["log"] for row in shell.status()["ranks"]]
+    role, rank = status["ranks"][-1]["role"], status["ranks"][-1]["rank"]
+    assert status["ranks"][-1]["log"] == f"{shell.setup.info.dir}/logs/{role}-{rank}.log"
     assert shell.brief()["masterNode"] == "head"
 
 

@@ -484,6 +484,8 @@ class MasterLoop:
             "masterNode": self._node,
             "attempt": self.setup.info.attempt,
         }
+        for row in made.get("ranks", ()):
+            row["log"] = f"{self.setup.info.dir}/logs/{row['role']}-{row['rank']}.log"
         used = self.samples.resource_use()
         # A stall cannot be in the state: nothing is folded while it lasts.
         stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}
