@@ -226,6 +226,9 @@ VERDICTS: Mapping[str, Remedy] = {
         CauseKind.NODE,
         "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
     ),
+    reasons.CHECKPOINT_DAMAGED: Remedy(
+        CauseKind.NODE, "check the disk of the checkpoints: dljob checkpoint verify JOB, and the kernel log (dmesg)"
+    ),
     reasons.ITEM_SET_ASIDE: Remedy(
         CauseKind.USER_CODE,
         "mend the code that fails on them; DataQueue(...).dead() has the items that were set aside, with their errors",

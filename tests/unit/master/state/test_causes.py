@@ -92,7 +92,7 @@ def test_evidence_told_twice_is_kept_once():
     once = add_clues(SIGKILL, [clue])
     assert add_clues(once, [clue]) is once
     assert evidence(once) == ("exit code 137", "pod: OOMKilled")
-    assert evidence(Outcome(ok=False, detail="a\nb\n\n")) == ("last line: b",)
+    assert evidence(Outcome(ok=False, code=1, detail="a\nb\n\n")) == ("exit code 1", "last line: b")
 
 
 RAYS = (
@@ -105,7 +105,7 @@ RAYS = (
 
 def test_evidence_is_cut_behind_a_sentence_or_a_word():
     (line,) = evidence(Outcome(ok=False, detail=RAYS))
-    assert line.startswith("last line: The actor is dead because its worker process has died. Worker exit type")
+    assert line.startswith("backend: The actor is dead because its worker process has died. Worker exit type")
     assert line.endswith(". ...")
     assert len(line) <= 400 + len("last line: ")
     (clue,) = evidence(add_clues(Outcome(ok=False), [Clue("kernel", "word " * 100)]))

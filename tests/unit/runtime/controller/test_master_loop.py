@@ -81,7 +81,9 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_where_the_logs_of_master_and_ranks_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_status_names_where_the_logs_of_master_and_ranks_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()

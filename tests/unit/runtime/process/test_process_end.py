@@ -74,7 +74,19 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         (9, "step 7\n", "w/0: Killed: ended by SIGKILL, exit code 137", "Killed"),
         (11, "", "w/0: UserError: ended by SIGSEGV, exit code 139", "UserError"),
         (3 << 8, "no licence\n", "w/0: UserError: exited with code 3, exit code 3", "UserError"),
-        (0, "", "w/0: process gone, cause unknown (its process exited with code 0)", "Unknown"),
+        (
+            0,
+            "step 7\n",
+            "w/0: UserError: its process ended itself with code 0 (os._exit or sys.exit in user code) before its function"
+            " returned",
+            "UserError",
+        ),
+        (
+            0,
+            "step 7\n[dljob] 05:10:41 pid 48 ends with code 0: its rank has ended, and its work is done\n",
+            "w/0: process gone, cause unknown (its host ended itself: its rank has ended, and its work is done)",
+            "Unknown",
+        ),
         (
             EndCode.LEASE_OVER << 8,
             "",
@@ -97,7 +109,7 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
     assert not made.ok
     assert cause.reason == reason
     assert describe("w/0", judged(made, cause)) == said
-    assert any(RAY in line for line in evidence(made)), "what Ray said is kept"
+    assert f"backend: {RAY}" in evidence(made), "what Ray said is kept"
 
 
 def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:

@@ -555,7 +555,8 @@ class MasterLoop:
                 await self.offer(ev.ProblemReported(reason, "machine", message))
             before = clock_sample()
             for problem in self.state.problems:
-                if problem.reason in PASSED and self._now() > problem.since + PASSED_S:
+                is_of_clocks = problem.reason in PASSED - {reasons.CHECKPOINT_DAMAGED}
+                if is_of_clocks and self._now() > problem.since + PASSED_S:
                     await self.offer(ev.ProblemReported(problem.reason, problem.target))
 
     async def _watch_volume(self) -> None:
