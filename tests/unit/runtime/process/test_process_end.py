@@ -19,6 +19,7 @@ from dljob.runtime.process import process_end
 from dljob.runtime.process.guard import EndCode
 
 RAY = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+CODE_0 = "its process ended itself with code 0 (os._exit or sys.exit in user code) before its function returned"
 VANISHED = Outcome(ok=False, reason=Reason.UNKNOWN, detail=RAY)
 
 
@@ -74,13 +75,7 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         (9, "step 7\n", "w/0: Killed: ended by SIGKILL, exit code 137", "Killed"),
         (11, "", "w/0: UserError: ended by SIGSEGV, exit code 139", "UserError"),
         (3 << 8, "no licence\n", "w/0: UserError: exited with code 3, exit code 3", "UserError"),
-        (
-            0,
-            "step 7\n",
-            "w/0: UserError: its process ended itself with code 0 (os._exit or sys.exit in user code) before its function"
-            " returned",
-            "UserError",
-        ),
+        (0, "step 7\n", f"w/0: UserError: {CODE_0}", "UserError"),
         (
             0,
             "step 7\n[dljob] 05:10:41 pid 48 ends with code 0: its rank has ended, and its work is done\n",

@@ -111,7 +111,7 @@ def with_end(outcome: Outcome, end: Outcome | None) -> Outcome:
 
 
 def evidence(outcome: Outcome) -> tuple[str, ...]:
-    """Return the evidence for users: exit code, clues, and the last line of the log or traceback, or Ray's own words."""
+    """Return the evidence for users: exit code, clues, the last line of the log or traceback, or Ray's words."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)
     clues = tuple(f"{clue.source}: {_shortened(clue.text)}" for clue in outcome.clues)
     last_line = last_words.last_line(outcome.detail)

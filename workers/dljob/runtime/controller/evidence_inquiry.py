@@ -40,9 +40,22 @@ END_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 
 
 class Inquiry:
-    """Inquiries under way; `agents` is the name prefix of the node agents."""
+    """Inquiries under way; `agents` is the name prefix of the node agents.
 
-    def __init__(self, backend: Backend, offer: Callable[..., Awaitable[None]], agents: str, owner: TaskOwner) -> None:
+    `read_log` returns the end of the log of a host's one rank that is on this machine; `code_dir`: of user code.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        offer: Callable[..., Awaitable[None]],
+        agents: str,
+        owner: TaskOwner,
+        *,
+        read_log: Callable[[HostId], str] = lambda _: "",
+        code_dir: str = "",
+    ) -> None:
+        self._read_log, self._code_dir = read_log, code_dir
         self._backend = backend
         self._offer = offer
         self._agents = agents
@@ -59,14 +72,14 @@ class Inquiry:
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(node, pid, late=late)
+                noted = await self._noted(host, node, pid, late=late)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
-        return vanished if noted is None else process_end.with_status(vanished, *noted)
+        return vanished if noted is None else process_end.with_status(vanished, *noted, self._code_dir)
 
-    async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
-        """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
+    async def _noted(self, host: HostId, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
+        """Return the wait status that was noted by the parent of a host on a node that has no agent yet, and its log.
 
         On another machine a process of Ray starts for the question. The restart waits END_S for that at most: without
         the status, a second such end would end the job with its cause unknown.
@@ -78,7 +91,10 @@ class Inquiry:
             if status is None and self._backend.name == "ray":
                 async with asyncio.timeout(WITHIN_S if late else END_S):
                     status = await log_tails.on_node(node, worker_ends.wait_status, pid)
-        return None if status is None else (status, "")
+        if status is None:
+            return None
+        # Later on the log may be that of the rank's next process.
+        return status, "" if late else await asyncio.to_thread(self._read_log, host)
 
     async def wait_until_gone(self, node: str, pid: int) -> None:
         """Return once the process of a former host has ended, after GONE_S, or where its node does not answer."""
