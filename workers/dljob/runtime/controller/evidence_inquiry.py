@@ -72,14 +72,20 @@ class Inquiry:
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(host, node, pid, late=late)
+                noted = await self._noted(node, pid, late=late)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
-        return vanished if noted is None else process_end.with_status(vanished, *noted, self._code_dir)
+        if noted is None:
+            return vanished
+        status, tail = noted
+        # An agent does not know a host of its first second. Later the log may be that of the rank's next process.
+        if not tail and not late:
+            tail = await asyncio.to_thread(self._read_log, host)
+        return process_end.with_status(vanished, status, tail, self._code_dir)
 
-    async def _noted(self, host: HostId, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
-        """Return the wait status that was noted by the parent of a host on a node that has no agent yet, and its log.
+    async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
+        """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
 
         On another machine a process of Ray starts for the question. The restart waits END_S for that at most: without
         the status, a second such end would end the job with its cause unknown.
@@ -91,10 +97,7 @@ class Inquiry:
             if status is None and self._backend.name == "ray":
                 async with asyncio.timeout(WITHIN_S if late else END_S):
                     status = await log_tails.on_node(node, worker_ends.wait_status, pid)
-        if status is None:
-            return None
-        # Later on the log may be that of the rank's next process.
-        return status, "" if late else await asyncio.to_thread(self._read_log, host)
+        return None if status is None else (status, "")
 
     async def wait_until_gone(self, node: str, pid: int) -> None:
         """Return once the process of a former host has ended, after GONE_S, or where its node does not answer."""
