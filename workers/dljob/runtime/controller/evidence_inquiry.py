@@ -64,24 +64,23 @@ class Inquiry:
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, *, late: bool = False) -> Outcome:
+    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, log: str | None = None) -> Outcome:
         """Return the outcome of a vanished host, with the exit status of its process where its node knows it.
 
-        `late`: nobody waits for it.
+        `log`: the end of its log, where nobody waits for the outcome and the rank's next process may write by now.
         """
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(node, pid, late=late)
+                noted = await self._noted(node, pid, late=log is not None)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
         if noted is None:
             return vanished
         status, tail = noted
-        # An agent does not know a host of its first second. Later the log may be that of the rank's next process.
-        if not tail and not late:
-            tail = await asyncio.to_thread(self._read_log, host)
+        if not tail:  # an agent does not know a host of its first second
+            tail = await asyncio.to_thread(self._read_log, host) if log is None else log
         return process_end.with_status(vanished, status, tail, self._code_dir)
 
     async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
@@ -155,9 +154,10 @@ class Inquiry:
             await self._offer(ev.CauseLearned(str(host), clues, host=host))
 
     async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
+        log = await asyncio.to_thread(self._read_log, host)  # before the rank's next process writes to it
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
-            if (end := await self.ended(host, node, pid, vanished, late=True)) != vanished:
+            if (end := await self.ended(host, node, pid, vanished, log)) != vanished:
                 await self._offer(ev.CauseLearned(str(host), (), end=end, host=host))
                 return
 
