@@ -64,15 +64,15 @@ class Inquiry:
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, log: str | None = None) -> Outcome:
+    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, output: str | None = None) -> Outcome:
         """Return the outcome of a vanished host, with the exit status of its process where its node knows it.
 
-        `log`: the end of its log, where nobody waits for the outcome and the rank's next process may write by now.
+        `output`: the end of its log, where nobody waits for the outcome and the rank's next process may write by now.
         """
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(node, pid, late=log is not None)
+                noted = await self._noted(node, pid, late=output is not None)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
@@ -80,7 +80,7 @@ class Inquiry:
             return vanished
         status, tail = noted
         if not tail:  # an agent does not know a host of its first second
-            tail = await asyncio.to_thread(self._read_log, host) if log is None else log
+            tail = await asyncio.to_thread(self._read_log, host) if output is None else output
         return process_end.with_status(vanished, status, tail, self._code_dir)
 
     async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
@@ -154,10 +154,10 @@ class Inquiry:
             await self._offer(ev.CauseLearned(str(host), clues, host=host))
 
     async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
-        log = await asyncio.to_thread(self._read_log, host)  # before the rank's next process writes to it
+        output = await asyncio.to_thread(self._read_log, host)  # before the rank's next process writes to it
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
-            if (end := await self.ended(host, node, pid, vanished, log)) != vanished:
+            if (end := await self.ended(host, node, pid, vanished, output)) != vanished:
                 await self._offer(ev.CauseLearned(str(host), (), end=end, host=host))
                 return
 
