@@ -106,8 +106,8 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
     message = f"life {event.life} {where}{again}"
     d.note(reasons.CHECKPOINT_RESTORED, event.world, message)
     if event.damaged:
-        others = f", and {len(event.damaged) - 1} more" if len(event.damaged) > 1 else ""
-        message = f"{message}; {event.damaged[0]}{others}"
+        first, *others = event.damaged
+        message = f"{message}; {first}{f', and {len(others)} more' if others else ''}"
         stand(d, StandingProblem(reasons.CHECKPOINT_DAMAGED, event.world, message, d.now))
 
 
