@@ -47,7 +47,7 @@ def answer_of(result: Mapping[str, Any]) -> Answer:
         return Answer((), "", first, text, text, result["exit_code"], True)
     fault = why.get("fault") or {}
     lines = [line for line in why["lines"] if not line.strip().startswith(tuple(map(str.strip, NOT_THE_CAUSE)))]
-    causes = [line for line in lines if line.startswith("first cause:")]
+    causes = [line for line in lines if line.startswith(("first cause:", "last failure:", "stands still:"))]
     cause = str(fault.get("firstCause") or "")
     blamed = str(fault.get("rank") or fault.get("target") or "")
     word = cause.removeprefix(f"{blamed}: ").partition(":")[0]

@@ -21,7 +21,7 @@ class Callee(Worker):
 
     def setup(self) -> None:
         """Record each call that its caller records, however many they are."""
-        call_trace.ROOM, trace_rows.RATE = 10**9, 10**9
+        call_trace.ROOM, trace_rows.MAX_RATE = 10**9, 10**9
 
     @rpc
     def add(self, a: int) -> int:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Row, cluster, folder, runs
 from bench_jobs import manifest, role, submit
 
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.runtime.queues.store import QueueStore
 
 ITEMS, BYTES = 10_000, 1000
@@ -24,7 +24,7 @@ STEP_S = 0.5
 def queue_cut(path: Path) -> tuple[float, float]:
     """Seconds of a whole cut of one queue, and those in which it serves nobody."""
     store = QueueStore(path / "queue", (ITEMS, 1 << 30, 0))
-    who = Who("rollout/0", 1, "a")
+    who = QueueCaller("rollout/0", 1, "a")
     store.register(who)
     for number in range(1, ITEMS + 1):
         store.put(who, number, os.urandom(BYTES))

@@ -74,6 +74,7 @@ def test_the_listing_of_the_readme_runs_as_it_is_pasted(place: Place) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "[trainer/0] step 3: four, said rank 1" in done.stdout.splitlines()
+    assert " ends with code " not in done.stdout, "its processes end as they should"
     assert done.stdout.splitlines()[-1] == "{'samples': 4}"
     assert done.stderr == ""
 

@@ -13,7 +13,7 @@ import pytest
 from host_kit import Job, alive, eventually, parent_of
 from role_kit import role_plan
 
-from dljob.master.failure.policy import describe
+from dljob.master.failure.policy import describe_failure
 from dljob.master.state.causes import classify, judged
 from dljob.master.state.views import Reason
 from dljob.plan.serving import DrainPlan, ProbePlan
@@ -164,7 +164,7 @@ def test_killed_fork_server_is_reported_and_ends_the_host(job):
     os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
     outcome = host.ends()[0].outcome
     cause = judged(outcome, classify(outcome))
-    assert describe("w/0", cause) == "w/0: Killed: its fork server was killed, exit code 137"
+    assert describe_failure("w/0", cause) == "w/0: Killed: its fork server was killed, exit code 137"
     eventually(lambda: not alive(hello.pid))
     assert not alive(rank)
 

@@ -28,8 +28,8 @@ def test_each_prompt_is_trained_once_under_any_schedule(seeds):
 
 def test_without_a_whole_cut_all_begins_anew():
     stories = [CutStory(seed) for seed in range(50)]
-    assert not [one for one in stories if problems(one)]
-    assert sum(one.anew for one in stories) > 10
+    assert not [story for story in stories if problems(story)]
+    assert sum(story.anew for story in stories) > 10
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_command_shows_a_row_for_each_shape(capsys, monkeypatch):
     assert [row["schedules"] for row in json.loads(capsys.readouterr().out)] == [2] * len(SHAPES)
     monkeypatch.setattr(cuts, "wrong", lambda _: "twice [3], never []")
     assert main.run(["sim", "--cuts", "--seeds", "1"]) == 1
-    said = capsys.readouterr().out
-    assert "prompts from" in said
-    assert "broken: prompts from calls, seed 0: twice [3], never []" in said
+    output = capsys.readouterr().out
+    assert "prompts from" in output
+    assert "broken: prompts from calls, seed 0: twice [3], never []" in output
     assert main.run(["sim", "--cuts", "--nodes", "3"]) == 2

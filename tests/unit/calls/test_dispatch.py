@@ -11,32 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob import UsageError, register_dispatch, whole
-from dljob.calls.dispatch import RoleSnapshot, _registered, plan_call, registered, sticky
-from dljob.calls.mark import RpcMark, changed
+from dljob.calls.dispatch import RoleSnapshot, _user_dispatches, plan_call, rank_of_key, user_dispatches
+from dljob.calls.mark import RpcMark, change_options
 
 ROLE = RoleSnapshot("r", 4, {})
 
 
 def sent(view, args=(), kwargs=None, **mark):
     """[(rank, args, kwargs, whether its answer is wanted)]."""
-    made = plan_call(view, RpcMark(**mark), args, kwargs or {})
-    return [(s.rank, *made.arguments[s.arguments], not s.quiet) for s in made.sends]
+    plan = plan_call(view, RpcMark(**mark), args, kwargs or {})
+    return [(s.rank, *plan.arguments[s.arguments_index], not s.discards_answer) for s in plan.sends]
 
 
 def ranks(view, **mark):
-    return [one[0] for one in sent(view, (), **mark)]
+    return [request[0] for request in sent(view, (), **mark)]
 
 
 def test_all_get_the_same_arguments_which_stand_once():
-    made = plan_call(ROLE, RpcMark(), (1,), {"b": 2})
-    assert made.arguments == (((1,), {"b": 2}),)
-    assert [send.rank for send in made.sends] == [0, 1, 2, 3]
-    assert not made.single
+    plan = plan_call(ROLE, RpcMark(), (1,), {"b": 2})
+    assert plan.arguments == (((1,), {"b": 2}),)
+    assert [send.rank for send in plan.sends] == [0, 1, 2, 3]
+    assert not plan.is_single
 
 
 def test_all_over_a_mesh_answers_once_per_shard():
     view = RoleSnapshot("r", 4, {"dp": 2, "tp": 2})
-    assert [(rank, wanted) for rank, _, _, wanted in sent(view, mesh="dp")] == [
+    assert [(rank, answers) for rank, _, _, answers in sent(view, mesh="dp")] == [
         (0, True),
         (1, False),
         (2, True),
@@ -50,7 +50,7 @@ def test_each_gets_its_own():
         (1, ("b",), {"n": 2}, True),
     ]
     meshed = sent(RoleSnapshot("r", 4, {"dp": 2, "tp": 2}), (["a", "b"],), dispatch="each")
-    assert [(rank, args[0], wanted) for rank, args, _, wanted in meshed] == [
+    assert [(rank, args[0], answers) for rank, args, _, answers in meshed] == [
         (0, "a", True),
         (1, "a", False),
         (2, "b", True),
@@ -60,14 +60,15 @@ def test_each_gets_its_own():
 
 @pytest.mark.parametrize("name", ["all", "rank0", "round_robin", "least_loaded", "owner", "hash:key", "mine"])
 def test_a_whole_argument_is_unwrapped_where_nothing_is_split(name, monkeypatch):
-    monkeypatch.setattr("dljob.calls.dispatch._registered", {"mine": lambda view, args, kwargs: [(0, args, kwargs)]})
+    first_rank = {"mine": lambda view, args, kwargs: [(0, args, kwargs)]}
+    monkeypatch.setattr("dljob.calls.dispatch._user_dispatches", first_rank)
     for _, args, kwargs, _ in sent(ROLE, (whole([1]), 2), {"key": whole("k"), "n": 3}, dispatch=name):
         assert (args, kwargs) == (([1], 2), {"key": "k", "n": 3})
 
 
 def test_a_whole_argument_goes_to_each_rank_as_it_is():
-    found = sent(RoleSnapshot("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
-    assert [one[1:3] for one in found] == [(("a", [1, 2]), {"n": 3}), (("b", [1, 2]), {"n": 3})]
+    requests = sent(RoleSnapshot("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
+    assert [request[1:3] for request in requests] == [(("a", [1, 2]), {"n": 3}), (("b", [1, 2]), {"n": 3})]
 
 
 @pytest.mark.parametrize(("value", "words"), [([1], "list of 4, one for each, got 1 item"), ("abcd", "got str")])
@@ -114,8 +115,8 @@ def test_of_several_least_loaded_the_next_in_turn_is_taken():
 
 @given(st.one_of(st.text(), st.integers(), st.binary(), st.none()), st.integers(1, 16))
 def test_key_stays_where_it_is_and_moves_only_to_a_rank_that_came(key, size):
-    before, after = sticky(key, size), sticky(key, size + 1)
-    assert before == sticky(key, size)
+    before, after = rank_of_key(key, size), rank_of_key(key, size + 1)
+    assert before == rank_of_key(key, size)
     assert after in (before, size)
 
 
@@ -132,18 +133,18 @@ class Number(IntEnum):
     [(np.str_("red"), "red"), (Color.RED, "red"), (np.bytes_(b"r"), b"r"), (np.int64(1), 1), (Number.ONE, 1)],
 )
 def test_a_key_hashes_by_its_value_whatever_its_type(key, same):
-    assert [sticky(key, 2**n) for n in range(8)] == [sticky(same, 2**n) for n in range(8)]
+    assert [rank_of_key(key, 2**n) for n in range(8)] == [rank_of_key(same, 2**n) for n in range(8)]
 
 
 def test_keys_spread_evenly_over_the_ranks():
-    found = [sticky(f"session {n}", 4) for n in range(400)]
-    assert all(60 < found.count(rank) < 140 for rank in range(4))
+    ranks = [rank_of_key(f"session {n}", 4) for n in range(400)]
+    assert all(60 < ranks.count(rank) < 140 for rank in range(4))
 
 
 def test_key_is_found_by_name_and_by_place():
     mark = {"dispatch": "hash:session", "parameters": ("prompt", "session")}
     by_place, by_name = sent(ROLE, ("p", "s"), **mark), sent(ROLE, ("p",), {"session": "s"}, **mark)
-    assert by_place[0][0] == by_name[0][0] == sticky("s", 4)
+    assert by_place[0][0] == by_name[0][0] == rank_of_key("s", 4)
     with pytest.raises(UsageError, match=r"no argument 'session'\n  the method's parameters: prompt, session"):
         sent(ROLE, ("p",), **mark)
     with pytest.raises(UsageError, match="got list"):
@@ -161,7 +162,7 @@ def test_owners_are_shared_out_in_order(callers, size):
 
 
 def test_a_registered_dispatch_is_used_and_its_mistakes_are_named(monkeypatch):
-    monkeypatch.setattr("dljob.calls.dispatch._registered", dict(_registered))
+    monkeypatch.setattr("dljob.calls.dispatch._user_dispatches", dict(_user_dispatches))
     register_dispatch("odd", lambda view, args, kwargs: [(r, args, kwargs) for r in range(1, view.ranks, 2)])
     register_dispatch("far", lambda view, args, kwargs: [(view.ranks, args, kwargs)])
     register_dispatch("numpy's", lambda view, args, kwargs: [(np.int64(2), args, kwargs)])
@@ -177,9 +178,9 @@ def test_a_registered_dispatch_is_used_and_its_mistakes_are_named(monkeypatch):
         ranks(ROLE, dispatch="none of them")
     with pytest.raises(UsageError, match="not registered in this process"):
         ranks(ROLE, dispatch="unheard of")
-    for taken in ("all", "hash:x"):
+    for name in ("all", "hash:x"):
         with pytest.raises(UsageError, match="taken"):
-            register_dispatch(taken, lambda view, args, kwargs: [])
+            register_dispatch(name, lambda view, args, kwargs: [])
 
 
 class TestOptions:
@@ -209,21 +210,21 @@ class TestOptions:
     )
     def test_wrong_options_are_refused_in_words(self, options, words):
         with pytest.raises(UsageError, match=words):
-            changed(RpcMark(), options, (), ())
+            change_options(RpcMark(), options, (), ())
 
     def test_numbers_become_those_that_travel(self):
-        given = {"timeout": np.float64(2), "stream": np.int64(4), "concurrency": np.int32(2)}
-        mark = changed(RpcMark(), given, (), ())
+        options = {"timeout": np.float64(2), "stream": np.int64(4), "concurrency": np.int32(2)}
+        mark = change_options(RpcMark(), options, (), ())
         assert [type(value) for value in (mark.timeout_s, mark.stream, mark.concurrency)] == [float, int, int]
-        plain = changed(RpcMark(), {"timeout": 60, "stream": True, "concurrency": None, "mesh": None}, (), ())
+        plain = change_options(RpcMark(), {"timeout": 60, "stream": True, "concurrency": None, "mesh": None}, (), ())
         assert plain == RpcMark(timeout_s=60.0, stream=True)
 
     @pytest.mark.parametrize("timeout", [None, math.inf, 1e300])
     def test_an_endless_timeout_means_no_deadline(self, timeout):
-        assert changed(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
+        assert change_options(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
 
     def test_right_options_are_laid_over_the_earlier_ones(self):
-        mark = changed(
+        mark = change_options(
             RpcMark(), {"idempotent": True, "timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ()
         )
         assert mark == RpcMark(idempotent=True, timeout_s=None, dispatch="odd", mesh="dp, cp")
@@ -232,11 +233,11 @@ class TestOptions:
 
 
 def test_names_that_were_added_are_known_and_a_hash_of_any_parameter_is(monkeypatch):
-    monkeypatch.setattr("dljob.calls.dispatch._registered", {})
+    monkeypatch.setattr("dljob.calls.dispatch._user_dispatches", {})
     register_dispatch("last", lambda view, args, kwargs: [(view.ranks - 1, args, kwargs)])
-    assert registered() == ("last",)
-    assert changed(RpcMark(), {"dispatch": "last"}, registered(), ()).dispatch == "last"
-    assert changed(RpcMark(), {"dispatch": "hash:session"}, (), ()).dispatch == "hash:session"
+    assert user_dispatches() == ("last",)
+    assert change_options(RpcMark(), {"dispatch": "last"}, user_dispatches(), ()).dispatch == "last"
+    assert change_options(RpcMark(), {"dispatch": "hash:session"}, (), ()).dispatch == "hash:session"
 
 
 def test_dispatch_rank0_sends_to_the_first_rank():
@@ -254,13 +255,13 @@ GAPS = (0, 2, 5)
 def test_a_call_of_a_role_with_gaps_goes_to_the_ranks_that_there_are(dispatch, turn, ranks):
     view = RoleSnapshot("r", 3, {}, (2, 3), {}, turn, GAPS)
     sent = plan_call(view, RpcMark(dispatch=dispatch), ([1, 2, 3],), {})
-    assert [one.rank for one in sent.sends] == ranks
+    assert [send.rank for send in sent.sends] == ranks
 
 
 def test_the_least_loaded_of_ranks_with_gaps_is_known_by_its_number():
     view = RoleSnapshot("r", 3, {}, (0, 1), {0: 1, 2: 0, 5: 1}, 2, GAPS)
-    (one,) = plan_call(view, RpcMark(dispatch="least_loaded"), (), {}).sends
-    assert one.rank == 2
+    (send,) = plan_call(view, RpcMark(dispatch="least_loaded"), (), {}).sends
+    assert send.rank == 2
 
 
 def test_a_key_keeps_its_rank_when_another_rank_leaves_a_gap():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob import UsageError
-from dljob.calls.mesh import Mesh, every_rank, layout, mesh_of, misfit
+from dljob.calls.mesh import Mesh, layout_over_axes, layout_without_mesh, mesh_from_axes, resize_misfit
 
 AXES = ("pp", "dp", "cp", "tp")
 
@@ -30,28 +30,28 @@ def test_coordinates_number_the_ranks_row_by_row(mesh):
 @given(meshes(), st.data())
 def test_shards_part_the_ranks_and_one_of_each_answers(mesh, data):
     names = data.draw(st.lists(st.sampled_from([name for name, _ in mesh.axes]), unique=True, min_size=1))
-    found = layout(mesh, names, "r")
+    layout = layout_over_axes(mesh, names, "r")
     sizes = dict(mesh.axes)
-    assert found.shards == math.prod(sizes[name] for name in names)
-    assert len(found.shard_of) == mesh.size
-    for shard in range(found.shards):
-        members = [rank for rank in range(mesh.size) if found.shard_of[rank] == shard]
-        assert len(members) == mesh.size // found.shards
-        assert [rank for rank in members if found.answers(rank)] == [found.answering[shard]]
+    assert layout.shard_count == math.prod(sizes[name] for name in names)
+    assert len(layout.shard_of) == mesh.size
+    for shard in range(layout.shard_count):
+        members = [rank for rank in range(mesh.size) if layout.shard_of[rank] == shard]
+        assert len(members) == mesh.size // layout.shard_count
+        assert [rank for rank in members if layout.answers_for_shard(rank)] == [layout.answering_ranks[shard]]
         assert len({tuple(mesh.coordinates(rank)[name] for name in names) for rank in members}) == 1
 
 
 def test_last_stage_of_a_pipeline_answers_and_the_first_of_the_other_axes():
-    mesh = mesh_of({"pp": 2, "dp": 2, "tp": 2}, 8, "actor")
+    mesh = mesh_from_axes({"pp": 2, "dp": 2, "tp": 2}, 8, "actor")
     assert mesh.coordinates(5) == {"pp": 1, "dp": 0, "tp": 1}
-    assert layout(mesh, ("dp",), "actor").shard_of == (0, 0, 1, 1, 0, 0, 1, 1)
-    assert layout(mesh, ("dp",), "actor").answering == (4, 6)
-    assert layout(mesh, ("dp", "tp"), "actor").answering == (4, 5, 6, 7)
+    assert layout_over_axes(mesh, ("dp",), "actor").shard_of == (0, 0, 1, 1, 0, 0, 1, 1)
+    assert layout_over_axes(mesh, ("dp",), "actor").answering_ranks == (4, 6)
+    assert layout_over_axes(mesh, ("dp", "tp"), "actor").answering_ranks == (4, 5, 6, 7)
 
 
 def test_open_axis_is_what_is_left():
-    assert mesh_of({"dp": -1, "tp": 4}, 8, "r").axes == (("dp", 2), ("tp", 4))
-    assert every_rank(3).answering == (0, 1, 2)
+    assert mesh_from_axes({"dp": -1, "tp": 4}, 8, "r").axes == (("dp", 2), ("tp", 4))
+    assert layout_without_mesh(3).answering_ranks == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_open_axis_is_what_is_left():
 )
 def test_mesh_that_does_not_make_the_role_is_refused(declared, words):
     with pytest.raises(UsageError, match=words):
-        mesh_of(declared, 8, "r")
+        mesh_from_axes(declared, 8, "r")
 
 
 def test_axis_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(UsageError, match=r"mesh='ep': role r has no axis 'ep'\n  it has: dp, tp"):
-        layout(mesh_of({"dp": 4, "tp": 2}, 8, "r"), ("ep",), "r")
+        layout_over_axes(mesh_from_axes({"dp": 4, "tp": 2}, 8, "r"), ("ep",), "r")
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_axis_that_is_not_there_is_named_with_those_that_are():
     ],
 )
 def test_mesh_of_a_role_that_resizes_divides_its_groups(declared, words):
-    assert words in misfit(declared, 4, "r")
-    assert bool(misfit(declared, 4, "r")) == bool(words)
+    assert words in resize_misfit(declared, 4, "r")
+    assert bool(resize_misfit(declared, 4, "r")) == bool(words)

@@ -22,7 +22,7 @@ def test_a_call_cancelled_while_it_waits_for_its_turn_does_not_begin() -> None:
     assert calls.cancel("a:0:1") is Fate.NOT_RUN
     assert not calls.begin("a:0:1")
     calls.end("a:0:1")
-    assert calls == PendingCalls(highest={"a:0": 1}, refused={"a:0:1": None})
+    assert calls == PendingCalls(last_numbers={"a:0": 1}, never_begun={"a:0:1": None})
     assert calls.cancel("a:0:1") is Fate.NOT_RUN, "its own time in the queue was over first"
 
 
@@ -32,7 +32,7 @@ def test_a_call_that_runs_is_told_as_begun() -> None:
     assert calls.begin("a:0:1")
     assert calls.cancel("a:0:1") is Fate.BEGUN
     calls.end("a:0:1")
-    assert calls == PendingCalls(highest={"a:0": 1})
+    assert calls == PendingCalls(last_numbers={"a:0": 1})
 
 
 def test_of_a_call_that_ended_or_was_overtaken_nobody_says_that_it_did_not_run() -> None:
@@ -48,7 +48,7 @@ def test_of_a_call_that_ended_or_was_overtaken_nobody_says_that_it_did_not_run()
 
 
 def test_the_oldest_cancelled_calls_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "REMEMBERED", 2)
+    monkeypatch.setattr(pending, "MAX_REMEMBERED_CALLS", 2)
     calls = PendingCalls()
     for number in (1, 2, 3):
         assert calls.cancel(f"a:0:{number}") is Fate.NOT_RUN

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
-from dljob.calls.resumption import CalleeLoss, CalleeRank, GapError, StreamProgress, WireItem, choose
+from dljob.calls.resumption import CalleeLoss, CalleeRank, GapError, StreamProgress, WireItem, choose_callee
 
 COUNT, RANKS = 12, 3
 
@@ -39,9 +39,9 @@ class Model:
     """A caller with its callees; a callee goes on behind the prefix that it is given."""
 
     progress: StreamProgress = field(default_factory=StreamProgress)
-    choose: Callable[..., object] = choose
+    choose: Callable[..., object] = choose_callee
     got: list[bytes] = field(default_factory=list)
-    made: int = 0
+    sent_count: int = 0
     served: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self, schedule: Sequence[Turn]) -> None:
@@ -49,11 +49,11 @@ class Model:
         lives = [1] * RANKS
         last = Turn((COUNT,), repeated=False, left_out=False, version=1)
         for turn in (*schedule, last):
-            callees = [CalleeRank(rank, life, ready=True, gone=False) for rank, life in enumerate(lives)]
+            callees = [CalleeRank(rank, life, ready=True, is_gone=False) for rank, life in enumerate(lives)]
             place = self.choose(callees, self.progress.losses, {}, 0)
             rank = place.rank  # type: ignore[attr-defined]
             self.served.append((rank, lives[rank]))
-            self.progress.begin(f"rollout/{rank}", lives[rank])
+            self.progress.begin_segment(f"rollout/{rank}", lives[rank])
             self._serve(turn)
             loss = CalleeLoss(rank, lives[rank], len(self.progress.received), died=True, opened=True, why="")
             self.progress.losses.append(loss)
@@ -72,9 +72,9 @@ class Model:
         if turn.left_out:
             del batches[0]
         for batch in batches:
-            self.made += len(batch)
+            self.sent_count += len(batch)
             try:
-                self.got += [item.packed for item in self.progress.take(batch)]
+                self.got += [item.packed for item in self.progress.add_items(batch)]
             except GapError:
                 return
 
@@ -103,7 +103,7 @@ def test_each_item_comes_once_and_in_order_over_all_schedules(schedule: list[Tur
 class TakesAgain(StreamProgress):
     """Takes what comes, also what it has."""
 
-    def take(self, items: Sequence[WireItem]) -> list[WireItem]:
+    def add_items(self, items: Sequence[WireItem]) -> list[WireItem]:
         self.received += [item.packed for item in items]
         return list(items)
 
@@ -111,7 +111,7 @@ class TakesAgain(StreamProgress):
 class SeesNoGap(StreamProgress):
     """Takes what it does not have, wherever it begins."""
 
-    def take(self, items: Sequence[WireItem]) -> list[WireItem]:
+    def add_items(self, items: Sequence[WireItem]) -> list[WireItem]:
         new = [item for item in items if item.position >= len(self.received)]
         self.received += [item.packed for item in new]
         return new
@@ -126,7 +126,7 @@ class TellsNoSegment(StreamProgress):
 
 def asks_anyone(callees: Sequence[CalleeRank], *_: object) -> object:
     """Choose the first that PrimeMaster says is ready, also a dead one."""
-    return choose(callees, [], {}, 0)
+    return choose_callee(callees, [], {}, 0)
 
 
 @pytest.mark.parametrize(

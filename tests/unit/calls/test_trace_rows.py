@@ -8,8 +8,8 @@ import pytest
 
 from dljob.calls import trace_rows
 from dljob.calls.trace_rows import (
-    LEVELS,
-    RATE,
+    MAX_LEVEL,
+    MAX_RATE,
     CalleeRow,
     CallerRow,
     RowsDropped,
@@ -19,7 +19,7 @@ from dljob.calls.trace_rows import (
     header,
     is_sampled,
     next_level,
-    thinned,
+    thin_rows,
 )
 
 
@@ -45,13 +45,13 @@ def test_a_call_of_a_level_is_one_of_each_lower_level() -> None:
 
 
 def test_the_level_follows_the_rate_and_does_not_swing() -> None:
-    assert next_level(0, 0, RATE, 1.0) == 0
-    assert next_level(0, 0, 5 * RATE, 1.0) == 3
-    assert next_level(3, 0, RATE, 2.0) == 3
-    assert next_level(3, 0, RATE, 8.0) == 2
+    assert next_level(0, 0, MAX_RATE, 1.0) == 0
+    assert next_level(0, 0, 5 * MAX_RATE, 1.0) == 3
+    assert next_level(3, 0, MAX_RATE, 2.0) == 3
+    assert next_level(3, 0, MAX_RATE, 8.0) == 2
     assert next_level(3, 3, 0, 1.0) == 3
-    assert next_level(0, 2, RATE, 1.0) == 2
-    assert next_level(0, 0, 10**12, 1.0) == LEVELS
+    assert next_level(0, 2, MAX_RATE, 1.0) == 2
+    assert next_level(0, 0, 10**12, 1.0) == MAX_LEVEL
 
 
 def test_rows_are_read_as_they_were_written() -> None:
@@ -64,8 +64,8 @@ def test_torn_and_strange_lines_are_left_out_and_counted() -> None:
     half = encode(caller(2)).encode()[:40]
     strange = [b"[]\n", b"3\n", b'["x",1]\n', b'["d","many"]\n', b'["c","too few"]\n', b'["d",1,2]\n', b"\xff\n", b"\n"]
     late = json.dumps(["s", "c/0", "ab:1", "m", "yesterday", 0, 0, "ok"]).encode()
-    found = decode([*lines(good), half + b"\n", *strange, late, *lines(good)])
-    assert found == ("w", 2, [good, good], 9)
+    file = decode([*lines(good), half + b"\n", *strange, late, *lines(good)])
+    assert file == ("w", 2, [good, good], 9)
 
 
 def test_a_file_without_a_readable_first_line_is_none() -> None:
@@ -75,19 +75,19 @@ def test_a_file_without_a_readable_first_line_is_none() -> None:
 
 
 def test_a_full_file_keeps_sampled_calls_and_all_in_trouble() -> None:
-    trouble = [caller(10_001, sends=2), caller(10_002, parked=1.0), caller(10_003, outcome="PeerLostError")]
+    trouble = [caller(10_001, sends=2), caller(10_002, parked_s=1.0), caller(10_003, outcome="PeerLostError")]
     rows = [RowsDropped(4), *map(caller, range(1000)), *trouble]
     most = sum(len(encode(row)) for row in rows) // 3
-    kept, level = thinned(rows, 0, most)
+    rows_left, level = thin_rows(rows, 0, most)
     assert level == 2
-    assert kept[-3:] == trouble
-    assert kept[0] == RowsDropped(4 + 1003 - (len(kept) - 1))
-    assert all(is_sampled(trace_rows.number_of(row.id), 2) for row in kept[1:-3] if isinstance(row, CallerRow))
-    assert sum(len(encode(row)) for row in kept[1:]) <= most
-    assert thinned(kept, level, most) == (kept, level)
+    assert rows_left[-3:] == trouble
+    assert rows_left[0] == RowsDropped(4 + 1003 - (len(rows_left) - 1))
+    assert all(is_sampled(trace_rows.call_number(row.id), 2) for row in rows_left[1:-3] if isinstance(row, CallerRow))
+    assert sum(len(encode(row)) for row in rows_left[1:]) <= most
+    assert thin_rows(rows_left, level, most) == (rows_left, level)
 
 
 def test_where_all_calls_are_in_trouble_the_oldest_go() -> None:
     rows = [caller(number, sends=2) for number in range(100)]
-    kept, level = thinned(rows, 3, 10 * len(encode(rows[50])))
-    assert (kept, level) == ([RowsDropped(90), *rows[90:]], 3)
+    rows_left, level = thin_rows(rows, 3, 10 * len(encode(rows[50])))
+    assert (rows_left, level) == ([RowsDropped(90), *rows[90:]], 3)

@@ -447,6 +447,14 @@ def test_logs_tells_that_a_job_has_no_output_yet(home: Path, capsys: pytest.Capt
     assert "no output yet" in capsys.readouterr().err
 
 
+def test_logs_of_a_job_that_has_just_begun_are_empty(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    me = os.getpid()
+    job(home, runner=me, runner_started=registry.start_of(me))
+    for target in ((), ("actor",)):
+        assert main.run(["logs", "ppo", *target]) == 0
+        assert capsys.readouterr() == ("", "")
+
+
 def test_logs_of_a_rank_that_has_not_written_yet_are_empty(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(ended(home).dir)
     roles = [{"name": "actor", "desired": 2}]

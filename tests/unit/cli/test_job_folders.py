@@ -12,13 +12,14 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dljob
 from dljob.api import reach, registry
-from dljob.api.local import views
+from dljob.api.local import connection, views
 from dljob.api.local.connection import RecordConnection
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
@@ -250,7 +251,7 @@ def test_a_follower_of_a_job_of_another_host_waits_for_what_is_written_there(
     far: RegistryEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(connection, "time", SimpleNamespace(sleep=waits.append))
     way = RecordConnection(far)
     assert (way.notes(), waits) == ([], [])
     assert (way.notes(0, 5.0), waits) == ([], [1.0])

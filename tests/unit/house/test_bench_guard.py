@@ -32,10 +32,12 @@ def failing(*rows: str) -> list[str]:
 def test_scans_of_all_units_on_each_death_are_found(monkeypatch):
     def needed(d):
         placed = (UnitPhase.HELD, UnitPhase.ABSENT)
-        return any(ending.inhabited(d, name) for name, unit in d.units.items() if unit.phase not in placed)
+        return any(ending.is_inhabited(d, name) for name, unit in d.units.items() if unit.phase not in placed)
 
     def lost(d):
-        return tuple(name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.inhabited(d, name))
+        return tuple(
+            name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.is_inhabited(d, name)
+        )
 
     monkeypatch.setattr(admission, "needs_room", needed)
     monkeypatch.setattr(admission, "lost_units", lost)

@@ -226,14 +226,14 @@ def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():
 
 
 def test_the_description_of_a_failure_has_target_reason_and_place():
-    from dljob.master.failure.policy import describe
+    from dljob.master.failure.policy import describe_failure
 
-    assert describe("w/1", error("KeyError", "a.py:3 in f", message="'x'", code=1)) == (
+    assert describe_failure("w/1", error("KeyError", "a.py:3 in f", message="'x'", code=1)) == (
         "w/1: UserError: KeyError: 'x' (at a.py:3 in f), exit code 1"
     )
-    assert describe("w/1", Outcome(ok=False)) == "w/1: Failed"
+    assert describe_failure("w/1", Outcome(ok=False)) == "w/1: Failed"
     killed = Outcome(ok=False, reason=KILLED.reason, code=137, message="no answer")
-    assert describe("w/1", killed) == "w/1: process gone with exit code 137, cause unknown (no answer)"
+    assert describe_failure("w/1", killed) == "w/1: process gone with exit code 137, cause unknown (no answer)"
 
 
 def test_a_unit_that_waits_for_its_pod_names_it():

@@ -437,7 +437,8 @@ class World:
 
     def master(self, phase: str = "Running", **more: Any) -> World:
         """Set PrimeMaster's snapshot."""
-        counts = {"restarts": {"process": self.counted}, "carry": {"v": 1, "count": self.counted}} if self.counted else {}
+        carry = {"v": 1, "count": self.counted}
+        counts = {"restarts": {"process": self.counted}, "carry": carry} if self.counted else {}
         self.view = MasterView(snapshot(phase, **{"attempt": self.status.get("attempt") or 1, **counts, **more}))
         if self.watch is not None:
             self.masters.add(self.watch.submission)

@@ -62,6 +62,9 @@ def test_evidence_is_short_and_free_of_terminal_escapes() -> None:
     assert clue.startswith("kernel: word")
     assert len(clue) < incidents.TEXT + 20
     assert last == "last line: last"
+    vanished = {"code": None, "error_type": "", "clues": [], "detail": "gone"}
+    (found,) = incidents.of_history(history(fault(1, outcome=vanished)), 200.0)
+    assert found["evidence"] == ["backend: gone"], "no log is known, but the backend's text"
 
 
 def test_a_status_tells_incidents_without_stages() -> None:

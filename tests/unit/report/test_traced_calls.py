@@ -54,9 +54,9 @@ def test_more_calls_at_a_time_than_threads_are_left_out(monkeypatch: pytest.Monk
 
 
 def test_waits_are_drawn_inside_their_calls() -> None:
-    parked = caller(1, 101.0, 3.0, parked=1.5, sent=103.0, sends=2)
-    never = caller(2, 105.0, 1.0, parked=1.0, sent=0.0, sends=0, outcome="CallTimeoutError")
-    made = drawn([parked, never], [callee(1, 103.0, 0.5, waited=0.25)])
+    parked = caller(1, 101.0, 3.0, parked_s=1.5, sent_at=103.0, sends=2)
+    never = caller(2, 105.0, 1.0, parked_s=1.0, sent_at=0.0, sends=0, outcome="CallTimeoutError")
+    made = drawn([parked, never], [callee(1, 103.0, 0.5, waited_s=0.25)])
     assert sorted(made.slices["t/0 calls"]) == [
         (1 * S, 4 * S, "call g.make"),
         (1_500_000, 3 * S, "parked"),
@@ -67,7 +67,7 @@ def test_waits_are_drawn_inside_their_calls() -> None:
 
 
 def test_a_call_that_was_sent_again_has_an_arrow_to_each_run() -> None:
-    made = drawn([caller(1, 101.0, 5.0, sent=104.0, sends=2)], [callee(1, 101.5, 0.5), callee(1, 104.5, 1.0)])
+    made = drawn([caller(1, 101.0, 5.0, sent_at=104.0, sends=2)], [callee(1, 101.5, 0.5), callee(1, 104.5, 1.0)])
     assert made.flows == [("g.make", "t/0 calls", "g/0 calls")] * 2
 
 
@@ -76,7 +76,7 @@ def test_where_clocks_differ_too_much_there_is_no_arrow() -> None:
 
 
 def test_times_before_the_trace_and_clocks_that_went_back_are_no_error() -> None:
-    made = drawn([caller(1, 99.0, 2.0, parked=9.0), caller(2, 104.0, -1.0)], [callee(1, 99.5, 1.0, waited=7.0)])
+    made = drawn([caller(1, 99.0, 2.0, parked_s=9.0), caller(2, 104.0, -1.0)], [callee(1, 99.5, 1.0, waited_s=7.0)])
     assert made.slices["t/0 calls"] == [(0, 1 * S, "call g.make"), (0, 0, "parked"), (4 * S, 4 * S, "call g.make")]
     assert made.slices["g/0 calls"] == [(0, 500_000, "run make"), (0, 500_000, "waits to begin")]
 

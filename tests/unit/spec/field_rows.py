@@ -345,17 +345,17 @@ ROWS: dict[str, Plan | Code] = {
     ),
     "spec.faultTolerance.backoff.initialSeconds": Code(
         "dljob.master.failure.budget",
-        "rule.initial_seconds",
+        "backoff.initial_seconds",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.backoff.multiplier": Code(
         "dljob.master.failure.budget",
-        "rule.multiplier",
+        "backoff.multiplier",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.backoff.maxSeconds": Code(
         "dljob.master.failure.budget",
-        "rule.max_seconds",
+        "backoff.max_seconds",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.spares.processesPerNode": Code(

@@ -59,7 +59,7 @@ def drops_the_fence_of_incarnations(patch):
 @bug
 def blames_a_witness(patch):
     """The rank that reports the loss of a peer is the cause, and not the one that ended before."""
-    patch.setattr(lost_peers, "_ended_early", lambda *_: None)
+    patch.setattr(lost_peers, "_first_early_end", lambda *_: None)
 
 
 @bug
@@ -99,7 +99,7 @@ def acknowledges_before_it_writes(patch):
 @bug
 def forgets_a_budget(patch):
     """No budget is ever used up."""
-    patch.setattr(budget, "has_restart", lambda d, level, role: True)
+    patch.setattr(budget, "has_restart_left", lambda d, level, role: True)
 
 
 @bug
@@ -252,14 +252,14 @@ def gives_a_spare_twice(patch):
 @bug
 def ends_early(patch):
     """One driver role that completed is enough."""
-    old = ending.role_changed
+    old = ending.follow_role_change
 
     def changed(d, role):
         old(d, role)
         if role in d.job.drivers and starting.completed(d, role) and d.verdict is None:
-            ending.end(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
+            ending.end_job(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
 
-    patch.setattr(ending, "role_changed", changed)
+    patch.setattr(ending, "follow_role_change", changed)
 
 
 @bug
@@ -271,7 +271,7 @@ def forgets_a_kill(patch):
         if own.phase is not HostPhase.DOWN:
             d.set_host(host, evolve(own, phase=HostPhase.DOWN, pid=0, address=""))
 
-    patch.setattr(restart, "kill", spared)
+    patch.setattr(restart, "kill_host", spared)
 
 
 @bug
@@ -315,7 +315,7 @@ def starts_unchecked(patch):
 @bug
 def takes_those_along_who_stay(patch):
     """A resize ends the processes of all, whatever the role says."""
-    patch.setattr(restart, "_staying", lambda d, order, members: frozenset())
+    patch.setattr(restart, "_rejoining_members", lambda d, order, members: frozenset())
 
 
 @bug
@@ -342,7 +342,7 @@ def skips_a_count(patch):
 @bug
 def leaves_a_coupled_role_alone(patch):
     """Who cannot live without a role goes on when it restarts."""
-    patch.setattr(coupling, "joining", lambda d, role, members: ())
+    patch.setattr(coupling, "coupled_ranks", lambda d, role, members: ())
 
 
 @bug
@@ -392,9 +392,11 @@ def restarts_a_fleet_for_its_size(patch):
 
     def leave(d, gone):
         role = gone[0][0] if gone else next(name for name, facts in d.job.roles.items() if facts.fleet)
-        restart.begin(d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True))
+        restart.begin_restart(
+            d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", dropped_ranks=gone, is_continuation=True)
+        )
 
-    patch.setattr(resizing, "leave", leave)
+    patch.setattr(resizing, "leave_restarts", leave)
 
 
 @bug
@@ -428,13 +430,13 @@ def loses_a_server_that_failed_its_probe(patch):
 @bug
 def ends_a_drain_too_soon(patch):
     """The deadline of a restart leaves no time for a drain."""
-    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 5.0)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, has_rejoining_members: 5.0)
 
 
 @bug
 def waits_for_ever_for_a_drain(patch):
     """A server that ignores its drain holds up its restart."""
-    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 1e6)
+    patch.setattr(restart, "_seconds_to_stop", lambda d, incident, *, has_rejoining_members: 1e6)
 
 
 @bug
@@ -443,25 +445,25 @@ def kills_servers_that_begin_anew(patch):
 
     def end(d, role, reason):
         for host in d.facts(role).hosts():
-            restart.kill(d, host)
+            restart.kill_host(d, host)
         for rank in d.facts(role).ranks:
             ending.drop_process(d, (role, rank))
             d.set_rank((role, rank), evolve(d.ranks[role, rank], incident=0))
 
-    patch.setattr(restart, "_end_later", end)
+    patch.setattr(restart, "_end_later_role", end)
 
 
 @bug
 def waits_for_ever_to_begin_anew(patch):
     """A server that ignores its drain keeps its role from beginning anew."""
-    old = restart._end_later
+    old = restart._end_later_role
 
     def end(d, role, reason):
         old(d, role, reason)
         if d.roles[role].stop_by is not None:
             d.set_role(role, evolve(d.roles[role], stop_by=d.now + 1e6))
 
-    patch.setattr(restart, "_end_later", end)
+    patch.setattr(restart, "_end_later_role", end)
 
 
 @bug

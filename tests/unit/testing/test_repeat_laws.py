@@ -59,6 +59,6 @@ def test_no_job_ends_by_what_is_no_repetition(second: FaultRecord) -> None:
 
 
 def test_a_core_that_takes_every_end_for_the_same_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_same", lambda *_: True)
+    monkeypatch.setattr(repeats, "_is_same_end", lambda *_: True)
     found = simulate(case_of(2))
     assert [problem.partition(":")[0] for problem in found.problems] == ["repeats"]

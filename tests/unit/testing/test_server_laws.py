@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -129,13 +130,13 @@ def test_a_server_without_another_place_is_no_endpoint_when_its_node_ends(monkey
 
 
 def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kills(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
-        restart.kill(d, host)
+    def kills(d: StateTransaction, host: HostId, ranks: Sequence[int], number: int, *, leaves_group: bool) -> bool:
+        restart.kill_host(d, host)
         for rank in ranks:
-            restart._wait(d, (host.role, rank), number)
+            restart._set_waiting(d, (host.role, rank), number)
         return False
 
-    monkeypatch.setattr(restart, "_stop", kills)
+    monkeypatch.setattr(restart, "_stop_host_ranks", kills)
     made = Driver(Case(0, job(SERVER, role("d")), (Timed(AT, RESTART),)), pace=Durations(work=(600.0, 600.0)))
     assert made.run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
 
@@ -172,7 +173,7 @@ def test_servers_finish_their_requests_before_they_go_to_another_rack(monkeypatc
     assert made.run().problems == ()
     assert len(noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)) == 1
     assert {unit.node[0] for name, unit in made.world.known.units.items() if name.startswith("s/")} == {"n"}
-    monkeypatch.setattr(moving, "_finish", lambda d, held: False)
+    monkeypatch.setattr(moving, "_ask_movers_to_finish", lambda d, held: False)
     assert two_racks().run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
 
 
@@ -182,6 +183,6 @@ def test_servers_that_ignore_their_drain_go_to_another_rack_in_time(monkeypatch:
     assert made.run().problems == ()
     (moved,) = noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)
     assert AT + 60 < moved < AT + 60 + limits.SCRIPT_GRACE_S + 20
-    old = moving.ask_to_finish
-    monkeypatch.setattr(moving, "ask_to_finish", lambda d, servers, why: old(d, servers, why) + 1e6)
+    old = moving.ask_servers_to_finish
+    monkeypatch.setattr(moving, "ask_servers_to_finish", lambda d, servers, why: old(d, servers, why) + 1e6)
     assert two_racks(*stubborn).run().problems[0].startswith("drain: s/0 may drain for ever")

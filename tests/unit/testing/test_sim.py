@@ -79,7 +79,7 @@ def _spared(d, host):
 
 
 def test_a_forgotten_kill_is_found_and_cut_down_to_what_it_takes(monkeypatch):
-    monkeypatch.setattr(restart, "kill", _spared)
+    monkeypatch.setattr(restart, "kill_host", _spared)
     failures = report.many(range(40))["failures"]
     assert failures
     for failure in failures[:3]:

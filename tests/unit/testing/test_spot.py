@@ -42,10 +42,10 @@ def test_a_stream_goes_on_when_there_is_an_engine_again() -> None:
 
 
 def test_a_caller_that_would_take_tokens_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: StreamProgress, items: list[object]) -> None:
+    def add_items(self: StreamProgress, items: list[object]) -> None:
         self.received.extend(b"" for _ in items)
 
-    monkeypatch.setattr(StreamProgress, "take", take)
+    monkeypatch.setattr(StreamProgress, "add_items", add_items)
     told = serve([Served(0.0, 50.0, False), Served(50.0, 99.0, False)], WORK, 99.0, resume=True)
     assert told.wrong > 0
 

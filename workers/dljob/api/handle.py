@@ -190,7 +190,10 @@ class JobHandle(ShownJob):
         return status.get("result")
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
-        lines = logs.follow(self.dir, self._has_ended, **which) if follow else logs.read(self.dir, **which)
+        if follow:
+            lines = logs.follow(self.dir, self._has_ended, **which)
+        else:
+            lines = logs.read(self.dir, alive=self.record.alive, **which)
         _write(to, lines, flush=follow)
 
     def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:

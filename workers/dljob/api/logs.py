@@ -152,15 +152,24 @@ def read(
     rank: int | None = None,
     tail: int | None = None,
     since: Since | None = None,
+    alive: bool = False,
 ) -> Iterator[LogLine]:
     """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
+
+    Args:
+        folder: the job's.
+        role: only this role.
+        rank: only this rank.
+        tail: the number of lines; None: all.
+        since: only output since then.
+        alive: whether the job's runner lives, so that there is no status only because the job has just begun.
 
     Raises:
         NotFoundError: the job has no such rank, or its folder has no log.
     """
     logs = find_logs(folder, role, rank)
     # Raised here: an error inside the generator would only appear at its first line.
-    if not logs and not _is_silent(folder, role, rank):
+    if not logs and not _is_silent(folder, role, rank, alive=alive):
         raise _nothing(folder, role, rank)
     return (line for log in logs.values() for line in _read(log, tail, since))
 
@@ -257,13 +266,15 @@ def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> byt
     return text.partition(b"\n")[2] if start == begin and begin else text
 
 
-def _is_silent(folder: Path, role: str | None, rank: int | None) -> bool:
+def _is_silent(folder: Path, role: str | None, rank: int | None, *, alive: bool) -> bool:
     """Whether a job that is not over has these ranks, which have only not written anything yet."""
     try:
         status = read_json(folder / "status.json")
         sizes: dict[str, int] = {row["name"]: row["desired"] for row in status["roles"]}
         if status["phase"] in TERMINAL:
             return False
+    except FileNotFoundError:
+        return alive
     except (OSError, ValueError, LookupError, TypeError):
         return False
     return bool(sizes) if role is None else (rank or 0) < sizes.get(role, 0)

@@ -18,6 +18,7 @@ from dljob.plan.env import DEFAULT_SIGNALS, SIGNALS
 from dljob.spec.quantity import parse_devices
 from dljob.spec.rules.machines import devices_per_group
 from dljob.spec.rules.rules import RESERVED_ROLES
+from dljob.spec.scalars import dns_name
 
 AUTO = ("GPU", "NPU", "HPU")
 """Device kinds that `--nproc-per-node=auto` counts: the first that the machine has, else its CPUs."""
@@ -340,21 +341,14 @@ def has_derived_name(line: argparse.Namespace) -> bool:
 def name(line: argparse.Namespace) -> str:
     """Return the job's name: --name, else from --rdzv-id, else from the script."""
     if not has_derived_name(line):
-        return str(line.name or _named(line.rdzv_id, LONGEST_NAME))
+        return str(line.name or dns_name(line.rdzv_id, LONGEST_NAME))
     script = str(line.training_script)
-    return _named(script.rpartition(".")[2] if line.module else Path(script).stem, LONGEST_NAME)
-
-
-def _named(text: str, longest: int, kind: str = "job") -> str:
-    """Convert a text to a Kubernetes name of at most `longest` characters; `kind` is put before a leading digit."""
-    # torchrun's names are free text, Kubernetes' are DNS labels.
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return (plain if plain[:1].isalpha() else f"{kind}-{plain}")[:longest].strip("-")
+    return dns_name(script.rpartition(".")[2] if line.module else Path(script).stem, LONGEST_NAME)
 
 
 def _role(said: str) -> str:
     """Convert the role's name; torchrun has no reserved names, dljob has."""
-    named = _named(said, LONGEST_ROLE, "role")
+    named = dns_name(said, LONGEST_ROLE, "role")
     return f"role-{named}" if named in RESERVED_ROLES else named
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.calls import batch, mesh, rows
-from dljob.calls.batch import Arguments, Shares
+from dljob.calls.batch import Arguments, ShardSizes
 from dljob.calls.mark import DISPATCHES, RpcMark
 from dljob.errors import UsageError
 from dljob.telemetry.wording import counted
@@ -22,6 +22,7 @@ class RoleSnapshot:
 
     role: str
     ranks: int
+    """Number of its ranks."""
     axes: Mapping[str, int]
     """Its mesh, as its class declares it; empty without one."""
     caller: tuple[int, int] = (0, 1)
@@ -31,28 +32,29 @@ class RoleSnapshot:
     turn: int = 0
     """Number of earlier calls of this caller, for `round_robin` and ties of `least_loaded`."""
     numbers: tuple[int, ...] = ()
-    """The numbers of its ranks, where some left and higher ones stayed; empty: 0 to n-1. Dispatches count the ranks
-    from 0 to n-1 all the same, in the order of their numbers."""
+    """The numbers of its ranks, where some have left and higher ones stayed; empty: 0 to n-1. Dispatches count the
+    ranks from 0 to n-1 even then, in the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One request: the rank, an index into `Dispatched.arguments`, and `quiet`, whether its answer is discarded."""
+    """One request: the rank, an index into `CallPlan.arguments`, and whether the rank's answer is discarded."""
 
     rank: int
-    arguments: int
-    quiet: bool = False
+    arguments_index: int
+    discards_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class CallPlan:
     """The requests of one call. `arguments` holds shared ones once: they are pickled once for many ranks."""
 
     sends: tuple[Send, ...]
     arguments: tuple[Arguments, ...]
-    single: bool = False
+    is_single: bool = False
     """Whether the dispatch picks one rank: the call's value is then the answer itself, not a list."""
-    shares: Shares | None = None
+    shard_sizes: ShardSizes | None = None
+    """How the rows of the arguments were divided; None where none were cut."""
 
 
 Choose = Callable[
@@ -60,7 +62,7 @@ Choose = Callable[
 ]
 """A user's dispatch: (snapshot of the role, args, kwargs) -> (rank, args, kwargs) of each request."""
 
-_registered: dict[str, Choose] = {}
+_user_dispatches: dict[str, Choose] = {}
 
 
 def register_dispatch(name: str, choose: Choose) -> None:
@@ -76,79 +78,78 @@ def register_dispatch(name: str, choose: Choose) -> None:
     """
     if name in DISPATCHES or name.startswith("hash:"):
         raise UsageError(f"register_dispatch({name!r}): that name is taken", hint="choose another one")
-    _registered[name] = choose
+    _user_dispatches[name] = choose
 
 
-def registered() -> tuple[str, ...]:
+def user_dispatches() -> tuple[str, ...]:
     """Return the names of the dispatches that users registered."""
-    return tuple(_registered)
+    return tuple(_user_dispatches)
 
 
-def plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def plan_call(role: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
     """Return the requests of a call.
 
     Raises:
         UsageError: the arguments do not fit the dispatch, or the mesh does not fit the role.
     """
-    sent = _plan_call(_by_place(view), mark, args, kwargs)
-    if not view.numbers:
-        return sent
-    return replace(sent, sends=tuple(replace(one, rank=view.numbers[one.rank]) for one in sent.sends))
+    if not role.numbers:
+        return _plan_over_places(role, mark, args, kwargs)
+    # Dispatches count the ranks by their place: 0 to n-1, in the order of the rank numbers.
+    if role.in_flight:
+        in_flight = {place: role.in_flight.get(rank, 0) for place, rank in enumerate(role.numbers)}
+        role = replace(role, in_flight=in_flight)
+    plan = _plan_over_places(role, mark, args, kwargs)
+    return replace(plan, sends=tuple(replace(send, rank=role.numbers[send.rank]) for send in plan.sends))
 
 
-def _by_place(view: RoleSnapshot) -> RoleSnapshot:
-    """Return the view with its ranks counted from 0 to n-1, in the order of their numbers."""
-    if not view.numbers or not view.in_flight:
-        return view
-    return replace(view, in_flight={place: view.in_flight.get(rank, 0) for place, rank in enumerate(view.numbers)})
-
-
-def _plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def _plan_over_places(role: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
     # Only these two cut arguments; for the others `whole` around an argument has no meaning and is taken off.
     if mark.dispatch not in ("shard", "each"):
-        args, kwargs = rows.bare(args, kwargs)
+        args, kwargs = rows.unwrap_whole(args, kwargs)
     match mark.dispatch:
         case "all":
-            return _to_all(view, mark, (args, kwargs))
+            layout = shard_layout(role, mark)
+            # Ranks of one shard compute the same: one answer of them is enough, but the errors of all count (ADR 44).
+            ranks = range(role.ranks)
+            sends = tuple(Send(rank, 0, discards_answer=not layout.answers_for_shard(rank)) for rank in ranks)
+            return CallPlan(sends, ((args, kwargs),))
         case "each":
-            return _each(view, mark, args, kwargs)
+            return _plan_each(role, mark, args, kwargs)
         case "shard":
-            return _shard(view, mark, args, kwargs)
+            # Ranks that differ on other axes than `dp` (tensor, pipeline) work on the same rows.
+            layout = shard_layout(role, mark, default_axis="dp")
+            row_count = batch.count_rows(args, kwargs, mark.parameters)
+            sizes = batch.divide_rows(row_count, layout.shard_count, mark.pad)
+            return _plan_shards(layout, batch.split_arguments(args, kwargs, sizes), sizes)
         case "rank0":
-            return _to_one(view, 0, args, kwargs)
+            return _plan_one(0, args, kwargs)
         case "round_robin":
-            return _to_one(view, view.turn % view.ranks, args, kwargs)
+            return _plan_one(role.turn % role.ranks, args, kwargs)
         case "least_loaded":
-            return _to_one(view, least_loaded(view), args, kwargs)
+            return _plan_one(_least_loaded_rank(role), args, kwargs)
         case "owner":
-            return _to_one(view, owner(view), args, kwargs)
+            # In order, so that neighbouring callers share an owner and each owner serves equally many, give or take
+            # one: the rank with the caller's own number, or scaled where the roles differ in size.
+            caller_rank, caller_count = role.caller
+            return _plan_one(caller_rank * role.ranks // caller_count, args, kwargs)
         case name if name.startswith("hash:"):
-            return _to_one(view, _sticky(view, _key(mark, name[5:], args, kwargs)), args, kwargs)
+            key = _key_argument(mark, name.removeprefix("hash:"), args, kwargs)
+            # By rank number: keys of ranks that stay keep them, whichever others come and go.
+            place = role.numbers.index(rank_of_key(key, role.numbers)) if role.numbers else rank_of_key(key, role.ranks)
+            return _plan_one(place, args, kwargs)
         case name:
-            return _own(view, name, args, kwargs)
+            return _plan_user_dispatch(role, name, args, kwargs)
 
 
-def least_loaded(view: RoleSnapshot) -> int:
+def _least_loaded_rank(role: RoleSnapshot) -> int:
     """Return the rank with the fewest unanswered calls of this caller; of several, the next one in turn."""
     # The order begins at `turn`: with the ranks equally busy, a fixed order would send all calls to rank 0.
-    busy = view.in_flight or {}
-    order = [(view.turn + n) % view.ranks for n in range(view.ranks)]
-    return min(order, key=lambda rank: busy.get(rank, 0))
+    unanswered_calls = role.in_flight or {}
+    ranks = [(role.turn + offset) % role.ranks for offset in range(role.ranks)]
+    return min(ranks, key=lambda rank: unanswered_calls.get(rank, 0))
 
 
-def owner(view: RoleSnapshot) -> int:
-    """Return the rank that serves the caller's rank: the same number, or scaled where the roles differ in size."""
-    rank, size = view.caller
-    # In order, so that neighbouring callers share an owner and the owners serve equally many, give or take one.
-    return rank * view.ranks // size
-
-
-def _sticky(view: RoleSnapshot, key: object) -> int:
-    """Return the place of a key's rank; keys of ranks that stay keep them, whichever others come and go."""
-    return view.numbers.index(sticky(key, view.numbers)) if view.numbers else sticky(key, view.ranks)
-
-
-def sticky(key: object, ranks: int | Sequence[int]) -> int:
+def rank_of_key(key: object, ranks: int | Sequence[int]) -> int:
     """Return the rank of a key: the same in every process, and few keys move when the number of ranks changes.
 
     Rendezvous hashing: each rank's hash of the key is a number, and the rank with the largest one serves the key.
@@ -157,12 +158,12 @@ def sticky(key: object, ranks: int | Sequence[int]) -> int:
         UsageError: a key of this type is not the same in every process.
     """
     # Not `hash()`, which differs between processes. A fixed protocol: pickle's default depends on Python's version.
-    text = pickle.dumps(_plain(key), protocol=4)
-    there = range(ranks) if isinstance(ranks, int) else ranks
-    return max(there, key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
+    key_bytes = pickle.dumps(_plain_key(key), protocol=4)
+    candidates = range(ranks) if isinstance(ranks, int) else ranks
+    return max(candidates, key=lambda rank: hashlib.blake2b(key_bytes, digest_size=8, salt=str(rank).encode()).digest())
 
 
-def _plain(key: Any) -> object:
+def _plain_key(key: Any) -> object:
     """Reduce a key to a plain text, number or bytes, so that NumPy's texts and members of an enum hash like these."""
     match key:
         case None:
@@ -183,74 +184,65 @@ def _plain(key: Any) -> object:
                 ) from None
 
 
-def shards_of(view: RoleSnapshot, mark: RpcMark, *, default: str | None = None) -> mesh.Layout:
-    """Return the shards over the method's axes; `default` is the axis where it names none and the role has a mesh."""
+def shard_layout(role: RoleSnapshot, mark: RpcMark, *, default_axis: str | None = None) -> mesh.ShardLayout:
+    """Return the shards over the method's axes, or over `default_axis` if it names none and the role has a mesh."""
     axes = mark.axes
-    if not axes and default and view.axes:
+    if not axes and default_axis and role.axes:
         # No guess: over a wrong axis, ranks that need the same shard would get different ones.
-        if default not in view.axes:
-            said = ", ".join(view.axes)
+        if default_axis not in role.axes:
+            axis_names = ", ".join(role.axes)
             raise UsageError(
-                f"dispatch={mark.dispatch!r}: role {view.role} has a mesh ({said}) without an axis {default!r}",
+                f"dispatch={mark.dispatch!r}: role {role.role} has a mesh ({axis_names}) without an axis "
+                f"{default_axis!r}",
                 hint=f"say over which: @rpc(dispatch={mark.dispatch!r}, mesh=...)",
             )
-        axes = (default,)
+        axes = (default_axis,)
     if not axes:
-        return mesh.every_rank(view.ranks)
+        return mesh.layout_without_mesh(role.ranks)
     # A role without a mesh is one axis of data-parallel ranks, so `mesh="dp"` holds for it too.
-    declared = view.axes or {"dp": view.ranks}
-    return mesh.layout(mesh.mesh_of(declared, view.ranks, view.role), axes, view.role)
+    declared_axes = role.axes or {"dp": role.ranks}
+    return mesh.layout_over_axes(mesh.mesh_from_axes(declared_axes, role.ranks, role.role), axes, role.role)
 
 
-def _to_all(view: RoleSnapshot, mark: RpcMark, one: Arguments) -> Dispatched:
-    layout = shards_of(view, mark)
-    # Ranks of one shard compute the same: one answer of them is enough, but the errors of all count (ADR 44).
-    sends = tuple(Send(rank, 0, quiet=not layout.answers(rank)) for rank in range(view.ranks))
-    return Dispatched(sends, (one,))
+def _plan_one(rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
+    return CallPlan((Send(rank, 0),), ((args, kwargs),), is_single=True)
 
 
-def _to_one(view: RoleSnapshot, rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
-    del view
-    return Dispatched((Send(rank, 0),), ((args, kwargs),), single=True)
-
-
-def _by_shard(layout: mesh.Layout, arguments: Sequence[Arguments], shares: Shares | None = None) -> Dispatched:
-    """Send each rank the arguments of its shard; answers come in the order of shards."""
-    # `merge` takes the answers in the order of the sends.
+def _plan_shards(
+    layout: mesh.ShardLayout, arguments: Sequence[Arguments], shard_sizes: ShardSizes | None = None
+) -> CallPlan:
+    """Send each rank the arguments of its shard, in the order of the shards: answers are merged in this order."""
     ranks = sorted(range(len(layout.shard_of)), key=lambda rank: (layout.shard_of[rank], rank))
-    sends = tuple(Send(rank, layout.shard_of[rank], quiet=not layout.answers(rank)) for rank in ranks)
-    return Dispatched(sends, tuple(arguments), shares=shares)
+    sends = (Send(rank, layout.shard_of[rank], discards_answer=not layout.answers_for_shard(rank)) for rank in ranks)
+    return CallPlan(tuple(sends), tuple(arguments), shard_sizes=shard_sizes)
 
 
-def _each(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
-    layout = shards_of(view, mark, default="dp")
-    named = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
-    for name, value in named:
+def _plan_each(role: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
+    layout = shard_layout(role, mark, default_axis="dp")
+    named_arguments = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
+    for name, value in named_arguments:
         # A `whole` value is no list of one item per shard, even if it is a list.
         if isinstance(value, rows.Whole):
             continue
-        if not isinstance(value, (list, tuple)) or len(value) != layout.shards:
+        if not isinstance(value, (list, tuple)) or len(value) != layout.shard_count:
             got = counted(len(value), "item") if isinstance(value, (list, tuple)) else type(value).__name__
-            raise UsageError(f"dispatch='each': {name} is to be a list of {layout.shards}, one for each, got {got}")
+            wanted_items = f"a list of {layout.shard_count}, one for each"
+            raise UsageError(f"dispatch='each': {name} is to be {wanted_items}, got {got}")
+
+    def item_for_shard(value: Any, shard: int) -> Any:
+        return value.value if isinstance(value, rows.Whole) else value[shard]
+
     arguments = [
-        (tuple(_nth(value, n) for value in args), {name: _nth(value, n) for name, value in kwargs.items()})
-        for n in range(layout.shards)
+        (
+            tuple(item_for_shard(value, shard) for value in args),
+            {name: item_for_shard(value, shard) for name, value in kwargs.items()},
+        )
+        for shard in range(layout.shard_count)
     ]
-    return _by_shard(layout, arguments)
+    return _plan_shards(layout, arguments)
 
 
-def _nth(value: Any, n: int) -> Any:
-    return value.value if isinstance(value, rows.Whole) else value[n]
-
-
-def _shard(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
-    # Ranks that differ on other axes than `dp` (tensor, pipeline) work on the same rows.
-    layout = shards_of(view, mark, default="dp")
-    shares = batch.shares(batch.count_rows(args, kwargs, mark.parameters), layout.shards, mark.pad)
-    return _by_shard(layout, batch.split(args, kwargs, shares), shares)
-
-
-def _key(mark: RpcMark, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+def _key_argument(mark: RpcMark, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     if name in kwargs:
         return kwargs[name]
     if name in mark.parameters and mark.parameters.index(name) < len(args):
@@ -261,18 +253,18 @@ def _key(mark: RpcMark, name: str, args: tuple[Any, ...], kwargs: Mapping[str, A
     )
 
 
-def _own(view: RoleSnapshot, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
-    choose = _registered.get(name)
+def _plan_user_dispatch(role: RoleSnapshot, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
+    choose = _user_dispatches.get(name)
     if choose is None:
         raise UsageError(
             f"dispatch={name!r}: not registered in this process",
             hint="register_dispatch it where callers import it too, as in a module that both import",
         )
-    chosen = list(choose(view, args, kwargs))
+    requests = list(choose(role, args, kwargs))
     # `choose` is a user's function: it may return NumPy's numbers, which are fine, or no ranks at all.
-    wrong = [rank for rank, _, _ in chosen if not hasattr(rank, "__index__") or rank not in range(view.ranks)]
-    if wrong or not chosen:
-        said = f"rank {wrong[0]}" if wrong else "no rank"
-        raise UsageError(f"dispatch={name!r} chose {said}; {view.role} has ranks 0 to {view.ranks - 1}")
-    sends = tuple(Send(operator.index(rank), number) for number, (rank, _, _) in enumerate(chosen))
-    return Dispatched(sends, tuple((tuple(own), dict(named)) for _, own, named in chosen))
+    wrong_ranks = [rank for rank, _, _ in requests if not hasattr(rank, "__index__") or rank not in range(role.ranks)]
+    if wrong_ranks or not requests:
+        choice = f"rank {wrong_ranks[0]}" if wrong_ranks else "no rank"
+        raise UsageError(f"dispatch={name!r} chose {choice}; {role.role} has ranks 0 to {role.ranks - 1}")
+    sends = tuple(Send(operator.index(rank), index) for index, (rank, _, _) in enumerate(requests))
+    return CallPlan(sends, tuple((tuple(rank_args), dict(rank_kwargs)) for _, rank_args, rank_kwargs in requests))

@@ -1,4 +1,4 @@
-"""Decisions of a stream that resumes: which items are new, where a lost one goes on, and when it is given up."""
+"""Decisions of a stream that resumes: which items are new, where it resumes after a loss, and when it is given up."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
-WANTED = ":wanted"
+VERSION_ARG = ":wanted"
 """Name of the argument by which a callee is asked for a version and a code; it never reaches the method."""
-HANDED_OVER = ":handed over"
-"""Name of the argument with the state that the callee before handed over; it never reaches the method."""
-STATE = "state"
+HANDED_OVER_ARG = ":handed over"
+"""Name of the argument with the state that the previous callee handed over; it never reaches the method."""
+STATE_ARG = "state"
 """Name of the keyword parameter by which a method of `@rpc(hand_over=...)` gets that state, or None."""
-RECEIVED = "received"
+RECEIVED_ARG = "received"
 """Name of the keyword parameter by which a method of `@rpc(resume="prefix")` gets the items that came before."""
-POISONED = 3
+POISON_DEATHS = 3
 """Number of callees that die in a row, with the stream no further, from which its request counts as their cause."""
-FREE = ("round_robin", "least_loaded")
-"""Dispatches that mean no particular rank: a lost stream goes on at another. All others name the rank that serves."""
+ANY_RANK_DISPATCHES = ("round_robin", "least_loaded")
+"""Dispatches that mean no particular rank: a lost stream resumes at another. All others name the rank that serves."""
 
 
 Item = TypeVar("Item", default=bytes)
@@ -53,7 +53,7 @@ class StreamSegment:
 
 @dataclass(frozen=True, slots=True)
 class CalleeLoss:
-    """The end of a stream at one callee, before the stream was over."""
+    """The end of a stream at one callee before the stream was complete."""
 
     rank: int
     incarnation: int
@@ -63,7 +63,7 @@ class CalleeLoss:
     died: bool
     """Whether the callee's process died; false where it ended by order."""
     opened: bool
-    """Whether the callee had taken the stream up; otherwise it may have been dead before the stream came."""
+    """Whether the callee had opened the stream; otherwise it may have been dead before it was asked."""
     why: str
 
 
@@ -73,14 +73,15 @@ class CalleeRank(NamedTuple):
     rank: int
     incarnation: int
     ready: bool
-    gone: bool
+    is_gone: bool
+    """Whether it left its role for good."""
 
 
 class ResumePlace(NamedTuple):
-    """Where a stream goes on: a rank, in an incarnation above `after`."""
+    """Where a stream resumes: at a rank, in an incarnation above `after_incarnation`."""
 
     rank: int
-    after: int
+    after_incarnation: int
 
 
 class GapError(Exception):
@@ -89,61 +90,65 @@ class GapError(Exception):
 
 @dataclass(slots=True)
 class StreamProgress(Generic[Item]):
-    """What came of one request of a stream, and from whom."""
+    """The items of a stream that have come, the callees that made them, and the losses so far."""
 
     received: list[Item] = field(default_factory=list[Item])
     segments: list[StreamSegment] = field(default_factory=list[StreamSegment])
     losses: list[CalleeLoss] = field(default_factory=list[CalleeLoss])
 
     @property
-    def made_by(self) -> StreamSegment | None:
+    def last_segment(self) -> StreamSegment | None:
         """The segment of the last item; None before the first."""
         return next((segment for segment in reversed(self.segments) if segment.count), None)
 
-    def begin(self, callee: str, incarnation: int, code: str = "") -> None:
-        """Note that a process has taken the stream up."""
+    def begin_segment(self, callee: str, incarnation: int, code: str = "") -> None:
+        """Note that a process has opened the stream."""
         self.segments.append(StreamSegment(callee, incarnation, {}, len(self.received), code=code))
 
-    def of_one_version(self, items: Sequence[WireItem]) -> Sequence[WireItem]:
-        """Return the items before the first of another version than the last one that came."""
-        wanted = items[0].version if self.made_by is None and items else self.made_by and self.made_by.version
-        return list(itertools.takewhile(lambda item: item.version == wanted, items))
+    def items_of_one_version(self, items: Sequence[WireItem]) -> Sequence[WireItem]:
+        """Return the items up to the first that has another version than the item before it."""
+        if not items:
+            return []
+        version = items[0].version if self.last_segment is None else self.last_segment.version
+        return list(itertools.takewhile(lambda item: item.version == version, items))
 
-    def take(self: StreamProgress[bytes], items: Sequence[WireItem]) -> list[WireItem]:
+    def add_items(self: StreamProgress[bytes], items: Sequence[WireItem]) -> list[WireItem]:
         """Add items; returns those that are new.
 
         Raises:
-            GapError: the callee began behind the items that came; none of these items is taken.
+            GapError: items before these are missing; none of these items is added.
         """
-        new = [item for item in items if item.position >= len(self.received)]
-        for number, item in enumerate(new, len(self.received)):
-            if item.position != number:
-                raise GapError(f"item {item.position} came where item {number} was due")
-        for item in new:
+        new_items = [item for item in items if item.position >= len(self.received)]
+        for position, item in enumerate(new_items, len(self.received)):
+            if item.position != position:
+                raise GapError(f"item {item.position} came where item {position} was due")
+        for item in new_items:
             self.received.append(item.packed)
             self._add_to_segment(item.version, item.position, 1)
-        return new
+        return new_items
 
-    def extend(self, items: Sequence[Item], version: Any) -> None:
-        """Add items of a callee that sends no positions: it began behind the prefix that it was given."""
+    def add_unnumbered_items(self, items: Sequence[Item], version: Any) -> None:
+        """Add items of a callee that sends no positions: it was given the items before them as its prefix."""
         position = len(self.received)
         self.received += items
         self._add_to_segment(version, position, len(items))
 
     def _add_to_segment(self, version: Any, position: int, count: int) -> None:
-        last = self.segments[-1]
-        if not last.count:
-            last = replace(last, version=version)
-        elif last.version != version:
-            self.segments.append(last := replace(last, version=version, first=position, count=0))
-        self.segments[-1] = replace(last, count=last.count + count)
+        segment = self.segments[-1]
+        if not segment.count:
+            segment = replace(segment, version=version)
+        elif segment.version != version:
+            segment = replace(segment, version=version, first=position, count=0)
+            self.segments.append(segment)
+        self.segments[-1] = replace(segment, count=segment.count + count)
 
-    def poisoned(self, window: int) -> tuple[CalleeLoss, ...]:
+    def poison_deaths(self, window: int) -> tuple[CalleeLoss, ...]:
         """Return the deaths that the request itself seems to cause; empty where there are too few.
 
-        Deaths in a row at which the stream came no further than the items under way: a callee that got further was
-        not killed by the same item. Callees that did not take the stream up count half: those of a machine that died
-        are found dead one after the other, and a request that kills at once leaves no time for an answer.
+        `window` is the number of items that may be under way. Deaths count in a row at which the stream came no further
+        than that: a callee that got further was not killed by the same item. Callees that had not opened the stream
+        count half: those of a machine that died are found dead one after the other, and a request that kills at once
+        leaves no time for an answer.
         """
         deaths: dict[tuple[int, int], CalleeLoss] = {}
         for loss in reversed(self.losses):
@@ -151,39 +156,40 @@ class StreamProgress(Generic[Item]):
                 break
             deaths[loss.rank, loss.incarnation] = loss
         weight = sum(1 if loss.opened else 0.5 for loss in deaths.values())
-        return tuple(reversed(deaths.values())) if weight >= POISONED else ()
+        return tuple(reversed(deaths.values())) if weight >= POISON_DEATHS else ()
 
 
-def choose(
+def choose_callee(
     callees: Sequence[CalleeRank],
-    lost: Sequence[CalleeLoss],
-    busy: Mapping[int, int],
+    losses: Sequence[CalleeLoss],
+    in_flight: Mapping[int, int],
     turn: int,
-    refused: Collection[int] = (),
+    refused_ranks: Collection[int] = (),
 ) -> ResumePlace | None:
-    """Return where a stream goes on that any rank may serve; None when there is no such rank.
+    """Return where a stream resumes that any rank may serve; None when there is no such rank.
 
-    A ready rank that has not lost it yet, the least loaded; else, unless some refused it, the next incarnation of the
-    rank that lost it last.
+    A ready rank that has not lost it yet, the one with the fewest calls `in_flight`, of several the next one in `turn`;
+    else, unless some refused it, the next incarnation of the rank that lost it last.
     """
-    highest: dict[int, int] = {}
-    for loss in lost:
-        highest[loss.rank] = max(loss.incarnation, highest.get(loss.rank, 0))
-    there = [callee for callee in callees if not callee.gone]
-    # A rank that lost it in an unknown incarnation may still look ready: it is asked only when there is no other.
-    ready = [
-        c
-        for c in there
-        if c.ready and c.rank not in refused and (c.rank not in highest or 0 < highest[c.rank] < c.incarnation)
+    lost_incarnations: dict[int, int] = {}
+    for loss in losses:
+        lost_incarnations[loss.rank] = max(loss.incarnation, lost_incarnations.get(loss.rank, 0))
+    remaining_callees = {callee.rank: callee for callee in callees if not callee.is_gone}
+    # A rank that lost it in an unknown incarnation (0) may still look ready: it is asked only when there is no other.
+    ready_ranks = [
+        rank
+        for rank, callee in remaining_callees.items()
+        if callee.ready
+        and rank not in refused_ranks
+        and (rank not in lost_incarnations or 0 < lost_incarnations[rank] < callee.incarnation)
     ]
-    if ready:
-        order = ready[turn % len(ready) :] + ready[: turn % len(ready)]
-        best = min(order, key=lambda callee: busy.get(callee.rank, 0))
-        return ResumePlace(best.rank, highest.get(best.rank, 0))
-    # Not parked at one of them: whoever refused it, or another, may have what it asks for earlier.
-    if refused:
+    if ready_ranks:
+        first = turn % len(ready_ranks)
+        rank = min(ready_ranks[first:] + ready_ranks[:first], key=lambda rank: in_flight.get(rank, 0))
+        return ResumePlace(rank, lost_incarnations.get(rank, 0))
+    # Not to wait for one rank: those that refused it, or another one, may have the version earlier.
+    if refused_ranks or not remaining_callees:
         return None
-    waits = next((loss.rank for loss in reversed(lost) if any(c.rank == loss.rank for c in there)), None)
-    if waits is None:
-        waits = there[0].rank if there else None
-    return None if waits is None else ResumePlace(waits, highest.get(waits, 0))
+    last_ranks = (loss.rank for loss in reversed(losses) if loss.rank in remaining_callees)
+    rank = next(last_ranks, next(iter(remaining_callees)))
+    return ResumePlace(rank, lost_incarnations.get(rank, 0))

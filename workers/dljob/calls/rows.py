@@ -1,6 +1,6 @@
 """Types with rows, which can be cut along their first dimension and joined again: lists, and registered types.
 
-Dicts and tuples are cut value by value; values of other types go whole to every shard.
+Dicts and tuples are cut value by value; values of other types go uncut to every shard.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class RowType:
 
     def count(self, value: Any) -> int | None:
         """Return the number of rows of a value; None for one without rows, such as an array of no dimension."""
-        with _explained(value, "counted"):
+        with _explain_errors(value, "counted"):
             return self.count_function(value)
 
     def cut(self, value: Any, begin: int, end: int) -> Any:
         """Return some rows of a value."""
-        with _explained(value, "cut into shards"):
+        with _explain_errors(value, "cut into shards"):
             return self.cut_function(value, begin, end)
 
     def join(self, parts: Sequence[Any]) -> Any:
         """Return one value of several."""
-        with _explained(parts[0], "joined"):
+        with _explain_errors(parts[0], "joined"):
             return self.join_function(parts)
 
 
 @contextmanager
-def _explained(value: Any, action: str) -> Generator[None]:
-    """Raise a UsageError that names the kind of value whose rows cannot be treated so, in place of its library's."""
+def _explain_errors(value: Any, action: str) -> Generator[None]:
+    """Turn an error of a value's library into a UsageError: rows of this kind of value cannot be e.g. "counted"."""
     try:
         yield
     except UsageError:
@@ -67,9 +67,9 @@ class Whole:
     value: Any
 
 
-_LIST = RowType(len, lambda value, a, b: value[a:b], lambda parts: list(chain.from_iterable(parts)))
+_LIST = RowType(len, lambda value, begin, end: value[begin:end], lambda parts: list(chain.from_iterable(parts)))
 # By dotted name, not by type: so nothing needs to import NumPy or torch to know their rows.
-_known: dict[str, RowType] = {"builtins.list": _LIST}
+_row_types: dict[str, RowType] = {"builtins.list": _LIST}
 
 
 def whole(value: Any) -> Any:
@@ -77,10 +77,10 @@ def whole(value: Any) -> Any:
     return Whole(value)
 
 
-def bare(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def unwrap_whole(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments without the wrapper of `whole`, for dispatches that cut nothing."""
-    plain = tuple(value.value if isinstance(value, Whole) else value for value in args)
-    return plain, {name: value.value if isinstance(value, Whole) else value for name, value in kwargs.items()}
+    plain_args = tuple(value.value if isinstance(value, Whole) else value for value in args)
+    return plain_args, {name: value.value if isinstance(value, Whole) else value for name, value in kwargs.items()}
 
 
 def register_rows(
@@ -101,80 +101,80 @@ def register_rows(
         maximum: returns the larger of two values, element by element; for `collect="max"`.
     """
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    _known[name] = RowType(count, cut, join, maximum)
+    _row_types[name] = RowType(count, cut, join, maximum)
 
 
-def kind_of(value: Any) -> RowType | None:
+def registered_type(value: Any) -> RowType | None:
     """Return the RowType registered for a value's type or for a base class of it, else None."""
     # In the order of the bases: a registered subclass goes before its registered base.
-    for kind in type(value).__mro__:
-        found = _known.get(f"{kind.__module__}.{kind.__qualname__}")
-        if found is not None:
-            return found
-    return None
+    names = (f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__)
+    return next((_row_types[name] for name in names if name in _row_types), None)
 
 
-def rows_of(value: Any) -> RowType | None:
+def splittable_type(value: Any) -> RowType | None:
     """Return the RowType of a value that has rows, else None."""
-    found = kind_of(value)
-    return found if found is not None and found.count(value) is not None else None
+    row_type = registered_type(value)
+    return row_type if row_type is not None and row_type.count(value) is not None else None
 
 
-def counts(value: Any, where: str) -> Iterator[tuple[str, int]]:
-    """Yield (path, number of rows) of each part of a value that would be cut."""
+def row_counts(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    """Yield (path, number of rows) of each part of a value that would be cut, as in ("batch['ids']", 32)."""
     if isinstance(value, Whole):
         return
     # Registered types before dicts and tuples: a subclass of these may have rows of its own.
-    if rows := rows_of(value):
-        yield where, rows.count(value) or 0
+    if row_type := splittable_type(value):
+        yield path, row_type.count(value) or 0
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from counts(item, f"{where}[{key!r}]")
+            yield from row_counts(item, f"{path}[{key!r}]")
     elif isinstance(value, tuple):
         for number, item in enumerate(value):
-            yield from counts(item, f"{where}[{number}]")
+            yield from row_counts(item, f"{path}[{number}]")
 
 
-def change(value: Any, how: Callable[[RowType, Any], Any]) -> Any:
-    """Return a value with `how` applied to each part that has rows; other parts and `whole` ones stay as they are."""
+def map_rows(value: Any, function: Callable[[RowType, Any], Any]) -> Any:
+    """Return a value with `function(type, part)` for each part that has rows; all other parts stay as they are."""
     if isinstance(value, Whole):
         return value.value
-    if rows := rows_of(value):
-        return how(rows, value)
+    if row_type := splittable_type(value):
+        return function(row_type, value)
     if isinstance(value, dict):
-        return {key: change(item, how) for key, item in value.items()}
+        return {key: map_rows(item, function) for key, item in value.items()}
     if isinstance(value, tuple):
-        return _tuple_like(value, [change(item, how) for item in value])
-    # Also a text: its letters are no rows.
+        return _tuple_like(value, [map_rows(item, function) for item in value])
+    # A text is not cut either: its letters are no rows.
     return value
 
 
-def join(parts: Sequence[Any], what: str) -> Any:
+def join_values(values: Sequence[Any], path: str) -> Any:
     """Join several values along the first dimension; dicts and tuples value by value; only None values give None.
+
+    `path` names the values in errors, as in "the answer of trainer.step".
 
     Raises:
         UsageError: the values cannot be joined.
     """
-    first = parts[0]
-    if rows := rows_of(first):
+    first = values[0]
+    if row_type := splittable_type(first):
         # Otherwise some rank answered with another type, which the error below names.
-        if all(rows_of(part) is not None for part in parts):
-            return rows.join(parts)
-    elif isinstance(first, dict) and all(isinstance(part, dict) and part.keys() == first.keys() for part in parts):
-        return {key: join([part[key] for part in parts], f"{what}[{key!r}]") for key in first}
-    elif isinstance(first, tuple) and all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
-        return _tuple_like(first, [join([part[n] for part in parts], f"{what}[{n}]") for n in range(len(first))])
+        if all(splittable_type(value) is not None for value in values):
+            return row_type.join(values)
+    elif isinstance(first, dict) and all(isinstance(value, dict) and value.keys() == first.keys() for value in values):
+        return {key: join_values([value[key] for value in values], f"{path}[{key!r}]") for key in first}
+    elif isinstance(first, tuple) and all(isinstance(value, tuple) and len(value) == len(first) for value in values):
+        items = [join_values([value[n] for value in values], f"{path}[{n}]") for n in range(len(first))]
+        return _tuple_like(first, items)
     # All answers of a method without a return value: there is nothing to join.
-    elif all(part is None for part in parts):
+    elif all(value is None for value in values):
         return None
-    kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
+    kinds = ", ".join(sorted({type(value).__name__ for value in values}))
     raise UsageError(
-        f"collect='concat': {what} cannot be joined: {kinds}",
+        f"collect='concat': {path} cannot be joined: {kinds}",
         hint="lists, arrays, tensors and what register_rows knows can, also in dicts with the same keys and in tuples",
     )
 
 
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
     """Return a tuple of the same type as `value`: a named tuple stays a named tuple."""
-    made = getattr(type(value), "_make", None)
-    return made(items) if made else tuple(items)
+    make_named_tuple = getattr(type(value), "_make", None)
+    return make_named_tuple(items) if make_named_tuple else tuple(items)

@@ -7,64 +7,66 @@ from typing import NamedTuple
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
 """Methods that may run twice (RFC 9110, section 9.2.2)."""
-LOSSES = 3
+MAX_LOSSES = 3
 """Servers that may be lost with a request in them; then the request itself counts as the cause."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-"""Pause before a server that failed is asked again while no other is ready; it doubles."""
+"""Pause before a server that failed is asked again while no other is ready; it doubles with each failure."""
 
 Server = tuple[int, int]
 """Rank and incarnation."""
 
 
 class NextServers(NamedTuple):
-    """The servers that may be asked now; or none, and then when to look again, unless the ready ones change."""
+    """The servers that may be asked now; if there are none, the seconds until one may be asked again."""
 
     servers: tuple[Server, ...]
     wait_s: float | None = None
-    """None: only a change can help."""
+    """None: no server is ready, so only a change of the ready servers can help."""
 
 
-class Elsewhere(NamedTuple):
+class RetryDecision(NamedTuple):
     """Whether a failed request goes to another server, and why."""
 
     allowed: bool
-    why: str
+    reason: str
 
 
-def pause(failures: int) -> float:
+def pause_after(failure_count: int) -> float:
     """Return the seconds before a server that failed so often is asked again."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(max(0, failures - 1), 16))
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(max(0, failure_count - 1), 16))
 
 
-def next_servers(ready: Collection[Server], avoid: Mapping[Server, float], now: float) -> NextServers:
+def next_servers(ready_servers: Collection[Server], retry_times: Mapping[Server, float], now: float) -> NextServers:
     """Return the ready servers that did not fail this request; else those that may be asked again.
 
-    `avoid`: a server that failed or refused -> the time from which it may be asked again. A server's next process is
-    another server.
+    `retry_times`: a server that failed or refused -> the time from which it may be asked again. A server's next process
+    is another server.
     """
-    fresh = tuple(server for server in ready if server not in avoid)
-    allowed = fresh or tuple(server for server in ready if avoid[server] <= now)
-    if allowed:
-        return NextServers(allowed)
-    return NextServers((), min((avoid[server] - now for server in ready), default=None))
+    untried_servers = tuple(server for server in ready_servers if server not in retry_times)
+    servers = untried_servers or tuple(server for server in ready_servers if retry_times[server] <= now)
+    if servers:
+        return NextServers(servers)
+    return NextServers((), min((retry_times[server] - now for server in ready_servers), default=None))
 
 
-def goes_elsewhere(
-    method: str, *, sent: bool, declared_safe: bool, repeatable: bool, losses: int, what: str
-) -> Elsewhere:
-    """Decide about a request that failed before an answer came.
+def decide_retry(
+    method: str, *, is_sent: bool, declared_safe: bool, repeatable: bool, losses: int, failure: str
+) -> RetryDecision:
+    """Decide whether a request that failed before an answer came goes to another server.
 
-    `sent`: some of it may have reached the server. `repeatable`: its body can be sent once more. `losses`: requests of
-    it that were lost after they were sent, this one included.
+    `is_sent`: some of it may have reached the server. `repeatable`: its body can be sent once more. `losses`: how often
+    it was lost after it was sent, this time included. `failure`: what happened, as in "status 502".
     """
     if not repeatable:
-        return Elsewhere(False, f"{what}; its body is a stream that was read, and cannot be sent again")
-    if not sent:
-        return Elsewhere(True, f"{what}; nothing was sent")
-    if losses >= LOSSES:
-        return Elsewhere(False, f"{what}; {losses} servers were lost with it, so it may be the cause")
-    if method in IDEMPOTENT:
-        return Elsewhere(True, f"{what}; {method} may run twice")
-    if declared_safe:
-        return Elsewhere(True, f"{what}; it is declared safe")
-    return Elsewhere(False, f"{what}; {method} may have run, and is not declared safe")
+        allowed, reason = False, "its body is a stream that was read, and cannot be sent again"
+    elif not is_sent:
+        allowed, reason = True, "nothing was sent"
+    elif losses >= MAX_LOSSES:
+        allowed, reason = False, f"{losses} servers were lost with it, so it may be the cause"
+    elif method in IDEMPOTENT:
+        allowed, reason = True, f"{method} may run twice"
+    elif declared_safe:
+        allowed, reason = True, "it is declared safe"
+    else:
+        allowed, reason = False, f"{method} may have run, and is not declared safe"
+    return RetryDecision(allowed, f"{failure}; {reason}")

@@ -1,11 +1,9 @@
-"""Server-sent events out of the bytes of an HTTP answer, bounded."""
+"""Server-sent events of an HTTP answer, decoded from its bytes; the size of an event is bounded."""
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-LINE_LIMIT = 64 << 20
-"""Most bytes of one event: an answer that never ends a line is not to fill the caller's memory."""
+MAX_EVENT_BYTES = 64 << 20
+"""Most bytes of one event: an answer that never ends a line must not fill the caller's memory."""
 
 
 class LineTooLongError(Exception):
@@ -15,50 +13,53 @@ class LineTooLongError(Exception):
 class SseDecoder:
     """Splits the bytes of an answer into the data of its events; comments, names and ids of events are left out."""
 
-    def __init__(self, limit: int = LINE_LIMIT) -> None:
-        self._limit = limit
-        self._rest: list[bytes] = []
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._line_parts: list[bytes] = []
         """Parts of a line that has not ended yet: joined once, however many reads it takes."""
-        self._length = 0
-        self._data: list[bytes] = []
+        self._pending_bytes = 0
+        """Bytes of `_line_parts` and `_data_lines`."""
+        self._data_lines: list[bytes] = []
         """Lines of data of an event that has not ended yet."""
 
-    def feed(self, part: bytes) -> list[bytes]:
-        """Return the data of the events that end in this part. An event that is cut off is never returned.
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of the events that end in the next bytes. An event that is cut off is never returned.
 
         Raises:
             LineTooLongError: an event is longer than the limit.
         """
-        # Servers send each event by itself, and it mostly arrives so.
-        if part.startswith(b"data: ") and part.endswith(b"\n\n") and not self._length and part.count(b"\n") == 2:
-            return [part[6:-2]] if len(part) <= self._limit else self._too_long()
-        lines = part.split(b"\n")
+        # Servers send each event by itself, and it mostly arrives in one chunk.
+        is_one_line = chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and chunk.count(b"\n") == 2
+        if is_one_line and not self._pending_bytes:
+            self._check_size(len(chunk))
+            return [chunk[6:-2]]
+        lines = chunk.split(b"\n")
         if len(lines) == 1:
-            self._keep(part)
+            self._add_line_part(chunk)
             return []
-        if self._rest:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest.clear()
-        last = lines.pop()
+        if self._line_parts:
+            lines[0] = b"".join((*self._line_parts, lines[0]))
+            self._line_parts.clear()
+        unfinished_line = lines.pop()
         events: list[bytes] = []
-        for whole in lines:
-            line = whole[:-1] if whole.endswith(b"\r") else whole
-            if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            elif not line and self._data:
-                # A list of one is by far the most frequent.
-                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-                self._data.clear()
-        self._length = sum(map(len, self._data))
-        self._keep(last)
+        for line in lines:
+            text = line.removesuffix(b"\r")
+            if text.startswith(b"data:"):
+                self._data_lines.append(text[6:] if text.startswith(b"data: ") else text[5:])
+            elif not text and self._data_lines:
+                # Almost all events have one line of data.
+                events.append(self._data_lines[0] if len(self._data_lines) == 1 else b"\n".join(self._data_lines))
+                self._data_lines.clear()
+        self._pending_bytes = sum(map(len, self._data_lines))
+        self._add_line_part(unfinished_line)
         return events
 
-    def _keep(self, part: bytes) -> None:
-        self._length += len(part)
-        if self._length > self._limit:
-            self._too_long()
+    def _add_line_part(self, part: bytes) -> None:
+        self._pending_bytes += len(part)
+        self._check_size(self._pending_bytes)
         if part:
-            self._rest.append(part)
+            self._line_parts.append(part)
 
-    def _too_long(self) -> NoReturn:
-        raise LineTooLongError(f"an event has more than {self._limit:,} bytes")
+    def _check_size(self, size: int) -> None:
+        if size > self._max_event_bytes:
+            raise LineTooLongError(f"an event has more than {self._max_event_bytes:,} bytes")

@@ -1,4 +1,7 @@
-"""Text of `dljob why JOB`: the first cause of a failure, what followed, what was done, what to do next. Pure."""
+"""Text of `dljob why JOB`: the first cause of a failure, what followed, what was done, what to do next. Pure.
+
+"First cause" is what ended the job. A failure of a job that goes on is its "last failure", and says whether it is over.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,12 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     last = faults[-1]
     remedy = _for_job(_remedy(last), status)
     pod_places = _kubernetes_nodes(status, last)
-    lines = [*head, *_first(last, pod_places, restarts), *_done(status, faults), *_next(last, remedy, name, flags)]
+    lines = [
+        *head,
+        *_cause_of(last, phase, pod_places, restarts),
+        *_done(status, faults),
+        *_next(last, remedy, name, flags),
+    ]
     if reason == reasons.BUDGET_EXHAUSTED:
         lines.append(f"      {MORE_RESTARTS}")
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
@@ -203,7 +211,7 @@ def _standing(stalls: Sequence[Json], name: str, flags: str, advice: str) -> lis
     """Return who stands still because of whom, the oldest first, and what to do about it."""
     lines: list[str] = []
     for place, stall in enumerate(stalls):
-        root, prefix = stall.get("root"), "also" if place else "first cause"
+        root, prefix = stall.get("root"), "also" if place else "stands still"
         of_whom = f"{root}: " if root else ""
         word = "Hang: " if stall.get("hung") else ""
         lines.append(f"{prefix}: {of_whom}{word}{stall['sentence']}")
@@ -291,12 +299,16 @@ def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
     )
 
 
-def _first(fault: Json, pod_places: Sequence[str], restarts: Sequence[str]) -> list[str]:
+def _cause_of(fault: Json, phase: str, pod_places: Sequence[str], restarts: Sequence[str]) -> list[str]:
+    """Return the lines of the last failure, with its evidence and what followed from it."""
     rank, (_, cause) = _whose(fault), _cause(fault)
     life = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
     at = f", at {fault['detectedAt']}" if fault.get("detectedAt") else ""
+    recovery = "" if _open(fault) else f", recovered at {fault['recoveredAt']}"
+    ended_job = _open(fault) and (fault.get("level") == "Fail" or phase in (*TERMINAL, "Lost"))
+    title = "first cause" if ended_job else "last failure"
     return [
-        one_line(f"first cause: {rank}{life}{at}: {cause}", 2 * WIDTH),
+        one_line(f"{title}: {rank}{life}{at}{recovery}: {cause}", 2 * WIDTH),
         *(
             f"  evidence: {one_line(str(line), WIDTH)}"
             for line in _most([*_list(fault.get("evidence")), *pod_places], MOST_EVIDENCE)

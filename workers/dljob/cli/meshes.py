@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from dljob.calls.mesh import misfit
+from dljob.calls.mesh import resize_misfit
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.elastic import bounded
 from dljob.spec.rules.findings import Finding
@@ -22,7 +22,7 @@ def unfit_meshes(folder: Path, manifest: DLJobManifest) -> Iterator[Finding]:
         path = role.entrypoint.class_
         if not path or role.type != "Actor" or not bounded(role):
             continue
-        why = misfit(_declared(folder, path), role.replicas_per_group, role.name)
+        why = resize_misfit(_declared(folder, path), role.replicas_per_group, role.name)
         if why:
             loc = ("spec", "roles", index)
             words, _, hint = why.partition("; ")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from dljob.api.torchrun import FOR_EVER
 from dljob.convert.kubeflow import managed
-from dljob.convert.meta import dns_name, head, scalar
+from dljob.convert.meta import head, scalar
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
 from dljob.convert.variables import GIVEN, INDEX
 from dljob.convert.world import PodSet, PodWorld, build
+from dljob.spec.scalars import dns_name
 from dljob.spec.text.tree import Loc
 
 MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN, sets=(INDEX,))

@@ -6,18 +6,12 @@ import re
 
 from dljob.convert.pods import BY_SERVER, WRITTEN
 from dljob.convert.source import Draft, UnfitError
-from dljob.spec.scalars import LABEL_PATTERN, QUALIFIED_PATTERN
+from dljob.spec.scalars import LABEL_PATTERN, QUALIFIED_PATTERN, dns_name
 from dljob.spec.text.tree import Loc
 
 LONGEST = 47
 QUEUE = {"kueue.x-k8s.io/queue-name": "queueName", "kueue.x-k8s.io/priority-class": "priorityClassName"}
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-
-def dns_name(text: str, longest: int, kind: str = "job") -> str:
-    """Return a text as a name of Kubernetes, of at most `longest` characters that begin with a letter."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return (plain if plain[:1].isalpha() else f"{kind}-{plain}")[:longest].strip("-")
 
 
 def head(draft: Draft) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dljob.convert.kubeflow import managed
-from dljob.convert.meta import dns_name, scalar
+from dljob.convert.meta import scalar
 from dljob.convert.pods import DRIVER, ConvertedPod, Manner, machine
 from dljob.convert.source import Draft, SourceManifest, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
+from dljob.spec.scalars import dns_name
 from dljob.spec.text.tree import Loc
 from dljob.spec.versions import RAY
 

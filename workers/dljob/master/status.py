@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from dljob.errors import ErrorOrigin
-from dljob.master.failure.attribution import root_of
+from dljob.master.failure.attribution import root_fault_of
 from dljob.master.ledger import view
 from dljob.master.placement.previous_attempt import carry
 from dljob.master.start import checkpoints, weights
@@ -503,7 +503,7 @@ def _problem(problem: StandingProblem) -> dict[str, Any]:
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
     """Return a fault for users, under its first cause: what failed first, the evidence, and later failures."""
     recovered = fault.recovered
-    root = root_of(state.faults, fault)  # users want the first cause, not its echoes
+    root = root_fault_of(state.faults, fault)  # users want the first cause, not its echoes
     origin = root.outcome.origin if root.outcome else None
     return {
         "level": fault.level,

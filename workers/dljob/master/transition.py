@@ -164,14 +164,14 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
-    memory.learned(d)
+    memory.raise_memory_of_late_kills(d)
     # Units lost above look for nodes now, and a search without lost units ends.
     admission.follow(d)
     # Servers that have finished go to another domain, or start again where they are.
     admission.follow_move(d)
-    moving.follow(d)
+    moving.restart_staying_servers(d)
     # Roles that a restart of the job ended begin anew once their servers have finished, or were killed just now.
-    restart.follow_ends(d)
+    restart.begin_ended_roles(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
@@ -183,7 +183,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # Ranks that became ready, or whose load is due again, load now.
     weights.follow(d)
     # A cut ends with its ranks, or is committed when the last of it is on disk.
-    cuts.follow(d)
+    cuts.advance_cut(d)
     # Ranks that ended or restarted above stand still no longer.
     if d.stalls:
         stalling.follow_stalls(d)
@@ -202,7 +202,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if event.epoch == 1 or d.phase.final:  # the first start is no restart
         return
     most = d.job.spec.master.max_restarts
-    count = budget.add(d, budget.MASTER)
+    count = budget.add_mark(d, budget.MASTER_KEY)
     d.count_restart(Level.MASTER)
     cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
     d.recover_faults((d.add_fault(Level.MASTER, reasons.MASTER_RESTARTED, "master", cause),))
@@ -213,7 +213,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if count > most:
         window = d.job.fault_tolerance.window_seconds
         said = f"PrimeMaster restarted {counted(count, 'time')} within {window} s, {most} are allowed"
-        ending.fail(d, reasons.MASTER_BUDGET, said)
+        ending.fail_job(d, reasons.MASTER_BUDGET, said)
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
@@ -266,7 +266,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
     if event.outcome.reason is Reason.NODE_LOST and nodes.node_lost(d, state.node):
         return
-    if not lost_peers.hold_host(d, event):
+    if not lost_peers.hold_host_loss(d, event):
         _lose_host(d, event)
 
 
@@ -292,20 +292,20 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     if not d.phase.active:
         for key in keys:
             if d.ranks[key].phase.live:
-                ending.record_leaver(d, key)
+                ending.record_stopped_rank(d, key)
         return
     # Ranks that were being stopped are gone as ordered, which is no failure; only the others cost a budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
     # A role whose earlier ranks still end has nothing else to lose.
     begun_anew = d.roles[event.host.role].stop_by is None
-    lost = [key for key in keys if begun_anew and ending.unfinished(d.ranks[key]) and key not in asked]
+    lost = [key for key in keys if begun_anew and ending.is_unfinished(d.ranks[key]) and key not in asked]
     # `begun` must be asked before the ranks become WAITING below.
-    role, begun = event.host.role, failover.begun(d, event.host.role)
+    role, begun = event.host.role, failover.has_role_begun(d, event.host.role)
     for key in (*asked, *lost):
         ending.drop_process(d, key)
     if lost:
         ranks = tuple(rank for _, rank in lost)
-        failover.failed(d, role, ranks, event.outcome, host_lost=True, begun=begun)
+        failover.handle_failed_ranks(d, role, ranks, event.outcome, host_lost=True, has_begun=begun)
     else:
         starting.ensure_host(d, event.host)
 
@@ -338,7 +338,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
-    failover.settle(d, key)
+    failover.finish_rank_restart(d, key)
     new = evolve(
         rank,
         phase=RankPhase.READY,
@@ -352,7 +352,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     d.set_rank(key, new)
     _confirm(d, d.facts(event.role).host_of(event.rank))
     if d.phase.active:
-        ending.role_changed(d, event.role)
+        ending.follow_role_change(d, event.role)
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
@@ -376,7 +376,7 @@ def _rank_serves(d: StateTransaction, event: RankServes) -> None:
     told = evolve(rank, addresses=event.addresses, serving=event.ready, cluster=event.cluster or rank.cluster)
     d.set_rank(key, told)
     if event.cluster:
-        tf_cluster.follow(d, event, rank)
+        tf_cluster.restart_chief_on_new_address(d, event, rank)
 
 
 def _confirm(d: StateTransaction, host: HostId) -> None:
@@ -414,7 +414,7 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     present = rank is not None and rank.incarnation == event.incarnation and rank.phase in _RUNNING
-    if not (present and d.phase.active and not event.outcome.ok and lost_peers.hold(d, key, event.outcome)):
+    if not (present and d.phase.active and not event.outcome.ok and lost_peers.hold_end(d, key, event.outcome)):
         _end_rank(d, event)
 
 
@@ -429,37 +429,37 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         return
     if rank.incarnation != event.incarnation or not rank.phase.live:
         # The rank was already taken down: its end may still be the first cause of why.
-        attribution.late(d, *key, event.incarnation, event.outcome)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
-        attribution.late(d, *key, event.incarnation, event.outcome)
-        ending.record_leaver(d, key)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
+        ending.record_stopped_rank(d, key)
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
-        restart.renew(d, key)
+        restart.replace_stopped_host(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
-        attribution.late(d, *key, event.incarnation, event.outcome)
+        attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)
     elif event.outcome.ok:
-        failover.settle(d, key)
+        failover.finish_rank_restart(d, key)
         step = event.outcome.step
         ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
         d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))
-        lost_peers.note_early_end(d, event.role)
+        lost_peers.shorten_inquiry(d, event.role)
         if event.outcome.message:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
-        ending.role_changed(d, event.role)
+        ending.follow_role_change(d, event.role)
     else:
         ending.drop_process(d, key)
-        failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
+        failover.handle_failed_ranks(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    if checkpoints.superseded(d, event.world, event.life) or cuts.fitting(d, event):
+    if checkpoints.superseded(d, event.world, event.life) or cuts.accept_decision(d, event):
         checkpoints.decided(d, event)
-        cuts.decided(d, event)
+        cuts.handle_decided_checkpoint(d, event)
 
 
 def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
@@ -468,7 +468,7 @@ def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
 
 
 def _released(d: StateTransaction, _event: Released) -> None:
-    ending.released(d)
+    ending.handle_released(d)
 
 
 def _note_reported(d: StateTransaction, event: NoteReported) -> None:
@@ -509,20 +509,20 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: _checkpoint_decided,
-    QueueOpened: cuts.queue_opened,
-    DeliveriesFailed: deliveries.record_payment,
-    CutsFound: cuts.found,
-    CutAsked: cuts.asked,
-    CutBegun: cuts.begun,
-    CutTaken: cuts.taken,
-    CutSealed: cuts.sealed,
-    CutGivenUp: cuts.given_up,
-    CutDamaged: cuts.damaged,
+    QueueOpened: cuts.handle_opened_queue,
+    DeliveriesFailed: deliveries.handle_failed_deliveries,
+    CutsFound: cuts.handle_found_cuts,
+    CutAsked: cuts.handle_cut_request,
+    CutBegun: cuts.handle_begun_cut,
+    CutTaken: cuts.handle_saved_checkpoint,
+    CutSealed: cuts.handle_sealed_cut,
+    CutGivenUp: cuts.handle_given_up_cut,
+    CutDamaged: cuts.handle_damaged_cut,
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
     StallsFound: stalling.report_stalls,
     CauseLearned: departures.handle_learned_cause,
-    PeersSeen: lost_peers.seen,
+    PeersSeen: lost_peers.handle_seen_peers,
     Commanded: commands.handle_command,
     LoadSeen: autoscale.follow_load,
     Tick: _tick,

@@ -30,7 +30,7 @@ def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
         else:
             found.append(own)
     dropped = sum(row.calls for own in found for row in own.rows if isinstance(row, RowsDropped))
-    damaged = sum(own.damaged for own in found)
+    damaged = sum(own.damaged_lines for own in found)
     if dropped:
         unread.append(f"calls: {dropped} sampled ones were dropped: there was no room for them")
     if damaged:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from dljob.master.state import last_words
 from dljob.report import lanes
 from dljob.report.history import JobHistory, RankKey
+from dljob.telemetry.evidence import Source
 from dljob.telemetry.wording import unix
 
 Json = Mapping[str, Any]
@@ -125,7 +126,9 @@ def _evidence(outcome: Json) -> list[str]:
     code = [] if outcome.get("code") is None else [f"exit code {outcome['code']}"]
     clues = [f"{clue['source']}: {_cut(str(clue['text']))}" for clue in outcome.get("clues") or ()]
     last = last_words.last_line(str(outcome.get("detail") or ""))
-    return [*code, *clues, *([f"last line: {_cut(last)}"] if last else [])]
+    # As in `causes.evidence`: without an exit code it is the backend's text.
+    source = "last line" if code or outcome.get("error_type") else Source.BACKEND.value
+    return [*code, *clues, *([f"{source}: {_cut(last)}"] if last else [])]
 
 
 def _cut(text: str) -> str:

@@ -78,25 +78,25 @@ def _caller(row: CallerRow, drawn: _Drawn, start: float) -> Iterator[Event]:
         "to": f"{row.role}/{row.rank}",
         "outcome": row.outcome,
         "sends": row.sends,
-        "parked_ms": round(row.parked * 1000, 3),
+        "parked_ms": round(row.parked_s * 1000, 3),
         "argument_bytes": row.argument_bytes,
         "answer_bytes": row.answer_bytes,
         "sampled": f"1 of {2**row.level}",
     }
     yield _slice(f"call {row.role}.{row.method}", "call", drawn, said)
-    if row.parked >= _SHOWN_S:
+    if row.parked_s >= _SHOWN_S:
         # Before it was sent for the last time; a call that never was waited until it was given up.
-        end = _micros(row.sent, start) if row.sent else drawn.end
+        end = _micros(row.sent_at, start) if row.sent_at else drawn.end
         end = min(max(end, drawn.begin), drawn.end)
-        begin = max(drawn.begin, end - round(row.parked * 1e6))
+        begin = max(drawn.begin, end - round(row.parked_s * 1e6))
         yield _slice("parked", "call", drawn._replace(begin=begin, end=end), {"for": f"{row.role}/{row.rank}"})
 
 
 def _callee(row: CalleeRow, drawn: _Drawn, start: float) -> Iterator[Event]:
-    said = {"from": row.caller, "outcome": row.outcome, "waited_ms": round(row.waited * 1000, 3)}
+    said = {"from": row.caller, "outcome": row.outcome, "waited_ms": round(row.waited_s * 1000, 3)}
     yield _slice(f"run {row.method}", "call", drawn, said)
-    if row.waited >= _SHOWN_S:
-        end = min(_micros(row.start + row.waited, start), drawn.end)
+    if row.waited_s >= _SHOWN_S:
+        end = min(_micros(row.start + row.waited_s, start), drawn.end)
         yield _slice("waits to begin", "call", drawn._replace(end=max(end, drawn.begin)), {})
 
 
@@ -107,7 +107,7 @@ def _flows(
     number = 0
     for call, (row, caller) in made.items():
         for callee in ran.get(call, ()):
-            sent = min(max(_micros(row.sent, start), caller.begin), caller.end)
+            sent = min(max(_micros(row.sent_at, start), caller.begin), caller.end)
             # Run before it was sent for the last time: by an earlier process. Or the clocks of two nodes differ.
             begin = sent if sent <= callee.begin else caller.begin
             end = max(begin, callee.begin)

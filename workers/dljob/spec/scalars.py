@@ -153,6 +153,12 @@ def _is_huge(value: Any) -> bool:  # noqa: ANN401 - any JSON
     return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
+def dns_name(text: str, longest: int, kind: str = "job") -> str:
+    """Return a text as a name by NAME_PATTERN, of at most `longest` characters; `kind` stands before a first digit."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"{kind}-{plain}")[:longest].strip("-")
+
+
 class Model(BaseModel):
     """Base class of all models: camelCase outside, snake_case inside, frozen, unknown keys refused."""
 

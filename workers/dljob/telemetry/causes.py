@@ -345,6 +345,15 @@ RULES: tuple[CauseRule, ...] = (
         errors=_PARENT_ERRORS,
     ),
     CauseRule(
+        "disk-full",
+        Source.ERROR,
+        ("; no room is left on *; its log says: ", "; no room is left on the volume of its log"),
+        "Disk",
+        "UnpicklingError: pickle data was truncated (in run); no room is left on /data (ext4, 0 of 20 MiB free); its "
+        "log says: OSError: [Errno 28] No space left on device",
+        "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC): what could not be written is missing later",
+    ),
+    CauseRule(
         "child-raised",
         Source.CHILD_ERROR,
         ("",),
@@ -374,15 +383,6 @@ RULES: tuple[CauseRule, ...] = (
         "OSError: [Errno 28] No space left on device: '/data/model.pt'",
         "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EROFS, EIO, ESTALE)",
         errors=(*_RUNTIME, "CheckpointError", "SafetensorError", "ArrowIOError"),
-    ),
-    CauseRule(
-        "disk-full",
-        Source.ERROR,
-        ("; no room is left on *; its log says: ", "; no room is left on the volume of its log"),
-        "Disk",
-        "UnpicklingError: pickle data was truncated (in run); no room is left on /data (ext4, 0 of 20 MiB free); its "
-        "log says: OSError: [Errno 28] No space left on device",
-        "man7.org/linux/man-pages/man3/errno.3.html (ENOSPC): what could not be written is missing later",
     ),
     CauseRule(
         "checkpoint-newer",

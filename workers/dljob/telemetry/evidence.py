@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+UNEXPLAINED_END = "its process has ended, and Ray does not know how"
+"""What is left of Ray's text about a process whose end nobody announced."""
+
 
 class Source(StrEnum):
     """Origin of a piece of evidence."""

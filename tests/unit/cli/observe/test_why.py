@@ -109,17 +109,35 @@ def test_a_restart_of_prime_master_during_a_recovery_is_not_what_failed(over: st
     lost = {**LOST, "detectedAt": "2026-01-01T00:05:00.000Z", "recoveredAt": over}
     kind, lines = explained(status("Running", faults=(RAISED, lost, MASTER)))
     assert kind is CauseKind.MEMORY
-    assert lines[1].startswith("first cause: trainer/2")
+    moments = f"at 2026-01-01T00:05:00.000Z{f', recovered at {over}' if over else ''}"
+    assert lines[1].startswith(f"last failure: trainer/2, incarnation 3, {moments}: ")
     assert lines[5] == f"  after it: {MASTER['firstCause']}"
     earlier = f"earlier: {RAISED['detectedAt']} actor/0: UserError: ValueError: bad (at a.py:1 in m)"
     assert [line for line in lines if line.startswith("earlier")] == [earlier]
+
+
+@pytest.mark.parametrize(
+    ("phase", "recovered_at", "title"),
+    [
+        ("Failed", None, "first cause"),
+        ("Lost", None, "first cause"),
+        ("Failed", "2026-01-01T00:05:01Z", "last failure"),
+        ("Recovering", None, "last failure"),
+        ("Running", "2026-01-01T00:05:01Z", "last failure"),
+    ],
+)
+def test_only_what_ended_the_job_is_its_first_cause(phase: str, recovered_at: str | None, title: str) -> None:
+    _kind, lines = explained(status(phase, faults=({**LOST, "recoveredAt": recovered_at},)))
+    assert lines[1].startswith(f"{title}: trainer/2")
+    assert (f", recovered at {recovered_at}: " in lines[1]) is (recovered_at is not None)
 
 
 @pytest.mark.parametrize("before", [(), (MASTER,), ({**LOST, "recoveredAt": "2026-01-01T00:05:00.100Z"},)])
 def test_a_restart_of_prime_master_after_a_recovery_is_a_failure_of_its_own(before: tuple[Any, ...]) -> None:
     again = {**MASTER, "detectedAt": "2026-01-01T00:06:00.000Z", "recoveredAt": "2026-01-01T00:06:00.000Z"}
     _kind, lines = explained(status("Running", faults=(*before, again)))
-    assert lines[1] == f"first cause: master, at 2026-01-01T00:06:00.000Z: {MASTER['firstCause']}"
+    moment = "2026-01-01T00:06:00.000Z"
+    assert lines[1] == f"last failure: master, at {moment}, recovered at {moment}: {MASTER['firstCause']}"
 
 
 def test_the_kubernetes_node_of_an_excluded_pod_is_told() -> None:
@@ -503,7 +521,7 @@ def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
         CauseKind.UNKNOWN,
         [
             "ppo (a7efe1a7): Running",
-            "first cause: reward/0: trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
+            "stands still: reward/0: trainer/0 has waited 1m01s for reward/0.score, which runs at h.py:9 in score",
             "also: Hang: a/0 -> b/0 -> a/0",
             "  evidence: 8 other ranks stand still with it, since 2026-01-01T00:05:00Z",
             f"next: {diagnosis.MAY_GO_ON_ADVICE}",

@@ -35,10 +35,10 @@ def ended(*outcomes: Outcome, **spec: object) -> World:
     return world
 
 
-def why(world: World) -> tuple[CauseKind, list[str]]:
+def diagnosis_of(world: World) -> tuple[CauseKind, list[str]]:
     status = {"name": "ppo", "uid": "a" * 32, **brief(world.state, world.now, {})}
-    found = diagnose(overview(RegistryEntry("ppo", "a" * 32, "/gone"), status), "ppo", "")
-    return found.kind, list(found.lines)
+    diagnosis = diagnose(overview(RegistryEntry("ppo", "a" * 32, "/gone"), status), "ppo", "")
+    return diagnosis.kind, list(diagnosis.lines)
 
 
 def test_callee_is_the_first_cause_with_its_line_and_its_caller_behind_it() -> None:
@@ -47,9 +47,9 @@ def test_callee_is_the_first_cause_with_its_line_and_its_caller_behind_it() -> N
     assert (fault["rank"], fault["incarnation"], fault["caller"], fault["target"]) == ("w/1", 3, "t/0", "t/0")
     place = f"(at {PLACE}); it ended t/0 (at lost.py:18 in run), exit code 1"
     assert fault["firstCause"] == f"w/1: UserError: KeyError: 'god' {place}"
-    kind, lines = why(world)
+    kind, lines = diagnosis_of(world)
     assert kind is CauseKind.USER_CODE
-    assert lines[1].startswith("first cause: w/1, incarnation 3, at ")
+    assert lines[1].startswith("last failure: w/1, incarnation 3, at ")
     assert lines[1].endswith(f": UserError: KeyError: 'god' {place}")
     assert lines[-1].strip() == "dljob logs ppo --role w --rank 1"
 
@@ -74,9 +74,9 @@ def test_only_an_error_of_the_same_line_of_a_callee_is_a_repetition(line: str, *
 
 
 def test_callees_error_is_judged_by_its_own_type_and_words() -> None:
-    kind, lines = why(ended(by_callee("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB")))
+    kind, lines = diagnosis_of(ended(by_callee("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB")))
     assert kind is CauseKind.MEMORY
-    kind, lines = why(ended(by_callee("RuntimeError", "CUDA error: uncorrectable ECC error encountered")))
+    kind, lines = diagnosis_of(ended(by_callee("RuntimeError", "CUDA error: uncorrectable ECC error encountered")))
     assert (kind, "w/1" in lines[1]) == (CauseKind.DEVICE, True)
 
 
@@ -85,8 +85,8 @@ def test_node_of_the_caller_is_not_replaced_for_a_device_of_its_callee() -> None
     broken = "CUDA error: uncorrectable ECC error encountered"
     world = ended(by_callee("RuntimeError", broken), faultTolerance={"rules": rules})
     assert not world.state.exclusions
-    own = replace(by_callee(), origin=None, error_type="RuntimeError", message=broken)
-    assert ended(own, faultTolerance={"rules": rules}).state.exclusions
+    caller_error = replace(by_callee(), origin=None, error_type="RuntimeError", message=broken)
+    assert ended(caller_error, faultTolerance={"rules": rules}).state.exclusions
 
 
 def test_later_evidence_about_the_callers_process_keeps_the_callee() -> None:

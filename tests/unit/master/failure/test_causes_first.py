@@ -11,7 +11,7 @@ from master_kit import World, error, host, job, nodes
 from dljob.api.local.views import overview
 from dljob.api.registry import RegistryEntry
 from dljob.cli.diagnosis import diagnose
-from dljob.master.failure.attribution import FOLLOWERS
+from dljob.master.failure.attribution import MAX_CONSEQUENCES
 from dljob.master.state import events as ev
 from dljob.master.state import limits
 from dljob.master.state.state import Phase
@@ -29,7 +29,7 @@ OOM_KILLS = Clue("cgroup", "memory.events: high +3")
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
 
 
-def held(*roles, **spec):
+def world_on_nodes(*roles, **spec):
     world = World(job(*(roles or (WORLD,)), **spec), views=nodes(3), hold=True).boot()
     world.pending.clear()
     return world
@@ -45,27 +45,27 @@ def found_no_cause(world):
 
 
 def root(world):
-    (one,) = [fault for fault in world.state.faults if not fault.root]
-    return one
+    (fault,) = [fault for fault in world.state.faults if not fault.root]
+    return fault
 
 
 def test_a_first_cause_told_late_takes_the_place_of_its_echo():
-    world = held()
+    world = world_on_nodes()
     ended(world, 3, PEER)
     found_no_cause(world)
     assert (root(world).rank, root(world).reason) == ("t/3", "Unknown")
     ended(world, 1, error("KeyError", frame="data.py:8 in collate"), after=0.2)
     assert (root(world).rank, root(world).reason) == ("t/1", "UserError")
-    assert [other.rank for other in root(world).followed] == ["t/3"]
+    assert [consequence.rank for consequence in root(world).followed] == ["t/3"]
     (note,) = world.notes(reasons.CAUSE_LEARNED)
-    assert note.message.startswith("first cause: t/1: UserError: KeyError: boom")
-    told = brief(world.state, world.now, {})["lastFault"]
-    assert told["firstCause"].startswith("t/1: UserError")
-    assert told["followed"][0].startswith("t/3: cause unknown, it lost its peer")
+    assert note.message.startswith("cause: t/1: UserError: KeyError: boom")
+    summary = brief(world.state, world.now, {})["lastFault"]
+    assert summary["firstCause"].startswith("t/1: UserError")
+    assert summary["followed"][0].startswith("t/3: cause unknown, it lost its peer")
 
 
 def test_a_rank_taken_down_for_a_connection_within_its_machine_may_be_the_cause_after_all():
-    world = held()
+    world = world_on_nodes()
     clue = Clue("connection", "within this machine, at 127.0.0.1:4")
     ended(world, 3, replace(error("ConnectionResetError"), clues=(clue,)))
     world.send(ev.Tick(), after=limits.LOCAL_PEER_WAIT_S)
@@ -75,24 +75,24 @@ def test_a_rank_taken_down_for_a_connection_within_its_machine_may_be_the_cause_
 
 
 def test_a_failure_reported_twice_is_listed_once():
-    world = held()
+    world = world_on_nodes()
     ended(world, 1, GONE)
     for _ in range(2):
         ended(world, 2, PEER, after=0.1)
         ended(world, 1, GONE)
-    assert [other.rank for other in root(world).followed] == ["t/2"]
+    assert [consequence.rank for consequence in root(world).followed] == ["t/2"]
 
 
 @pytest.mark.parametrize("way", [{"after": limits.JOIN_S + 1}, {"incarnation": 7}])
 def test_a_failure_long_after_the_first_or_of_another_incarnation_is_another_fault(way: dict[str, Any]):
-    world = held()
+    world = world_on_nodes()
     ended(world, 1, GONE)
     ended(world, 2, PEER, **way)
     assert root(world).followed == ()
 
 
 def test_an_end_on_our_order_is_no_error():
-    world = held()
+    world = world_on_nodes()
     ended(world, 1, GONE)
     ended(world, 2, Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="gone after it was told to stop (x)"))
     ended(world, 3, Outcome(ok=True))
@@ -100,14 +100,14 @@ def test_an_end_on_our_order_is_no_error():
 
 
 def test_an_end_of_a_rank_that_nobody_knows_changes_nothing():
-    world = held()
+    world = world_on_nodes()
     before = world.state
     world.send(ev.RankEnded("t", 99, 1, GONE))
     assert world.state is before
 
 
 def test_a_first_cause_that_must_repeat_ends_the_job_however_late():
-    world = held()
+    world = world_on_nodes()
     ended(world, 0, PEER)
     found_no_cause(world)
     assert world.state.phase is Phase.RECOVERING
@@ -117,7 +117,7 @@ def test_a_first_cause_that_must_repeat_ends_the_job_however_late():
 
 
 def test_a_verdict_is_corrected_when_its_cause_was_an_echo():
-    world = held({**WORLD, "restartPolicy": {"level": "Never"}})
+    world = world_on_nodes({**WORLD, "restartPolicy": {"level": "Never"}})
     ended(world, 0, PEER)
     found_no_cause(world)
     assert world.state.verdict.message.startswith("t/0: cause unknown, it lost its peer: RuntimeError")
@@ -128,34 +128,36 @@ def test_a_verdict_is_corrected_when_its_cause_was_an_echo():
 
 
 def test_a_verdict_of_a_used_up_budget_is_corrected_when_its_cause_was_an_echo():
-    world = held({**WORLD, "restartPolicy": {"maxRestarts": 0}}, faultTolerance={"maxRestarts": 0})
+    world = world_on_nodes({**WORLD, "restartPolicy": {"maxRestarts": 0}}, faultTolerance={"maxRestarts": 0})
     ended(world, 0, PEER)
     found_no_cause(world)
     ended(world, 1, error("ZeroDivisionError"), after=0.1)
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
     assert world.state.verdict.message.startswith("t/1: UserError: ZeroDivisionError")
     assert (root(world).level, root(world).rank) == ("Fail", "t/1")
-    assert [other.rank for other in root(world).followed] == ["t/0"]
+    assert [consequence.rank for consequence in root(world).followed] == ["t/0"]
 
 
 def test_the_failure_that_uses_up_the_budget_is_the_last_fault():
-    world = held({"name": "w", "replicas": 2, "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"maxRestarts": 0})
+    world = world_on_nodes(
+        {"name": "w", "replicas": 2, "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"maxRestarts": 0}
+    )
     ended(world, 0, KILLED, role="w")
     world.settle()
     assert world.state.phase is Phase.RUNNING
     ended(world, 1, replace(GONE, clues=(OOM,)), role="w", after=60.0)
     assert "no restarts are left" in world.state.verdict.message
-    told = brief(world.state, world.now, {})
-    fault = told["lastFault"]
+    summary = brief(world.state, world.now, {})
+    fault = summary["lastFault"]
     assert (fault["rank"], fault["level"], fault["recoveredAt"]) == ("w/1", "Fail", None)
     assert fault["evidence"][0] == "pod: OOMKilled: exit code 137"
-    found = diagnose(overview(RegistryEntry("j", "u", "/gone"), told), "j", "")
-    assert found.kind is CauseKind.MEMORY
-    assert found.lines[1].startswith("first cause: w/1, incarnation 1")
+    diagnosis = diagnose(overview(RegistryEntry("j", "u", "/gone"), summary), "j", "")
+    assert diagnosis.kind is CauseKind.MEMORY
+    assert diagnosis.lines[1].startswith("first cause: w/1, incarnation 1")
 
 
 def test_a_host_that_was_dead_before_we_ended_it_is_the_cause_if_ray_says_so():
-    world = held()
+    world = world_on_nodes()
     ended(world, 0, PEER)
     found_no_cause(world)
     world.send(ev.HostLost(host("t", 2), 1, Outcome(ok=False, reason=Reason.UNKNOWN)))
@@ -165,15 +167,15 @@ def test_a_host_that_was_dead_before_we_ended_it_is_the_cause_if_ray_says_so():
 
 
 def test_a_fault_lists_a_bounded_number_of_followers():
-    world = held({**WORLD, "replicas": 40})
+    world = world_on_nodes({**WORLD, "replicas": 40})
     ended(world, 0, GONE)
     for rank in range(1, 40):
         ended(world, rank, PEER)
-    assert len(root(world).followed) == FOLLOWERS
+    assert len(root(world).followed) == MAX_CONSEQUENCES
 
 
 def test_later_evidence_renames_the_cause():
-    world = held({"name": "w", "replicas": 2})
+    world = world_on_nodes({"name": "w", "replicas": 2})
     ended(world, 1, GONE, role="w")
     world.send(ev.CauseLearned("w/1", (OOM,), incarnation=1), after=2.0)
     assert (root(world).reason, root(world).outcome.clues) == ("OOMKilled", (OOM,))
@@ -187,7 +189,7 @@ def test_later_evidence_renames_the_cause():
 
 
 def test_an_exit_status_that_comes_later_names_the_signal():
-    world = held({"name": "w", "replicas": 2})
+    world = world_on_nodes({"name": "w", "replicas": 2})
     ended(world, 1, replace(GONE, clues=(OOM_KILLS,)), role="w")
     world.send(ev.CauseLearned("w/1", (), end=KILLED), after=2.0)
     assert (root(world).reason, root(world).outcome) == ("Killed", replace(root(world).outcome, code=137))
@@ -227,11 +229,11 @@ def test_evidence_about_a_torch_store_concerns_the_fault_that_names_it():
     world.send(ev.CauseLearned("t/store", (KERNEL_OOM,), host=host("t", -1)))
     (fault,) = world.state.faults
     assert fault.cause.startswith("t/store: OOMKilled")
-    assert world.notes(reasons.CAUSE_LEARNED)[0].message.startswith("first cause: t/store: OOMKilled")
+    assert world.notes(reasons.CAUSE_LEARNED)[0].message.startswith("cause: t/store: OOMKilled")
 
 
 def test_a_restart_by_command_is_not_put_down_to_a_node():
-    world = held({"name": "w", "replicas": 2})
+    world = world_on_nodes({"name": "w", "replicas": 2})
     world.send(ev.Commanded("c", "restart", "w/1"))
     world.send(ev.CauseLearned("w/1", (), end=KILLED))
     world.send(ev.CauseLearned("w/1", (OOM,)))
@@ -239,7 +241,7 @@ def test_a_restart_by_command_is_not_put_down_to_a_node():
 
 
 def test_an_announcement_about_a_node_explains_its_ends_for_a_time():
-    world = held({"name": "w", "replicas": 2})
+    world = world_on_nodes({"name": "w", "replicas": 2})
     node = world.state.hosts[host("w", 1)].node
     world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))
     terminated = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
@@ -248,7 +250,7 @@ def test_an_announcement_about_a_node_explains_its_ends_for_a_time():
 
 
 def test_a_caller_that_fails_before_its_callee_is_put_under_it():
-    world = held({"name": "c"}, {"name": "r", "replicas": 2, "driver": False})
+    world = world_on_nodes({"name": "c"}, {"name": "r", "replicas": 2, "driver": False})
     lost = error("PeerLostError", message="r/1.generate: the process of r/1 (incarnation 1) died with the call")
     ended(world, 0, lost, role="c")
     ended(world, 0, error("KeyError"), role="r", after=0.1)
@@ -256,11 +258,11 @@ def test_a_caller_that_fails_before_its_callee_is_put_under_it():
     ended(world, 1, GONE, role="r", after=0.1)
     first, second, third = world.state.faults
     assert (first.root, second.root, third.root) == (third.id, 0, 0)
-    assert [other.rank for other in third.followed] == ["c/0"]
+    assert [consequence.rank for consequence in third.followed] == ["c/0"]
 
 
 def test_two_echoes_and_no_cause_are_one_fault():
-    world = held({"name": "w", "replicas": 2}, {"name": "v", "driver": False})
+    world = world_on_nodes({"name": "w", "replicas": 2}, {"name": "v", "driver": False})
     ended(world, 0, PEER, role="w")
     ended(world, 1, PEER, role="w", after=0.1)
     ended(world, 0, PEER, role="v", after=0.1)
@@ -269,6 +271,6 @@ def test_two_echoes_and_no_cause_are_one_fault():
 
 def test_rules_choose_by_the_reason_that_was_found():
     rules = [{"name": "oom", "onReasons": ["OOMKilled"], "action": "RestartJob"}]
-    world = held({"name": "w", "replicas": 2}, faultTolerance={"rules": rules})
+    world = world_on_nodes({"name": "w", "replicas": 2}, faultTolerance={"rules": rules})
     ended(world, 1, replace(GONE, clues=(OOM,)), role="w")
     assert dict(world.state.restarts) == {"Job": 1}

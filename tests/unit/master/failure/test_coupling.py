@@ -90,12 +90,12 @@ def test_roles_that_name_each_other_restart_whole_at_the_level_role():
 
 def test_ranks_start_again_in_the_order_of_their_dependencies():
     world = World(job(engine(), ROUTER)).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill("engine", 1)
     world.settle()
-    assert [start.host.role for start in world.of(act.StartRanks, seen)] == ["engine", "router", "router"]
+    assert [start.host.role for start in world.of(act.StartRanks, action_count)] == ["engine", "router", "router"]
     # Their processes come up meanwhile: only the ranks wait.
-    assert [spawn.host.role for spawn in world.of(act.SpawnHost, seen)] == ["engine", "router", "router"]
+    assert [spawn.host.role for spawn in world.of(act.SpawnHost, action_count)] == ["engine", "router", "router"]
 
 
 def test_all_of_them_have_ended_before_one_starts_again():
@@ -109,19 +109,24 @@ def test_all_of_them_have_ended_before_one_starts_again():
     world.pending.remove(ready)
     world.send(ready)
     assert world.state.ranks["engine", 1].phase is RankPhase.WAITING
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.settle()
-    assert {start.host.role for start in world.of(act.StartRanks, seen)} == {"engine", "scripts"}
+    assert {start.host.role for start in world.of(act.StartRanks, action_count)} == {"engine", "scripts"}
     assert incarnations(world, "engine") == [1, 2, 1]
 
 
 def test_ranks_that_were_let_go_on_still_wait_for_their_dependencies():
     scripts = {"name": "scripts", **SCRIPTS, "dependsOn": [{"role": "router"}]}
     world = World(job(engine("router", "scripts"), ROUTER, scripts)).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill("engine", 1)
     world.settle()
-    assert [start.host.role for start in world.of(act.StartRanks, seen)] == ["engine", "router", "router", "scripts"]
+    assert [start.host.role for start in world.of(act.StartRanks, action_count)] == [
+        "engine",
+        "router",
+        "router",
+        "scripts",
+    ]
 
 
 def test_scripts_that_ignore_the_order_to_end_are_killed_and_the_pair_goes_on():
@@ -196,7 +201,7 @@ def test_news_of_the_coupled_role_that_come_late_become_the_first_cause():
     world.settle()
     (fault,) = world.state.faults
     assert (fault.rank, fault.reason) == ("engine/0", "UserError")
-    assert [each.rank for each in fault.followed] == ["router/0"]
+    assert [consequence.rank for consequence in fault.followed] == ["router/0"]
 
 
 def test_an_ordered_restart_takes_the_pair_along_without_a_charge():

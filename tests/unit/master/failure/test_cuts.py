@@ -26,11 +26,11 @@ ROLLOUT = {"name": "rollout", "driver": False, "replicas": 2}
 
 @pytest.fixture
 def world():
-    made = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
-    made.send(ev.QueueOpened("samples"))
-    made.send(ev.CheckpointDecided("t", RunId(1, 1), None))
-    made.send(ev.CheckpointDecided("w/0", RunId(1, 1), None))
-    return made
+    new_world = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    new_world.send(ev.QueueOpened("samples"))
+    new_world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    new_world.send(ev.CheckpointDecided("w/0", RunId(1, 1), None))
+    return new_world
 
 
 def mark(step, number=1):
@@ -54,7 +54,7 @@ def cut(world, step, *, life=1, incarnation=1):
     return number
 
 
-def told(world, reason):
+def messages_of(world, reason):
     return [note.message for note in world.notes(reason)]
 
 
@@ -64,7 +64,9 @@ def test_a_command_takes_a_cut_as_a_rank_does(world):
     world.send(ev.Commanded("1", "checkpoint", by="annotation"), after=1)
     world.send(ev.Commanded("2", "checkpoint", "t"), after=1)
     assert world.state.cuts.last == 1
-    assert told(world, reasons.COMMAND_REFUSED) == ["checkpoint refused: a checkpoint is of the whole job, not of t"]
+    assert messages_of(world, reasons.COMMAND_REFUSED) == [
+        "checkpoint refused: a checkpoint is of the whole job, not of t"
+    ]
 
 
 def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
@@ -75,20 +77,20 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     world.send(ev.CutAsked("w/0"))  # two at once are one
     assert world.state.cuts.open is begun
     world.send(ev.CutBegun(1, ("t/0", "t/1")))
-    assert [one.role for one in world.state.cuts.open.called] == ["t", "t"]
+    assert [entry.role for entry in world.state.cuts.open.called] == ["t", "t"]
     world.send(ev.CutBegun(1))
     world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
     world.send(ev.CutTaken(1, "t", 1, 1, mark(5)))
-    assert [one.role for one in world.state.cuts.open.called] == ["w"]
+    assert [entry.role for entry in world.state.cuts.open.called] == ["w"]
     assert pinned(world.state.cuts, "t") == (mark(5),)
     world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
     world.send(ev.CutSealed(1, (FILE,), "/ckpt/j"))
     world.send(ev.CheckpointCommitted("t", mark(5)))
     assert world.state.cuts.kept == ()
     world.send(ev.CheckpointCommitted("w/0", mark(9)), after=2)
-    (made,) = world.state.cuts.kept
-    assert (made.number, made.marks, made.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
-    assert told(world, reasons.CUT_COMMITTED) == [
+    (cut,) = world.state.cuts.kept
+    assert (cut.number, cut.marks, cut.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
+    assert messages_of(world, reasons.CUT_COMMITTED) == [
         "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s, in /ckpt/j",
     ]
     assert choices(world.state.cuts, "t") == (mark(5),)
@@ -102,20 +104,20 @@ def test_the_status_counts_cuts_and_names_the_one_that_the_job_went_back_to(worl
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CutGivenUp(3, "the disk is full"))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(2)))
-    made = world.state.cuts.kept[-1]
+    last_cut = world.state.cuts.kept[-1]
     assert status.status(world.state, world.now, {})["cuts"] == {
         "committed": 2,
         "givenUp": 1,
         "why": "cut 3: the disk is full",
         "last": 2,
-        "lastTime": status.rfc3339(made.at),
+        "lastTime": status.rfc3339(last_cut.at),
         "restored": 1,
         "restoredCut": 2,
     }
     world.send(ev.CutDamaged(2, "gone"))
     world.send(ev.CutDamaged(1, "gone"))
-    left = status.brief(world.state, world.now, {})["cuts"]
-    assert (left["committed"], left["last"], left["lastTime"]) == (2, None, None)
+    cut_status = status.brief(world.state, world.now, {})["cuts"]
+    assert (cut_status["committed"], cut_status["last"], cut_status["lastTime"]) == (2, None, None)
 
 
 def test_a_queue_that_is_opened_during_a_cut_ends_it(world):
@@ -125,7 +127,7 @@ def test_a_queue_that_is_opened_during_a_cut_ends_it(world):
     assert world.state.cuts.open is not None
     world.send(ev.QueueOpened("other"))
     assert world.state.cuts.open is None
-    assert told(world, reasons.CUT_GIVEN_UP) == [
+    assert messages_of(world, reasons.CUT_GIVEN_UP) == [
         "cut 1 is given up: queue other was opened during it; there is no earlier one",
     ]
     assert cut(world, 5) == 2
@@ -137,22 +139,22 @@ def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
     world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CutBegun(1))
-    made, looked = [], []
-    monkeypatch.setattr(cuts, "evolve", lambda old, **new: made.append(old) or evolve(old, **new))
-    is_lost = cuts._is_lost
-    monkeypatch.setattr(cuts, "_is_lost", lambda d, one: looked.append(one.rank) or is_lost(d, one))
+    members, looked = [], []
+    monkeypatch.setattr(cuts, "evolve", lambda old, **new: members.append(old) or evolve(old, **new))
+    is_lost = cuts._is_member_lost
+    monkeypatch.setattr(cuts, "_is_member_lost", lambda d, entry: looked.append(entry.rank) or is_lost(d, entry))
     for rank in range(count):
         world.send(ev.CutTaken(1, "t", rank, 1, mark(5)))
     assert world.state.cuts.open.missing == 0
     sends = 2  # the kit folds each event twice, to compare
-    assert (len(made), looked) == (3 * count * sends, []), "the rank, the cut and all cuts"
+    assert (len(members), looked) == (3 * count * sends, []), "the rank, the cut and all cuts"
     world.kill("w", 0)
     world.settle()
     assert looked == [], "a rank without a part in it"
     world.kill("t", 7)
     world.deliver()
     assert looked
-    assert told(world, reasons.CUT_GIVEN_UP)[0].startswith("cut 1 is given up: t/0 was lost, or ended,")
+    assert messages_of(world, reasons.CUT_GIVEN_UP)[0].startswith("cut 1 is given up: t/0 was lost, or ended,")
 
 
 def test_a_mark_of_another_process_or_rank_is_not_that_of_the_cut(world):
@@ -164,7 +166,7 @@ def test_a_mark_of_another_process_or_rank_is_not_that_of_the_cut(world):
     assert world.state.cuts.open is before
     for _ in range(2):  # again, as its answer was lost
         world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
-    assert [(one.role, one.rank) for one in world.state.cuts.open.late] == [("t", 1), ("w", 0)]
+    assert [(entry.role, entry.rank) for entry in world.state.cuts.open.late] == [("t", 1), ("w", 0)]
     assert world.state.cuts.open.missing == 2
 
 
@@ -174,12 +176,14 @@ def test_a_cut_of_a_state_that_another_version_wrote_is_given_up(world):
     for name in ("ranks", "missing"):
         del written["cuts"]["open"][name]
     written["cuts"]["open"]["members"] = []
-    taken = take_over(written, initial(world.plan, world.spec, UID, world.start), world.plan.digest, world.now)
-    assert (taken.left_out, taken.anew) == (("cuts.open.members",), "")
-    world.state = taken.state
+    new_state = take_over(written, initial(world.plan, world.spec, UID, world.start), world.plan.digest, world.now)
+    assert (new_state.left_out, new_state.anew) == (("cuts.open.members",), "")
+    world.state = new_state.state
     world.send(ev.Tick())
     assert world.state.cuts.open is None
-    assert told(world, reasons.CUT_GIVEN_UP)[0].startswith("cut 1 is given up: the version of dljob has changed;")
+    assert messages_of(world, reasons.CUT_GIVEN_UP)[0].startswith(
+        "cut 1 is given up: the version of dljob has changed;"
+    )
 
 
 def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world):
@@ -187,8 +191,8 @@ def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world
         cut(world, step)
     for step in (4, 5, 6):
         world.send(ev.CheckpointCommitted("t", mark(step)))
-    assert [one.number for one in world.state.cuts.kept] == [2, 3]
-    assert [one.mark.step for one in world.state.saves["t"].committed] == [2, 3, 5, 6]
+    assert [entry.number for entry in world.state.cuts.kept] == [2, 3]
+    assert [entry.mark.step for entry in world.state.saves["t"].committed] == [2, 3, 5, 6]
     assert choices(world.state.cuts, "t") == (mark(3), mark(2))
 
 
@@ -198,24 +202,24 @@ def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(
     world.send(ev.QueueOpened("samples", "first"))
     world.send(ev.QueueOpened("samples"))  # of a queue's process that knows of no token
     world.send(ev.CutAsked("t/0"))
-    assert told(world, reasons.RESTARTING) == []
+    assert messages_of(world, reasons.RESTARTING) == []
     world.send(ev.QueueOpened("samples", "second"))
-    why = "queue samples lost its items with the machine that held them"
-    assert told(world, reasons.CUT_GIVEN_UP) == [f"cut 2 is given up: {why}; cut 1 stays the last one"]
-    (restart,) = told(world, reasons.RESTARTING)
-    assert restart.startswith(f"{why}; restarting ")
+    cause = "queue samples lost its items with the machine that held them"
+    assert messages_of(world, reasons.CUT_GIVEN_UP) == [f"cut 2 is given up: {cause}; cut 1 stays the last one"]
+    (restart,) = messages_of(world, reasons.RESTARTING)
+    assert restart.startswith(f"{cause}; restarting ")
     (incident,) = world.state.incidents.values()
     assert {*incident.members} == {("t", 0), ("t", 1), ("w", 0)}
     # Another queue of that machine opens meanwhile: they restart already.
     world.send(ev.QueueOpened("other", "first"))
     world.send(ev.QueueOpened("other", "second"))
-    assert len(told(world, reasons.RESTARTING)) == 1
+    assert len(messages_of(world, reasons.RESTARTING)) == 1
     world.settle()
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
     assert world.state.cuts.tokens == ()
     # It was opened before the others went back, or goes back itself when it is opened.
     world.send(ev.QueueOpened("samples", "third"))
-    assert len(told(world, reasons.RESTARTING)) == 1
+    assert len(messages_of(world, reasons.RESTARTING)) == 1
 
 
 def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world):
@@ -227,7 +231,7 @@ def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world)
     later.send(ev.QueueOpened("samples", "first"))
     later.send(ev.CutAsked("t/0"))
     assert (later.state.cuts.open, later.state.cuts.refused) == (None, "w/0 has yet to go back to cut 4")
-    assert [one.name for one in later.state.cuts.unopened] == ["unopened"]
+    assert [entry.name for entry in later.state.cuts.unopened] == ["unopened"]
     later.send(ev.CheckpointDecided("w/0", RunId(1, 1), mark(1)))
     later.send(ev.CutAsked("t/0"))
     # An earlier attempt may have had other roles, or more ranks.
@@ -239,7 +243,7 @@ def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world)
 def test_without_a_cut_or_at_the_end_of_the_job_a_lost_queue_restarts_nobody(world):
     world.send(ev.QueueOpened("samples", "first"))
     world.send(ev.QueueOpened("samples", "second"))
-    assert told(world, reasons.RESTARTING) == []
+    assert messages_of(world, reasons.RESTARTING) == []
     cut(world, 1)
     ending = evolve(world.state, phase=Phase.STOPPING)
     assert not transition(ending, ev.QueueOpened("samples", "third"), world.now).state.incidents
@@ -251,7 +255,7 @@ def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
     world.kill("w", 0)
     world.settle()
     assert world.state.cuts.open is None
-    assert told(world, reasons.CUT_GIVEN_UP) == [
+    assert messages_of(world, reasons.CUT_GIVEN_UP) == [
         "cut 2 is given up: t/0 was lost, or ended, before it was complete; cut 1 stays the last one"
     ]
     ending = evolve(world.state, phase=Phase.STOPPING)
@@ -268,7 +272,7 @@ def test_ranks_of_a_world_that_saved_different_steps_give_the_cut_up(world):
     take(world, 1, 5, commit=False)
     world.send(ev.CutTaken(1, "t", 1, 1, mark(6)))
     world.send(ev.CutSealed(1))
-    assert "ranks of t saved different steps; there is no earlier one" in told(world, reasons.CUT_GIVEN_UP)[0]
+    assert "ranks of t saved different steps; there is no earlier one" in messages_of(world, reasons.CUT_GIVEN_UP)[0]
 
 
 def test_a_cut_is_given_up_by_order_and_refused_without_a_rank_that_saves(world):
@@ -301,15 +305,15 @@ def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
     assert [world.state.ranks["t", rank].incarnation for rank in (0, 1)] == [2, 2]
     assert world.state.ranks["w", 1].incarnation == 1
     assert world.state.ranks["rollout", 0].incarnation == 1
-    assert "they go back to the last cut together" in told(world, reasons.RESTARTED_WITH)[0]
+    assert "they go back to the last cut together" in messages_of(world, reasons.RESTARTED_WITH)[0]
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.back, cuts.pending, [one.number for one in cuts.kept]) == (1, 1, ("t",), [1])
+    assert (cuts.epoch, cuts.back, cuts.pending, [entry.number for entry in cuts.kept]) == (1, 1, ("t",), [1])
     assert choices(cuts, "t") == (mark(1),)
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
     assert (world.state.cuts.epoch, world.state.cuts.pending) == (1, ())
-    assert told(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1"]
+    assert messages_of(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1"]
 
 
 def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
@@ -318,17 +322,17 @@ def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
     assert (cuts.epoch, cuts.back, cuts.present, cuts.kept, cuts.open) == (1, 0, None, (), None)
-    assert "the beginning, with empty queues" in told(world, reasons.CUT_RESTORED)[0]
-    assert "t restores a checkpoint" in told(world, reasons.CUT_GIVEN_UP)[0]
+    assert "the beginning, with empty queues" in messages_of(world, reasons.CUT_RESTORED)[0]
+    assert "t restores a checkpoint" in messages_of(world, reasons.CUT_GIVEN_UP)[0]
 
 
 def test_the_next_attempt_goes_back_to_a_cut_that_it_finds(world):
     number = cut(world, 3)
-    found = world.state.cuts.kept
+    kept_cuts = world.state.cuts.kept
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     later.send(ev.CutsFound(()))
     assert later.state.cuts.last == 0
-    later.send(ev.CutsFound(found))
+    later.send(ev.CutsFound(kept_cuts))
     later.send(ev.CutsFound(()))
     assert (later.state.cuts.last, choices(later.state.cuts, "t")) == (number, (mark(3),))
     later.send(ev.CheckpointDecided("t", RunId(2, 1), mark(3)))
@@ -371,7 +375,7 @@ def test_a_cut_with_a_damaged_queue_file_is_passed_over_whole(world):
     cut(world, 2)
     world.send(ev.CutDamaged(2, "queue samples: x is damaged"))
     world.send(ev.CutDamaged(2, "again"))
-    assert told(world, reasons.CUT_DAMAGED) == [
+    assert messages_of(world, reasons.CUT_DAMAGED) == [
         "cut 2 is passed over: queue samples: x is damaged; ranks and queues go back to cut 1"
     ]
     assert [choices(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
@@ -383,7 +387,7 @@ def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(
     world.kill("t", 0)
     world.settle()
     world.send(ev.CutDamaged(1, "queue samples: x cannot be read"))
-    (words,) = told(world, reasons.CUT_DAMAGED)
+    (words,) = messages_of(world, reasons.CUT_DAMAGED)
     assert "cut 1 is passed over: queue samples: x cannot be read; no cut is left: 3 items of samples" in words
     assert "the steps up to t 1, w/0 1 are lost, and all begin anew with empty queues" in words
     assert partners(world.state.cuts, frozenset({"t"})) == ("w/0",)
@@ -407,10 +411,10 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None, damaged=("step 2 is passed over",)))
     cuts = world.state.cuts
-    assert (cuts.broken, cuts.pending, [one.number for one in cuts.kept]) == (True, (), [1])
+    assert (cuts.broken, cuts.pending, [entry.number for entry in cuts.kept]) == (True, (), [1])
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
-    assert told(world, reasons.CHECKPOINT_DAMAGED) == ["step 2 is passed over"]
-    assert "cut 2 is passed over: t cannot read its checkpoint;" in told(world, reasons.CUT_DAMAGED)[0]
+    assert messages_of(world, reasons.CHECKPOINT_DAMAGED) == ["step 2 is passed over"]
+    assert "cut 2 is passed over: t cannot read its checkpoint;" in messages_of(world, reasons.CUT_DAMAGED)[0]
     world.kill("t", 0)  # the rank is told that it cannot load, and ends
     world.settle()
     world.send(ev.CheckpointDecided("t", RunId(1, 3), mark(1)))
@@ -425,7 +429,7 @@ def test_a_world_that_skips_a_cut_takes_the_others_along(world):
     world.kill("w", 0)
     world.settle()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
-    assert "cut 2 is passed over: w/0 cannot read its checkpoint" in told(world, reasons.CUT_DAMAGED)[0]
+    assert "cut 2 is passed over: w/0 cannot read its checkpoint" in messages_of(world, reasons.CUT_DAMAGED)[0]
     assert choices(world.state.cuts, "t") == (mark(1),)
 
 
@@ -460,21 +464,25 @@ def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_o
     world.kill("t", 0)
     world.settle()
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
-    assert "t restores its last checkpoint, for there is no queue it must fit" in told(world, reasons.CUT_DAMAGED)[0]
+    assert (
+        "t restores its last checkpoint, for there is no queue it must fit"
+        in messages_of(world, reasons.CUT_DAMAGED)[0]
+    )
     assert (choices(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
 
 
 def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     cut(world, 3)
-    found = world.state.cuts.kept
+    kept_cuts = world.state.cuts.kept
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
-    later.send(ev.CutsFound(found, ((2, "torn"),)))
-    assert told(later, reasons.CUT_DAMAGED) == ["cut 2 is passed over: torn; ranks and queues go back to cut 1"]
+    later.send(ev.CutsFound(kept_cuts, ((2, "torn"),)))
+    assert messages_of(later, reasons.CUT_DAMAGED) == ["cut 2 is passed over: torn; ranks and queues go back to cut 1"]
     assert later.state.cuts.last == 2
     none = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     none.send(ev.CutsFound((), ((2, "torn"),), ("gone", "t", "w/0", "w/7")))
     assert (
-        "its items are lost, and gone, t, w/0, w/7 begin anew with empty queues" in told(none, reasons.CUT_DAMAGED)[0]
+        "its items are lost, and gone, t, w/0, w/7 begin anew with empty queues"
+        in messages_of(none, reasons.CUT_DAMAGED)[0]
     )
     assert choices(none.state.cuts, "t") == ()
     none.kill("t", 0)  # roles and ranks of the earlier attempt that this one has not are nobody's partners
@@ -482,16 +490,18 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     assert none.state.ranks["w", 0].incarnation == 2
     none.send(ev.CheckpointDecided("t", RunId(2, 1), None))
     assert (none.state.cuts.epoch, none.state.cuts.back) == (1, 0)
-    alone = World(job(TRAINER)).boot()
-    alone.send(ev.CutsFound((), ((2, "torn"),)))
-    assert "its items are lost, and queues begin empty" in told(alone, reasons.CUT_DAMAGED)[0]
+    sole_world = World(job(TRAINER)).boot()
+    sole_world.send(ev.CutsFound((), ((2, "torn"),)))
+    assert "its items are lost, and queues begin empty" in messages_of(sole_world, reasons.CUT_DAMAGED)[0]
 
 
 def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
     def tell(*done, rank=0, data="d"):
         run = [(start, end, None, 0) for start, end in done]
-        made = ev.ShardsTold(data, 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1)
-        world.send(made)
+        shards_event = ev.ShardsTold(
+            data, 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1
+        )
+        world.send(shards_event)
         return world.state.feeds["d"]
 
     tell()
@@ -506,7 +516,7 @@ def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     table = world.state.feeds["d"]
     assert (table.todo, world.state.ranks["rollout", 0].incarnation) == (((2, 12),), 1)
-    assert told(world, reasons.DATA_RETURNED) == ["2 samples of d are handed out again, as of the cut"]
+    assert messages_of(world, reasons.DATA_RETURNED) == ["2 samples of d are handed out again, as of the cut"]
     world.send(ev.CutDamaged(2, "torn"))
     world.send(ev.CutDamaged(1, "torn"))
     world.send(ev.CheckpointDecided("w/0", RunId(1, 3), None))

@@ -46,7 +46,7 @@ def test_the_same_error_of_items_that_pay_ends_no_job_and_uses_no_budget():
         fail(world, items=((f"k{count}", 3, True),) if count % 3 == 0 else ((f"k{count}", count % 3, False),))
         assert world.state.phase is Phase.RUNNING
         assert not world.state.errors
-        assert all(not world.state.marks.get(key) for key in ("e", budget.JOB, budget.failures_of("e")))
+        assert all(not world.state.marks.get(key) for key in ("e", budget.JOB_KEY, budget.failure_key("e")))
     cause = "e/0: UserError: ValueError: no (in run) (at train.py:7 in step)"
     assert messages(world, reasons.ITEM_FAILED)[:2] == [
         f"item k1 of queue tasks has 1 failed delivery, another rank gets it next: {cause}",

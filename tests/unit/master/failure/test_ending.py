@@ -21,11 +21,11 @@ def test_the_job_succeeds_when_all_drivers_ended_well_and_the_others_are_asked_t
     world.end("main", 0, Outcome(ok=True, result='{"reward": 1}'))
     world.settle()
     assert world.state.phase is Phase.RUNNING
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.end("main", 1, Outcome(ok=True, result="2"))
     world.deliver()
     assert world.state.phase is Phase.STOPPING
-    stops = world.of(act.StopRanks, seen)
+    stops = world.of(act.StopRanks, action_count)
     assert [(a.host, a.ranks, a.grace_s) for a in stops] == [
         (host("serve", 0), (0,), limits.GRACE_S),
         (host("serve", 1), (1,), limits.GRACE_S),
@@ -54,8 +54,8 @@ def test_ranks_that_are_ended_with_a_failed_job_did_not_end_well():
 
 def test_notes_word_counts_with_their_noun():
     world = World(job({"name": "main"})).boot()
-    said = [note.message for note in world.notes(reasons.ROLE_READY) + world.notes(reasons.ADMITTED)]
-    assert said == ["the only rank is ready", "1 unit held on 1 node"]
+    messages = [note.message for note in world.notes(reasons.ROLE_READY) + world.notes(reasons.ADMITTED)]
+    assert messages == ["the only rank is ready", "1 unit held on 1 node"]
     world.end("main", 0, error())
     world.settle()
     (note,) = world.notes(reasons.RESTARTING)
@@ -195,8 +195,10 @@ def test_nothing_changes_an_ended_job():
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_driver_that_completes_after_a_role_waiting_for_it_was_never_started_ends_the_job(late):
-    made = job({"name": "a"}, {"name": "b", "driver": late, "dependsOn": [{"role": "a", "condition": "Complete"}]})
-    world = World(made).boot()
+    plan_and_spec = job(
+        {"name": "a"}, {"name": "b", "driver": late, "dependsOn": [{"role": "a", "condition": "Complete"}]}
+    )
+    world = World(plan_and_spec).boot()
     world.end("a", 0)
     world.settle()
     assert (world.state.phase is Phase.SUCCEEDED) is not late
@@ -209,9 +211,9 @@ def test_nodes_that_go_while_the_job_stops_move_nothing():
     world.pending.clear()
     for view in world.views:
         world.lose_node(view.id)
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.settle()
-    assert not world.of(act.Unreserve, seen)
+    assert not world.of(act.Unreserve, action_count)
     world.tick()
     world.settle()
     assert world.state.phase is Phase.SUCCEEDED
@@ -223,9 +225,9 @@ def test_a_host_that_comes_up_while_the_job_stops_is_not_started():
     world.deliver()
     world.end("main", 0, DONE)
     world.deliver(len(world.pending) - 1)
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.settle()
-    assert not world.of(act.StartRanks, seen)
+    assert not world.of(act.StartRanks, action_count)
     assert world.state.phase is Phase.SUCCEEDED
 
 

@@ -44,13 +44,15 @@ def test_a_restart_says_which_rule_it_follows_what_it_costs_and_how_long_it_wait
     fail(world, "w", 2)
     world.now += limits.JOIN_S + 1
     world.kill("w", 2)
-    why = transition(world.state, world.pending[0], world.now).reason.partition("; Restarting w/2: ")[0]
-    assert why == ("restartPolicy of w restarts w at level Process; 2 of 10 restarts used within 1h00m; backoff 1.0 s")
+    reason = transition(world.state, world.pending[0], world.now).reason.partition("; Restarting w/2: ")[0]
+    assert reason == (
+        "restartPolicy of w restarts w at level Process; 2 of 10 restarts used within 1h00m; backoff 1.0 s"
+    )
 
 
 def test_a_killed_rank_restarts_alone_at_once_and_says_how_long_it_took():
     world = World(job({"name": "w", "replicas": 4})).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill("w", 2)
     kill, restarting, spawn = world.deliver()
     assert kill == act.KillHost(host("w", 2), 1, "w/2/1")
@@ -60,7 +62,7 @@ def test_a_killed_rank_restarts_alone_at_once_and_says_how_long_it_took():
     world.now += 0.25
     world.settle()
     assert world.state.phase is Phase.RUNNING
-    (start,) = world.of(act.StartRanks, seen)
+    (start,) = world.of(act.StartRanks, action_count)
     assert start.ranks[0].incarnation == 2
     assert start.ranks[0].restart_reason == "Unknown"
     (recovered,) = world.notes(reasons.RECOVERED)
@@ -131,7 +133,7 @@ def test_a_process_that_cannot_be_made_waits_longer_each_time_however_long_the_o
     for life in range(2, 7):
         world.pending.clear()  # its process does not answer
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=6.0)
-        waits.append(min(own.due for own in world.state.incidents.values()) - world.now)
+        waits.append(min(state.due for state in world.state.incidents.values()) - world.now)
         world.tick()
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0]
 
@@ -146,11 +148,11 @@ def test_failures_outside_the_window_are_forgotten():
 
 
 def test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it():
-    made = job(
+    plan_and_spec = job(
         {"name": "w", "replicas": 2, "restartPolicy": {"maxRestarts": 2}},
         faultTolerance={"maxRestarts": 1, "backoff": {"initialSeconds": 0}},
     )
-    world = World(made).boot()
+    world = World(plan_and_spec).boot()
     for _ in range(3):
         fail(world, "w", 0)
         world.now += 60
@@ -176,11 +178,11 @@ def test_ranks_of_one_node_that_die_together_are_one_failure():
 
 
 def test_a_rank_that_keeps_crashing_quickly_is_counted_each_time():
-    made = job(
+    plan_and_spec = job(
         {"name": "w", "restartPolicy": {"maxRestarts": 1}},
         faultTolerance={"maxRestarts": 0, "backoff": {"initialSeconds": 0}},
     )
-    world = World(made).boot()
+    world = World(plan_and_spec).boot()
     for _ in range(2):
         world.now += 0.5
         fail(world, "w", 0)
@@ -189,11 +191,11 @@ def test_a_rank_that_keeps_crashing_quickly_is_counted_each_time():
 
 
 def test_a_host_that_never_comes_up_is_counted_each_time():
-    made = job(
+    plan_and_spec = job(
         {"name": "w", "restartPolicy": {"maxRestarts": 2}},
         faultTolerance={"maxRestarts": 0, "backoff": {"initialSeconds": 0}},
     )
-    world = World(made)
+    world = World(plan_and_spec)
     world.send(ev.NodesSeen(world.views))
     world.deliver()
     for life in (1, 2, 3):
@@ -216,17 +218,17 @@ def test_one_death_in_a_group_restarts_the_group_and_the_others_deaths_are_no_mo
 
 def test_a_group_in_a_living_fork_host_is_stopped_and_started_on_the_same_host():
     world = World(job({**PAIR, **FORK})).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.end("t", 1, exited(137))
     world.deliver()
-    (stop,) = world.of(act.StopRanks, seen)
+    (stop,) = world.of(act.StopRanks, action_count)
     assert (stop.ranks, stop.grace_s) == ((0,), limits.SCRIPT_GRACE_S), "it may save first, as under torchrun"
-    assert not world.of(act.StartRanks, seen)
+    assert not world.of(act.StartRanks, action_count)
     world.settle()
-    (start,) = world.of(act.StartRanks, seen)
+    (start,) = world.of(act.StartRanks, action_count)
     assert (start.life, start.generation) == (1, 2)
     assert [r.incarnation for r in start.ranks] == [2, 2]
-    assert not world.of(act.SpawnHost, seen)
+    assert not world.of(act.SpawnHost, action_count)
     assert restarts(world) == {"RoleGroup": 1}
 
 
@@ -259,9 +261,9 @@ def test_ranks_of_a_host_killed_for_another_rank_restart_with_it():
 
 def test_one_rank_of_an_actor_role_in_a_fork_host_restarts_alone_in_it():
     world = World(job({"name": "a", "replicas": 4, "replicasPerGroup": 2, **FORK})).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     hit(world, "a", 3, exited(1))
-    (start,) = world.of(act.StartRanks, seen)
+    (start,) = world.of(act.StartRanks, action_count)
     assert (start.host, start.life, [r.rank for r in start.ranks]) == (host("a", 1), 1, [3])
     assert restarts(world) == {"Process": 1}
 
@@ -276,11 +278,11 @@ def test_a_lost_fork_host_takes_its_group_along():
 
 def test_a_world_of_several_groups_restarts_as_a_role():
     world = World(job({"name": "t", "type": "Elastic", "replicas": 4, "replicasPerGroup": 2, **FORK})).boot()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     hit(world, "t", 3, exited(1))
     assert restarts(world) == {"Role": 1}
-    assert {a.generation for a in world.of(act.StartRanks, seen)} == {2}
-    assert not world.of(act.SpawnHost, seen)
+    assert {a.generation for a in world.of(act.StartRanks, action_count)} == {2}
+    assert not world.of(act.SpawnHost, action_count)
 
 
 def test_a_lost_store_restarts_its_world_on_a_new_one():
@@ -305,8 +307,8 @@ def test_a_store_that_is_lost_after_its_world_ended_is_not_missed():
 
 
 def test_a_store_that_is_lost_after_a_rank_was_left_failed_is_not_missed():
-    left = {"rules": [{"name": "leave", "onExitCodes": [7], "action": "Ignore"}]}
-    world = World(job({**PAIR, "driver": False}, {"name": "w"}, faultTolerance=left)).boot()
+    ignore_rule = {"rules": [{"name": "leave", "onExitCodes": [7], "action": "Ignore"}]}
+    world = World(job({**PAIR, "driver": False}, {"name": "w"}, faultTolerance=ignore_rule)).boot()
     world.end("t", 0)
     hit(world, "t", 1, exited(7))
     world.kill_host(host("t", -1))
@@ -342,13 +344,13 @@ def before_the_store(*roles, **spec):
 def test_a_store_that_is_lost_before_its_world_has_met_is_made_again_alone():
     world = before_the_store({"name": "t", "type": "Elastic", "replicas": 4})
     assert world.state.roles["t"].hosts_ready == 4
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill_host(host("t", -1))
     world.deliver()
-    assert [a.host.index for a in world.of(act.KillHost, seen)] == [-1]
-    assert [(a.host.index, a.life) for a in world.of(act.SpawnHost, seen)] == [(-1, 2)]
+    assert [a.host.index for a in world.of(act.KillHost, action_count)] == [-1]
+    assert [(a.host.index, a.life) for a in world.of(act.SpawnHost, action_count)] == [(-1, 2)]
     world.settle()
-    assert {own.life for key, own in world.state.hosts.items() if key.index >= 0} == {1}
+    assert {state.life for key, state in world.state.hosts.items() if key.index >= 0} == {1}
     assert restarts(world) == {"Process": 1}
     assert world.state.phase is Phase.RUNNING
 
@@ -467,8 +469,8 @@ def test_a_rule_about_unknown_is_about_killed_too(named, outcome, done):
 
 
 def test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up():
-    said = rules({"action": "RestartProcess", "maxAttempts": 1, "escalateTo": "Fail"})
-    world = World(job({"name": "w"}, faultTolerance=said)).boot()
+    tolerance = rules({"action": "RestartProcess", "maxAttempts": 1, "escalateTo": "Fail"})
+    world = World(job({"name": "w"}, faultTolerance=tolerance)).boot()
     hit(world, "w", 0, exited(1))
     hit(world, "w", 0, exited(2))
     assert world.state.verdict.reason == reasons.FAIL_RULE
@@ -494,8 +496,8 @@ def test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up(
 )
 def test_a_worlds_rule_escalates_to_a_larger_restart_than_its_action(action, role, expected):
     tolerance = rules({"action": action, "maxAttempts": 1})
-    made = job({"name": "t", "type": "Elastic", "replicas": 2, **role}, faultTolerance=tolerance)
-    world = World(made).boot()
+    plan_and_spec = job({"name": "t", "type": "Elastic", "replicas": 2, **role}, faultTolerance=tolerance)
+    world = World(plan_and_spec).boot()
     for code in (1, 2):
         hit(world, "t", 0, exited(code))
         while world.state.phase is not Phase.RUNNING:
@@ -559,24 +561,24 @@ def test_a_node_loss_can_be_given_to_a_rule():
 
 def test_a_slow_start_that_its_probe_allows_is_no_restart_that_takes_too_long():
     probe = {"tcpSocket": {"port": 80}, "initialDelaySeconds": 10, "periodSeconds": 10, "failureThreshold": 120}
-    made = job({"name": "s", "startupProbe": probe}, faultTolerance={"backoff": {"initialSeconds": 0}})
-    world = World(made).boot()
+    plan_and_spec = job({"name": "s", "startupProbe": probe}, faultTolerance={"backoff": {"initialSeconds": 0}})
+    world = World(plan_and_spec).boot()
     world.send(ev.HostLost(host("s", 0), 1, KILLED))
     (incident,) = world.state.incidents.values()
     assert incident.deadline == world.now + limits.RESTART_S + 10 + 120 * 10
     while world.state.verdict is None and world.state.incidents:
         world.tick()
         world.pending = [e for e in world.pending if not isinstance(e, ev.RankReady | ev.HostReady)]
-        if any(own.level.value != "Process" for own in world.state.incidents.values()):
+        if any(state.level.value != "Process" for state in world.state.incidents.values()):
             break
     assert any("not ready 1810 s after" in note.message for note in world.notes(reasons.ESCALATED))
 
 
 def test_a_restart_that_does_not_finish_in_time_goes_up_level_by_level():
-    made = job(
+    plan_and_spec = job(
         {"name": "w", "replicas": 4, "replicasPerGroup": 2, **FORK}, faultTolerance={"backoff": {"initialSeconds": 0}}
     )
-    world = World(made).boot()
+    world = World(plan_and_spec).boot()
     world.end("w", 0, exited(1))
     levels = []
     while world.state.verdict is None:
@@ -592,8 +594,8 @@ def test_a_restart_that_does_not_finish_in_time_goes_up_level_by_level():
 
 
 def test_a_late_restart_without_budget_ends_the_job():
-    made = job({"name": "w", "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"maxRestarts": 0})
-    world = World(made).boot()
+    plan_and_spec = job({"name": "w", "restartPolicy": {"maxRestarts": 1}}, faultTolerance={"maxRestarts": 0})
+    world = World(plan_and_spec).boot()
     world.kill("w", 0)
     world.deliver()
     world.pending.clear()
@@ -602,8 +604,10 @@ def test_a_late_restart_without_budget_ends_the_job():
 
 
 def test_a_larger_restart_takes_over_what_a_smaller_one_was_about():
-    made = job({"name": "w", "replicas": 2}, faultTolerance=rules({"onExitCodes": [5], "action": "RestartRole"}))
-    world = World(made).boot()
+    plan_and_spec = job(
+        {"name": "w", "replicas": 2}, faultTolerance=rules({"onExitCodes": [5], "action": "RestartRole"})
+    )
+    world = World(plan_and_spec).boot()
     world.kill("w", 0)
     world.deliver()
     world.end("w", 1, exited(5))
@@ -636,20 +640,20 @@ def test_a_group_on_hold_is_taken_over_before_its_backoff_is_over():
 
 
 def test_a_job_restart_starts_roles_in_order_again_and_forgets_what_later_ones_did():
-    made = job(
+    plan_and_spec = job(
         {"name": "prep", "driver": False},
         {"name": "serve", "driver": False, "dependsOn": [{"role": "prep", "condition": "Complete"}]},
         {"name": "main"},
     )
-    world = World(made).boot()
+    world = World(plan_and_spec).boot()
     world.end("prep", 0)
     world.settle()
     assert world.state.roles["serve"].ready == 1
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.send(ev.Commanded("c", "restart", "job"))
     world.settle()
     assert world.state.phase is Phase.RUNNING
-    assert [a.host.role for a in world.of(act.StartRanks, seen)] == ["prep", "main"]
+    assert [a.host.role for a in world.of(act.StartRanks, action_count)] == ["prep", "main"]
     assert world.state.roles["serve"].waiting == 1
     world.end("prep", 0)
     world.settle()
@@ -693,8 +697,8 @@ def test_events_of_the_past_or_of_nobody_change_nothing():
 
 
 def test_of_two_late_restarts_the_first_takes_the_second_along():
-    made = job({"name": "w", "replicas": 2}, faultTolerance={"backoff": {"initialSeconds": 0}})
-    world = World(made, views=nodes(2, cpus=1)).boot()
+    plan_and_spec = job({"name": "w", "replicas": 2}, faultTolerance={"backoff": {"initialSeconds": 0}})
+    world = World(plan_and_spec, views=nodes(2, cpus=1)).boot()
     world.kill("w", 0)
     world.kill("w", 1)
     world.deliver()
@@ -722,14 +726,14 @@ def test_a_rank_can_leave_a_restart_for_another_while_the_rest_of_it_goes_on():
 
 
 def test_a_group_that_is_being_ended_starts_only_when_its_backoff_is_over():
-    made = job({**PAIR, **FORK}, faultTolerance={"backoff": {"initialSeconds": 5}})
-    world = World(made).boot()
+    plan_and_spec = job({**PAIR, **FORK}, faultTolerance={"backoff": {"initialSeconds": 5}})
+    world = World(plan_and_spec).boot()
     hit(world, "t", 0, exited(1))
     world.now += 30
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     hit(world, "t", 0, exited(2))
-    assert not world.of(act.StartRanks, seen)
-    while not world.of(act.StartRanks, seen):
+    assert not world.of(act.StartRanks, action_count)
+    while not world.of(act.StartRanks, action_count):
         world.tick()
     assert world.now == world.start + 35
     world.settle()
@@ -742,10 +746,10 @@ def test_ranks_of_an_actor_group_end_first_and_start_when_the_backoff_is_over():
     world = World(job(group, faultTolerance={"backoff": {"initialSeconds": 5}})).boot()
     hit(world, "a", 0, exited(1))
     world.now += 30
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     hit(world, "a", 0, exited(2))
     assert world.state.roles["a"].waiting == 2
-    assert not world.of(act.StartRanks, seen)
+    assert not world.of(act.StartRanks, action_count)
     while world.state.incidents:
         world.tick()
         world.settle()

@@ -47,20 +47,20 @@ def phases(world):
 @pytest.mark.parametrize("victim", [0, 2])
 def test_at_the_first_death_all_survivors_are_told_to_leave_and_keep_their_processes(victim):
     world = world_of()
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill("t", victim)
     world.deliver()
-    asked = world.of(act.LeaveGroup, seen)
+    asked = world.of(act.LeaveGroup, action_count)
     assert [(a.rank, a.incarnation) for a in asked] == [(rank, 1) for rank in range(4) if rank != victim]
-    assert {a.actor for a in asked} <= {own.actor for own in world.state.hosts.values()}
-    assert not world.of(act.StartRanks, seen)
+    assert {a.actor for a in asked} <= {host.actor for host in world.state.hosts.values()}
+    assert not world.of(act.StartRanks, action_count)
     world.settle()
-    starts = world.of(act.StartRanks, seen)
+    starts = world.of(act.StartRanks, action_count)
     assert sorted(a.host.index for a in starts) == [0, 1, 2, 3]
     assert {a.generation for a in starts} == {2}
     assert lives(world) == [2 if rank == victim else 1 for rank in range(4)]
     assert incarnations(world) == [2, 2, 2, 2]
-    assert not world.of(act.SpawnHost, seen), "the spare took its place"
+    assert not world.of(act.SpawnHost, action_count), "the spare took its place"
     assert restarts(world) == {"InProcess": 1}
     assert world.state.phase is Phase.RUNNING
     (fault,) = world.state.faults
@@ -78,10 +78,10 @@ def test_the_store_stays_where_it_is():
 
 def test_without_a_spare_a_process_is_made_while_the_survivors_wait():
     world = world_of(spares=0)
-    seen = len(world.all_actions)
+    action_count = len(world.all_actions)
     world.kill("t", 1)
     world.deliver()
-    assert [a.host.index for a in world.of(act.SpawnHost, seen)] == [1]
+    assert [a.host.index for a in world.of(act.SpawnHost, action_count)] == [1]
     world.settle()
     assert lives(world) == [1, 2, 1, 1]
 
@@ -325,10 +325,10 @@ def test_ranks_of_a_script_are_stopped_by_their_incarnation():
     group = {**GROUP, "restartPolicy": {}, "entrypoint": {"module": "train"}}
     world = World(job(group)).boot()
     for incarnation in (1, 2):
-        seen = len(world.all_actions)
+        action_count = len(world.all_actions)
         world.end("t", 0, KILLED)
         world.deliver()
-        (stop,) = world.of(act.StopRanks, seen)
+        (stop,) = world.of(act.StopRanks, action_count)
         assert (stop.ranks, stop.incarnations) == ((1, 2, 3), (incarnation,) * 3)
         assert stop in reissue(world.state, world.now)
         world.settle()

@@ -44,8 +44,10 @@ def end(world: World, rank: int, outcome: Outcome, *, after: float = 0.0) -> Non
 
 
 def look(world: World, *samples: PeerSample) -> None:
-    ours = tuple(replace(one, incarnation=world.state.ranks["t", one.rank].incarnation) for one in samples)
-    world.send(ev.PeersSeen("t", ours), after=limits.PEER_LOOK_S)
+    present_samples = tuple(
+        replace(entry, incarnation=world.state.ranks["t", entry.rank].incarnation) for entry in samples
+    )
+    world.send(ev.PeersSeen("t", present_samples), after=limits.PEER_LOOK_S)
 
 
 def first_cause(world: World) -> str:
@@ -71,7 +73,7 @@ def test_a_rank_that_ended_with_code_0_is_the_cause_and_not_the_peers_that_waite
         "t/1: UserError: ended with code 0 at step 8; t/0 and 2 wait for it in all_reduce: uneven data?"
     )
     (fault,) = [fault for fault in world.state.faults if not fault.root]
-    assert {one.rank for one in fault.followed} == {"t/0", "t/2"}
+    assert {entry.rank for entry in fault.followed} == {"t/0", "t/2"}
     assert of_fault(fault.reason, fault.cause).kind is CauseKind.USER_CODE
     assert recovered(world).state.phase is Phase.RUNNING
 
@@ -137,7 +139,7 @@ def test_a_rank_that_ends_slowly_is_the_cause_when_its_own_end_comes():
     assert not world.of(act.StopRanks), "nobody is told to stop before the cause is known"
     end(world, 1, error("AssertionError"), after=1.5)
     assert first_cause(world).startswith("t/1: UserError: AssertionError")
-    assert [one.rank for one in world.state.faults[0].followed] == ["t/0", "t/2"]
+    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0", "t/2"]
 
 
 @pytest.mark.parametrize("role", [SCRIPTS, CLASSES], ids=["scripts", "classes"])
@@ -226,7 +228,7 @@ def test_an_echo_beside_a_failure_that_is_known_waits_for_nothing():
     world.send(ev.RankEnded("t", 1, 1, error("KeyError")))
     world.send(ev.RankEnded("t", 0, 1, PEER), after=0.1)
     assert not world.state.inquiries
-    assert [one.rank for one in world.state.faults[0].followed] == ["t/0"]
+    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0"]
 
 
 def test_a_second_life_is_looked_into_although_the_failure_of_the_first_is_seconds_old():
@@ -309,8 +311,8 @@ def test_evidence_is_kept_of_the_first_ends_alone():
     world = started({**SCRIPTS, "replicas": 40, "replicasPerGroup": 40})
     for rank in range(39):
         end(world, rank, PEER)
-    kept = [one.outcome.detail for one in world.state.held_ends.values()]
-    assert sum(map(bool, kept)) == 16
+    details = [entry.outcome.detail for entry in world.state.held_ends.values()]
+    assert sum(map(bool, details)) == 16
     world.tick()
     assert first_cause(world).startswith("t/0: cause unknown")
 
@@ -334,38 +336,38 @@ def test_the_time_of_the_search_is_that_of_a_loss():
 def test_living_ranks_are_looked_at_once_after_a_moment():
     world = started()
     end(world, 0, PEER)
-    due = world.now + limits.PEER_LOOK_S
-    assert lost_peers.ranks_to_look_at(world.state, "t", world.now) == ()
-    assert lost_peers.ranks_to_look_at(world.state, "t", due) == (1, 2)
-    assert lost_peers.ranks_to_look_at(world.state, "x", due) == ()
+    look_time = world.now + limits.PEER_LOOK_S
+    assert lost_peers.ranks_to_sample(world.state, "t", world.now) == ()
+    assert lost_peers.ranks_to_sample(world.state, "t", look_time) == (1, 2)
+    assert lost_peers.ranks_to_sample(world.state, "x", look_time) == ()
     look(world, PeerSample(1, 0), PeerSample(2, 0))
-    assert lost_peers.ranks_to_look_at(world.state, "t", due) == ()
+    assert lost_peers.ranks_to_sample(world.state, "t", look_time) == ()
 
 
 def test_what_a_rank_does_outside_of_the_collective_in_words():
-    def seen(where: Where, *, cpu: float = 0.0, line: str = "", stopped: str = "") -> SamplePair:
-        return SamplePair(ProcessSample(stopped, 0.0, where, line), ProcessSample(stopped, cpu, where, line), 1.0)
+    def pair_of(activity: Where, *, cpu: float = 0.0, line: str = "", stopped: str = "") -> SamplePair:
+        return SamplePair(ProcessSample(stopped, 0.0, activity, line), ProcessSample(stopped, cpu, activity, line), 1.0)
 
-    words = lost_peers.away_from_collective
-    assert words(seen(Where.USER, cpu=1.0, line="e.py:3 in f")) == "it works in user code at e.py:3 in f"
-    assert words(seen(Where.CHECKPOINT)) == "it waits in a checkpoint"
-    assert words(seen(Where.USER, stopped="process 7 is stopped")) == "process 7 is stopped"
-    assert words(seen(Where.COLLECTIVE)) == words(seen(Where.UNKNOWN)) == ""
+    words = lost_peers.describe_absence
+    assert words(pair_of(Where.USER, cpu=1.0, line="e.py:3 in f")) == "it works in user code at e.py:3 in f"
+    assert words(pair_of(Where.CHECKPOINT)) == "it waits in a checkpoint"
+    assert words(pair_of(Where.USER, stopped="process 7 is stopped")) == "process 7 is stopped"
+    assert words(pair_of(Where.COLLECTIVE)) == words(pair_of(Where.UNKNOWN)) == ""
 
 
 @pytest.mark.parametrize("role", [SCRIPTS, CLASSES], ids=["scripts", "classes"])
 @pytest.mark.parametrize("action", ["Restart", "Report"])
 def test_a_rank_that_ended_is_named_where_nobody_sees_a_closed_connection(role, action):
-    why = "ended with code 0 at step 8; t/0 and 2 wait for it in barrier: uneven data?"
+    message = "ended with code 0 at step 8; t/0 and 2 wait for it in barrier: uneven data?"
     world = started(role, faultTolerance={"hang": {"action": action}})
     for incarnation in (1, 2):
         end(world, 1, Outcome(ok=True, code=0, step=8))
-        world.send(ev.HangFound("t", 1, incarnation, "Hang", why, "/stacks.txt", silent_s=200.0))
-        assert world.notes(reasons.HANG_FOUND)[-1].message == f"{why}; stacks: /stacks.txt"
+        world.send(ev.HangFound("t", 1, incarnation, "Hang", message, "/stacks.txt", silent_s=200.0))
+        assert world.notes(reasons.HANG_FOUND)[-1].message == f"{message}; stacks: /stacks.txt"
         if action == "Report":
             assert not world.state.faults
             return
-        assert first_cause(world) == f"t/1: UserError: {why}"
+        assert first_cause(world) == f"t/1: UserError: {message}"
         recovered(world)
     assert world.state.verdict.reason == reasons.USER_ERROR_REPEATS
 
@@ -374,11 +376,11 @@ def test_a_rank_that_ended_is_no_straggler_and_hangs_in_no_role_without_a_world(
     world = started()
     end(world, 1, Outcome(ok=True, code=0))
     world.send(ev.HangFound("t", 1, 1, "Straggler", "it is slow"))
-    alone = started({"name": "t", "replicas": 2})
-    end(alone, 1, Outcome(ok=True, code=0))
-    alone.send(ev.HangFound("t", 1, 1, "Hang", "it stands still"))
+    rankless_world = started({"name": "t", "replicas": 2})
+    end(rankless_world, 1, Outcome(ok=True, code=0))
+    rankless_world.send(ev.HangFound("t", 1, 1, "Hang", "it stands still"))
     assert not world.state.faults
-    assert not alone.state.faults
+    assert not rankless_world.state.faults
 
 
 def stalled(world: World, *ranks: tuple[str, int], root: str = "r/0") -> str:
@@ -400,7 +402,7 @@ def test_a_collective_times_out_for_a_rank_that_another_role_keeps_waiting(sampl
     assert first_cause(world).startswith("r/0: Hang: t/2 has waited 1m3")
     assert first_cause(world).endswith(" for r/0.score, which runs at h.py:9 in score; it ended t/2")
     (fault,) = [fault for fault in world.state.faults if not fault.root]
-    assert {one.rank for one in fault.followed} == {"t/0", "t/1"}
+    assert {entry.rank for entry in fault.followed} == {"t/0", "t/1"}
 
 
 def test_a_stall_of_nobody_known_explains_no_lost_peer():
@@ -427,7 +429,7 @@ def test_a_rank_that_ends_long_after_it_closed_a_connection_within_its_machine_i
     assert not world.state.faults
     end(world, 1, error("ZeroDivisionError"), after=limits.PEER_WAIT_S + 1.0)
     assert first_cause(world).startswith("t/1: UserError: ZeroDivisionError")
-    assert [one.rank for one in world.state.faults[0].followed] == ["t/0"]
+    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0"]
 
 
 def test_a_connection_within_the_machine_is_the_users_own_affair_when_no_rank_fails():

@@ -24,10 +24,10 @@ from dljob.master.state.transaction import StateTransaction
 )
 def test_a_world_restarts_as_it_did_rank_by_rank(level, entrypoint, monkeypatch):
     role = {"name": "w", "type": "Elastic", "replicas": 6, "replicasPerGroup": 2, "entrypoint": entrypoint}
-    made = job({**role, "restartPolicy": {"level": level, "maxRestarts": 100}}, {"name": "other"})
+    plan_and_spec = job({**role, "restartPolicy": {"level": level, "maxRestarts": 100}}, {"name": "other"})
 
-    def told():
-        world = World(made).boot()
+    def outcome_of():
+        world = World(plan_and_spec).boot()
         for index in (0, 1):
             world.kill_host(host("w", index))
         world.settle()
@@ -38,9 +38,9 @@ def test_a_world_restarts_as_it_did_rank_by_rank(level, entrypoint, monkeypatch)
         assert world.state.roles["w"].generation > 1
         return world.state, world.all_actions
 
-    mutated = told()
+    mutated = outcome_of()
     monkeypatch.setattr(StateTransaction, "many", lambda _: nullcontext())
-    assert mutated == told()
+    assert mutated == outcome_of()
 
 
 def test_a_change_of_an_object_of_one_field_is_told():

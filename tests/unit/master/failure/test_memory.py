@@ -47,10 +47,10 @@ def look(world):
 
 def demand(world, unit="w/0"):
     """What the unit's reservation holds of memory, in GiB."""
-    own = world.state.units[unit]
-    assert own.phase is UnitPhase.HELD
-    held = memory_overrides.unit_of(world.plan, unit, world.granted[unit, own.token])
-    return dict(held.demand)["memory"] / GI
+    unit_state = world.state.units[unit]
+    assert unit_state.phase is UnitPhase.HELD
+    larger_unit = memory_overrides.unit_of(world.plan, unit, world.granted[unit, unit_state.token])
+    return dict(larger_unit.demand)["memory"] / GI
 
 
 def test_the_unit_of_a_rank_that_ran_out_of_memory_is_reserved_anew_with_more():
@@ -84,8 +84,8 @@ def test_memory_grows_up_to_max_memory_and_stays_there():
             world.settle()
         look(world)
         assert demand(world) == expected
-    (kept,) = world.notes(reasons.MEMORY_INCREASE_SKIPPED)
-    assert kept.message == "memory stays 8Gi after OOMKilled: it is at maxMemory"
+    (note,) = world.notes(reasons.MEMORY_INCREASE_SKIPPED)
+    assert note.message == "memory stays 8Gi after OOMKilled: it is at maxMemory"
     assert dict(world.state.restarts) == {"Process": 3}
 
 
@@ -104,9 +104,9 @@ def test_an_exception_of_a_device_or_of_the_rank_itself_raises_nothing():
     ]
 
 
-@pytest.mark.parametrize("own", [role(policy={}), role(policy={}, memory=None)])
-def test_a_rank_without_the_policy_restarts_with_the_memory_it_had(own):
-    world = boot(own)
+@pytest.mark.parametrize("role_spec", [role(policy={}), role(policy={}, memory=None)])
+def test_a_rank_without_the_policy_restarts_with_the_memory_it_had(role_spec):
+    world = boot(role_spec)
     before = world.state.units["w/0"]
     world.kill("w", 0, OOM)
     world.settle()
@@ -133,11 +133,11 @@ def test_memory_grows_by_the_factor_in_whole_mebibytes():
 
 def test_a_unit_with_more_memory_goes_to_a_node_with_room():
     world = boot(role(), role("x", memory="5Gi"), gib=10, count=2)
-    here, there = world.state.units["w/0"].node, {"n0": "n1", "n1": "n0"}[world.state.units["w/0"].node]
-    assert world.state.units["x/0"].node == here, "4 + 5 GiB of 10"
+    present_node, next_node = world.state.units["w/0"].node, {"n0": "n1", "n1": "n0"}[world.state.units["w/0"].node]
+    assert world.state.units["x/0"].node == present_node, "4 + 5 GiB of 10"
     world.kill("w", 0, OOM)
     world.settle()
-    assert world.state.units["w/0"].node == there
+    assert world.state.units["w/0"].node == next_node
     assert demand(world) == 6
 
 
@@ -158,10 +158,10 @@ def test_without_a_node_with_room_the_rank_keeps_its_memory_and_a_note_says_so()
 def test_a_unit_with_more_memory_goes_to_no_excluded_node():
     world = boot(role(), role("x"), count=2, gib=9)
     before = world.state.units["w/0"]
-    other = next(view.id for view in world.views if view.id != before.node)
-    world.freeze_node(other)
+    other_node = next(view.id for view in world.views if view.id != before.node)
+    world.freeze_node(other_node)
     world.settle()
-    world.thaw_node(other)
+    world.thaw_node(other_node)
     world.settle()
     world.kill("w", 0, OOM)
     world.settle()
@@ -299,8 +299,8 @@ def test_a_rank_of_another_unit_raises_its_own_units_memory():
 
 
 def test_a_role_that_ended_while_the_job_restarts_gets_no_spares():
-    made = role(policy={"level": "Job"}), role("x", policy={"level": "Job"})
-    world = World(job(*made, faultTolerance={"spares": {"processesPerNode": 1}}), views=views(2)).boot()
+    plan_and_spec = role(policy={"level": "Job"}), role("x", policy={"level": "Job"})
+    world = World(job(*plan_and_spec, faultTolerance={"spares": {"processesPerNode": 1}}), views=views(2)).boot()
     world.kill("w", 0, KILLED)
     world.hold = True
     while world.state.ranks["x", 0].phase is not RankPhase.READY or world.state.ranks["w", 0].phase is RankPhase.READY:
@@ -320,8 +320,10 @@ def test_a_role_that_ended_while_the_job_restarts_gets_no_spares():
 
 
 def test_a_torch_world_meets_again_once_the_unit_is_held():
-    own = role(replicas=4, replicasPerGroup=2, type="Elastic", comm={"backend": "gloo"}, entrypoint={"module": "t"})
-    world = boot(own)
+    role_spec = role(
+        replicas=4, replicasPerGroup=2, type="Elastic", comm={"backend": "gloo"}, entrypoint={"module": "t"}
+    )
+    world = boot(role_spec)
     world.end("w", 3, OOM)
     world.settle()
     assert (demand(world, "w/0"), demand(world, "w/1")) == (8, 12)
@@ -378,8 +380,8 @@ def handed(world):
     return json.dumps({"job": UID, "attempt": 1, "step": None, "state": brief(world.state, 2000.0, {})["carry"]})
 
 
-def following(made, text, nodes, *, own_nodes=False):
-    world = World(made, views=nodes, own_nodes=own_nodes)
+def following(plan_and_spec, text, nodes, *, own_nodes=False):
+    world = World(plan_and_spec, views=nodes, own_nodes=own_nodes)
     world.send(ev.MasterStarted(1))
     world.send(carried(text, UID, 2))
     world.send(ev.NodesSeen(world.seen()))
@@ -401,16 +403,16 @@ def test_the_next_attempt_begins_with_the_raised_memory():
     assert (demand(less), demand(less, "w/1")) == (4, 4), "it ran with that before"
     capped = following(job(role(policy={"outOfMemory": {"maxMemory": "5Gi"}})), text, views(1))
     assert demand(capped) == 5
-    for other in (role(policy={}), role(memory="6Gi"), role("x")):
-        assert following(job(other), text, views(1)).state.grants == memory_overrides.Grants()
+    for role_spec in (role(policy={}), role(memory="6Gi"), role("x")):
+        assert following(job(role_spec), text, views(1)).state.grants == memory_overrides.Grants()
 
 
 def test_the_next_attempt_waits_for_nodes_with_the_raised_memory():
     world = boot(gib=9, count=1)
     world.kill("w", 0, OOM)
     world.settle()
-    made = job(role(replicas=2), nodeGroups=[{"name": "any", "replicas": 2, "cpu": "8", "memory": "9Gi"}])
-    again = following(made, handed(world), views(1, gib=9), own_nodes=True)
+    plan_and_spec = job(role(replicas=2), nodeGroups=[{"name": "any", "replicas": 2, "cpu": "8", "memory": "9Gi"}])
+    again = following(plan_and_spec, handed(world), views(1, gib=9), own_nodes=True)
     assert again.state.phase is Phase.PENDING, "the second node may be as large as is wanted"
     again.add_node(views(2, gib=9)[1])
     again.settle()
@@ -419,10 +421,10 @@ def test_the_next_attempt_waits_for_nodes_with_the_raised_memory():
 
 def test_memory_handed_on_too_late_is_not_taken():
     world = boot()
-    other = boot(gib=9, count=1)
-    other.kill("w", 0, OOM)
-    other.settle()
-    world.send(carried(handed(other), UID, 2))
+    small_world = boot(gib=9, count=1)
+    small_world.kill("w", 0, OOM)
+    small_world.settle()
+    world.send(carried(handed(small_world), UID, 2))
     assert world.state.grants == memory_overrides.Grants()
 
 

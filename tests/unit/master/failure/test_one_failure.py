@@ -16,7 +16,7 @@ WORLD = {"name": "t", "type": "Elastic", "replicas": 2, **ONCE}
 ACTORS = {"name": "t", "replicas": 2, **ONCE}
 
 
-def made(role, count=4, **tolerance):
+def world_of(role, count=4, **tolerance):
     world = World(job(role, faultTolerance={"maxRestarts": 0, **tolerance}), views=nodes(count, cpus=1)).boot()
     world.now += 100
     return world
@@ -30,7 +30,7 @@ def lose(world, unit):
 @pytest.mark.parametrize("after", [0.0, limits.JOIN_S])
 @pytest.mark.parametrize("role", [WORLD, ACTORS])
 def test_a_process_that_dies_before_its_node_is_gone_is_the_same_failure(role, after):
-    world = made(role)
+    world = world_of(role)
     world.kill("t", 1)
     world.deliver()
     world.now += after
@@ -40,7 +40,7 @@ def test_a_process_that_dies_before_its_node_is_gone_is_the_same_failure(role, a
 
 
 def test_a_peers_error_that_tells_of_a_node_before_it_is_gone_is_the_same_failure():
-    world = made({**WORLD, "replicas": 3}, 5)
+    world = world_of({**WORLD, "replicas": 3}, 5)
     world.end("t", 0, PEER)
     world.deliver()
     lose(world, "t/1")
@@ -52,7 +52,7 @@ def test_a_peers_error_that_tells_of_a_node_before_it_is_gone_is_the_same_failur
 
 def test_a_node_lost_long_after_or_another_node_is_another_failure():
     for unit, after in (("t/1", limits.JOIN_S + 1), ("t/0", 1.0)):
-        world = made(WORLD)
+        world = world_of(WORLD)
         world.kill("t", 1)
         world.settle()
         world.now += after
@@ -71,7 +71,7 @@ def test_an_error_of_another_role_is_another_failure():
 
 
 def test_nodes_that_go_one_after_the_other_are_one_failure_of_those_who_ran_all_along():
-    world = made(ACTORS)
+    world = world_of(ACTORS)
     lose(world, "t/0")
     world.now += 2
     lose(world, "t/1")
@@ -82,48 +82,48 @@ def test_nodes_that_go_one_after_the_other_are_one_failure_of_those_who_ran_all_
 RACK = {**WORLD, "replicas": 6}
 
 
-def go_together(world, units, every_s=0.0, gone=World.freeze_node, *, begins=False):
+def go_together(world, units, every_s=0.0, remove=World.freeze_node, *, begins=False):
     """Take the nodes of units away, one after the other, before the role is ready again; `begins`: its ranks start."""
     for victim in [world.state.units[unit].node for unit in units]:
         world.send(ev.NodesSeen(world.seen()))  # as the node watch does before it reports a frozen node
         before, world.pending = world.pending, []
-        gone(world, victim)
+        remove(world, victim)
         world.deliver()
         world.pending = [*before, *world.pending]
-        while begins and (due := [e for e in world.pending if not isinstance(e, ev.RankReady)]):
-            world.deliver(world.pending.index(due[0]))
+        while begins and (pending_events := [e for e in world.pending if not isinstance(e, ev.RankReady)]):
+            world.deliver(world.pending.index(pending_events[0]))
         world.now += every_s
 
 
-@pytest.mark.parametrize("gone", [World.freeze_node, World.lose_node])
+@pytest.mark.parametrize("remove", [World.freeze_node, World.lose_node])
 @pytest.mark.parametrize(("every_s", "begins"), [(0.0, False), (1.0, False), (1.0, True)])
-def test_nodes_of_a_world_that_end_together_are_one_failure_without_backoff(gone, every_s, begins):
-    world = made(RACK, 20)
-    go_together(world, [f"t/{rank}" for rank in range(4)], every_s, gone, begins=begins)
+def test_nodes_of_a_world_that_end_together_are_one_failure_without_backoff(remove, every_s, begins):
+    world = world_of(RACK, 20)
+    go_together(world, [f"t/{rank}" for rank in range(4)], every_s, remove, begins=begins)
     assert world.state.incidents
-    assert all(own.launched for own in world.state.incidents.values())
+    assert all(incident.launched for incident in world.state.incidents.values())
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.state.marks["t"]) == len(world.state.marks["fail:t"]) == 1
 
 
 def test_a_rack_of_which_some_nodes_freeze_and_others_are_lost_is_one_failure():
-    world = made(RACK, 20)
+    world = world_of(RACK, 20)
     go_together(world, ["t/0", "t/1"], begins=True)
-    go_together(world, ["t/2", "t/3"], gone=World.lose_node, begins=True)
+    go_together(world, ["t/2", "t/3"], remove=World.lose_node, begins=True)
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.state.marks["t"]) == 1
 
 
 def test_nodes_that_end_one_soon_after_the_other_are_counted_again_when_the_first_was_long_ago():
-    world = made({**RACK, "restartPolicy": {"maxRestarts": 9}}, 20)
+    world = world_of({**RACK, "restartPolicy": {"maxRestarts": 9}}, 20)
     go_together(world, ["t/0", "t/1", "t/2"], limits.JOIN_S - 1, begins=True)
     assert [mark.at for mark in world.state.marks["t"]] == [1100.0, 1100.0 + 2 * (limits.JOIN_S - 1)]
 
 
 def test_a_node_that_freezes_once_the_world_has_come_back_is_another_failure():
-    world = made(RACK, 20)
+    world = world_of(RACK, 20)
     go_together(world, ["t/0"])
     world.settle()
     go_together(world, ["t/1"])
@@ -132,7 +132,7 @@ def test_a_node_that_freezes_once_the_world_has_come_back_is_another_failure():
 
 def test_nodes_that_freeze_together_use_one_attempt_of_a_rule():
     rule = {"name": "rack", "onReasons": ["NodeFrozen"], "action": "RestartJob", "maxAttempts": 1}
-    world = made(RACK, 20, rules=[rule], maxRestarts=1)
+    world = world_of(RACK, 20, rules=[rule], maxRestarts=1)
     go_together(world, ["t/0", "t/1", "t/2"])
     world.settle()
     assert world.state.phase is Phase.RUNNING
@@ -164,10 +164,10 @@ def test_a_node_with_ranks_of_two_roles_uses_one_attempt_of_a_rule_that_restarts
     assert len(world.state.marks["rule:whole"]) == 1
 
 
-@pytest.mark.parametrize("gone", [World.freeze_node, World.lose_node])
-def test_nodes_of_two_roles_that_end_together_are_charged_to_the_job_once(gone):
+@pytest.mark.parametrize("remove", [World.freeze_node, World.lose_node])
+def test_nodes_of_two_roles_that_end_together_are_charged_to_the_job_once(remove):
     world = World(job(*ROLES, faultTolerance={"rules": [RESTARTS_JOB]}), views=nodes(8, cpus=1)).boot()
-    go_together(world, ["a/0", "b/0"], 1.0, gone)
+    go_together(world, ["a/0", "b/0"], 1.0, remove)
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.state.marks["rule:whole"]) == len(world.state.marks["job"]) == 1
@@ -182,7 +182,7 @@ def test_a_role_that_must_not_restart_fails_the_job_though_another_one_restarts_
 
 
 def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_short():
-    world = made({**WORLD, "restartPolicy": {"maxRestarts": 9}}, backoff={"initialSeconds": 60})
+    world = world_of({**WORLD, "restartPolicy": {"maxRestarts": 9}}, backoff={"initialSeconds": 60})
     world.kill("t", 0)
     world.settle()
     world.kill("t", 1)
@@ -190,17 +190,17 @@ def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_shor
     (waiting,) = world.state.incidents.values()
     world.now += 2
     lose(world, "t/1")
-    assert {own.due for own in world.state.incidents.values()} == {waiting.due}
+    assert {incident.due for incident in world.state.incidents.values()} == {waiting.due}
     assert len(world.state.marks["t"]) == 2
 
 
 def test_a_node_that_is_taken_away_is_one_failure_also_where_that_was_not_announced_in_time():
-    world = made(WORLD)
-    taken = Outcome(ok=False, reason=Reason.PREEMPTED)
-    world.kill("t", 1, taken)
+    world = world_of(WORLD)
+    preemption = Outcome(ok=False, reason=Reason.PREEMPTED)
+    world.kill("t", 1, preemption)
     world.deliver()
     host = world.state.job.roles["t"].host_of(1)
-    world.send(ev.HostLost(host, world.state.hosts[host].life, taken), after=1.0)
+    world.send(ev.HostLost(host, world.state.hosts[host].life, preemption), after=1.0)
     world.settle()
     assert world.state.phase is Phase.RUNNING
     world.kill("t", 1, KILLED)

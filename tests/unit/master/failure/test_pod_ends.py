@@ -26,11 +26,11 @@ OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod
     ],
 )
 def test_the_words_of_kubernetes_name_the_cause(words: str, reason: str, first: bool):
-    told = {"after": 1.0, "learned_of_node_of": "w/0", "clues": [["pod", words]]}
-    timeline = [told, GONE] if first else [GONE, told]
+    evidence = {"after": 1.0, "learned_of_node_of": "w/0", "clues": [["pod", words]]}
+    timeline = [evidence, GONE] if first else [GONE, evidence]
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     assert story.tell() == [{"first": "w/0", "reason": reason, "secondary": set()}]
-    (fault,) = [each for each in story.world.state.faults if not each.root]
+    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root]
     assert fault.outcome is not None
     assert [clue.text for clue in fault.outcome.clues] == [words]
 
@@ -39,24 +39,30 @@ EVICTED = "EvictionByEvictionAPI: Eviction API: evicting (pod j-ed4f5-w0)"
 HOOK = "pod j-ed4f5-w0 is told to end"
 
 
-def told(source: str, words: str, after: float = 1.0) -> dict[str, object]:
+def evidence_of(source: str, words: str, after: float = 1.0) -> dict[str, object]:
     return {"after": after, "learned_of_node_of": "w/0", "clues": [[source, words]]}
 
 
 @pytest.mark.parametrize(
     "timeline",
     [
-        [told("notice", HOOK), told("pod", EVICTED), GONE],
-        [told("pod", EVICTED), told("notice", HOOK), GONE],
-        [told("notice", HOOK), GONE, told("pod", EVICTED)],
-        [told("pod", EVICTED), told("notice", HOOK), told("pod", EVICTED), GONE, told("pod", EVICTED)],
+        [evidence_of("notice", HOOK), evidence_of("pod", EVICTED), GONE],
+        [evidence_of("pod", EVICTED), evidence_of("notice", HOOK), GONE],
+        [evidence_of("notice", HOOK), GONE, evidence_of("pod", EVICTED)],
+        [
+            evidence_of("pod", EVICTED),
+            evidence_of("notice", HOOK),
+            evidence_of("pod", EVICTED),
+            GONE,
+            evidence_of("pod", EVICTED),
+        ],
     ],
     ids=["the pod first", "Kubernetes first", "Kubernetes after the end", "again and again"],
 )
 def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(timeline: list[dict[str, object]]):
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     assert story.tell() == [{"first": "w/0", "reason": "Preempted", "secondary": set()}]
-    (fault,) = [each for each in story.world.state.faults if not each.root]
+    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root]
     assert fault.outcome is not None
     assert sorted(clue.text for clue in fault.outcome.clues) == [EVICTED, HOOK]
     assert EVICTED in fault.cause
@@ -64,7 +70,7 @@ def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(ti
 
 def test_an_old_announcement_is_not_told_beside_a_new_one():
     before = "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)"
-    timeline = [told("pod", before), told("notice", HOOK, after=NOTICE_S + LEARN_S)]
+    timeline = [evidence_of("pod", before), evidence_of("notice", HOOK, after=NOTICE_S + LEARN_S)]
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     story.tell()
     assert [clue.text for notice in story.world.state.notices.values() for clue in notice.clues] == [HOOK]

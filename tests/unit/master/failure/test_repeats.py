@@ -25,7 +25,7 @@ SIGTERM = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="ended by S
 BY_KERNEL = dataclasses.replace(SIGKILL, clues=(Clue("kernel", "Out of memory: Killed process 7 (python)"),))
 
 
-def made(*roles, **tolerance):
+def world_of(*roles, **tolerance):
     return World(job(*(roles or ({"name": "w", "replicas": 2},)), faultTolerance=tolerance)).boot()
 
 
@@ -45,7 +45,7 @@ def end(world, outcome, *, after=60.0, role="w", rank=0):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "what"),
+    ("outcome", "words"),
     [
         (EXIT, "the same exit code 3 twice"),
         (SCRIPT_EXIT, "the same exit code 3 twice"),
@@ -55,26 +55,26 @@ def end(world, outcome, *, after=60.0, role="w", rank=0):
         (IN_LOG, "the same exit code 1 twice"),
     ],
 )
-def test_the_second_equal_end_ends_the_job(outcome, what):
-    world = end(made(), outcome)
+def test_the_second_equal_end_ends_the_job(outcome, words):
+    world = end(world_of(), outcome)
     assert world.state.phase is Phase.RUNNING
     end(world, outcome)
     assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.USER_ERROR_REPEATS)
-    assert what in world.state.verdict.message
+    assert words in world.state.verdict.message
     assert "w/0: " in world.state.verdict.message
 
 
 @pytest.mark.parametrize("second", [SEGV, dataclasses.replace(EXIT, code=4), error(), CUDA])
 def test_a_different_end_is_no_repetition(second):
-    world = end(end(made(), EXIT), second)
+    world = end(end(world_of(), EXIT), second)
     assert world.state.phase is Phase.RUNNING
 
 
 def test_the_same_end_of_another_rank_is_no_repetition_but_of_a_world_it_is():
-    world = end(end(made(), EXIT), EXIT, rank=1)
+    world = end(end(world_of(), EXIT), EXIT, rank=1)
     assert world.state.phase is Phase.RUNNING
     torch = {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
-    world = end(made(torch), SCRIPT_EXIT, role="t")
+    world = end(world_of(torch), SCRIPT_EXIT, role="t")
     assert end(world, SCRIPT_EXIT, role="t", rank=1).state.verdict.reason == reasons.USER_ERROR_REPEATS
 
 
@@ -88,7 +88,7 @@ def test_the_same_end_of_another_rank_is_no_repetition_but_of_a_world_it_is():
     ],
 )
 def test_progress_between_makes_it_a_failure_like_any_other(between):
-    world = end(made(), EXIT)
+    world = end(world_of(), EXIT)
     world.now += 1.0
     world = end(world, between(world))
     assert world.state.phase is Phase.RUNNING
@@ -104,14 +104,14 @@ def _much_later(world):
 
 
 def test_a_step_that_was_told_before_the_first_end_is_no_progress():
-    world = made()
+    world = world_of()
     early = dataclasses.replace(EXIT, advanced=world.now + 5.0, step=4)
     assert end(end(world, early), early).state.phase is Phase.FAILED
 
 
 @pytest.mark.parametrize("reason", ["NodeLost", "NodeFrozen", "Preempted", "Network", "DeviceError"])
 def test_a_rank_that_blames_a_peer_does_not_count_as_repeating(reason):
-    world = made()
+    world = world_of()
     for _ in range(4):
         end(world, dataclasses.replace(SCRIPT_EXIT, reason=Reason(reason)), after=1.0)
     assert world.state.verdict is None
@@ -121,7 +121,7 @@ def test_a_rank_that_blames_a_peer_does_not_count_as_repeating(reason):
 
 @pytest.mark.parametrize("outcome", [SIGKILL, SIGTERM, BY_KERNEL, KILLED])
 def test_a_ready_rank_that_somebody_kills_goes_on(outcome):
-    world = made()
+    world = world_of()
     for _ in range(6):
         end(world, outcome)
     assert world.state.phase is Phase.RUNNING
@@ -129,7 +129,7 @@ def test_a_ready_rank_that_somebody_kills_goes_on(outcome):
 
 @pytest.mark.parametrize("outcome", [SIGKILL, SIGTERM, KILLED])
 def test_a_rank_killed_twice_before_it_was_ready_ends_the_job(outcome):
-    world = made(backoff={"initialSeconds": 0})
+    world = world_of(backoff={"initialSeconds": 0})
     world.kill("w", 0, outcome)  # it was ready
     for _ in range(2):
         assert world.state.verdict is None
@@ -144,7 +144,7 @@ def test_a_rank_killed_twice_before_it_was_ready_ends_the_job(outcome):
 
 
 def test_a_host_that_is_lost_before_its_rank_began_is_no_life():
-    world = made(backoff={"initialSeconds": 0})
+    world = world_of(backoff={"initialSeconds": 0})
     for life in (1, 2, 3):
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=1.0)
         world.pending.clear()
@@ -153,7 +153,7 @@ def test_a_host_that_is_lost_before_its_rank_began_is_no_life():
 
 def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once():
     torch = {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
-    world = made(torch, backoff={"initialSeconds": 0})
+    world = world_of(torch, backoff={"initialSeconds": 0})
     peer = error("RuntimeError", message="Connection closed by peer [10.0.0.7]:1", code=1)
     for _ in range(2):
         assert world.state.verdict is None
@@ -167,7 +167,7 @@ def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once(
 
 @pytest.mark.parametrize("outcome", [SIGKILL, KILLED, BY_KERNEL])
 def test_three_short_lives_are_a_crash_loop_whoever_sent_the_signal(outcome):
-    world = made()
+    world = world_of()
     began = world.now
     for _ in range(3):
         assert world.state.verdict is None
@@ -178,11 +178,11 @@ def test_three_short_lives_are_a_crash_loop_whoever_sent_the_signal(outcome):
 
 
 def test_short_lives_with_progress_or_a_long_one_between_are_no_crash_loop():
-    world = made()
+    world = world_of()
     for number in range(6):  # rollout/1 of a job whose trainer steps on
         end(world, dataclasses.replace(SIGKILL, advanced=world.now + 4.0), after=5.0)
         assert world.state.verdict is None, number
-    world = made()
+    world = world_of()
     for after in (5.0, 5.0, 31.0, 5.0, 5.0):
         end(world, SIGKILL, after=after)
     assert world.state.verdict is None
@@ -205,20 +205,20 @@ def test_a_life_that_gets_more_memory_is_no_repetition():
 
 def test_a_rule_that_names_the_exit_code_goes_before_a_general_one_does_not():
     named = {"rules": [{"name": "again", "onExitCodes": [3], "action": "RestartProcess"}]}
-    world = made(**named)
+    world = world_of(**named)
     for _ in range(4):
         end(world, EXIT)
     assert world.state.verdict is None
     general = {"rules": [{"name": "again", "action": "RestartProcess"}]}
-    assert end(end(made(**general), EXIT), EXIT).state.verdict.reason == reasons.USER_ERROR_REPEATS
+    assert end(end(world_of(**general), EXIT), EXIT).state.verdict.reason == reasons.USER_ERROR_REPEATS
 
 
 @pytest.mark.parametrize("named", ["Unknown", "Killed"])
 def test_a_rule_about_unknown_ends_is_about_killed_ones_too(named):
     rules = {"rules": [{"name": "gone", "onReasons": [named], "action": "Fail"}]}
-    assert end(made(**rules), SIGKILL).state.verdict.reason == reasons.FAIL_RULE
-    other = {"rules": [{"name": "gone", "onReasons": ["Hang"], "action": "Fail"}]}
-    world = end(made(**other), SIGKILL)
+    assert end(world_of(**rules), SIGKILL).state.verdict.reason == reasons.FAIL_RULE
+    hang_rule = {"rules": [{"name": "gone", "onReasons": ["Hang"], "action": "Fail"}]}
+    world = end(world_of(**hang_rule), SIGKILL)
     assert (world.state.verdict, world.state.faults[-1].reason) == (None, "Killed")
 
 
@@ -243,15 +243,15 @@ STANDS = "caller/0 has waited 181 s for w/0.f, which runs at h.py:9 in f"
 AGAIN = "it stood at the same line before its restart, with no progress between"
 
 
-def hang(world, *, role="w", rank=0, line="h.py:9 in f", whole=False, **done):
+def hang(world, *, role="w", rank=0, line="h.py:9 in f", of_role=False, **done):
     world.now += 600.0
     incarnation = world.state.ranks[role, rank].incarnation
-    world.send(ev.HangFound(role, rank, incarnation, "Hang", STANDS, whole=whole, line=line, **done))
+    world.send(ev.HangFound(role, rank, incarnation, "Hang", STANDS, whole=of_role, line=line, **done))
     return settled(world)
 
 
 def test_a_rank_that_hangs_again_at_the_same_line_ends_the_job():
-    world = hang(made(), finished=20, step=None)
+    world = hang(world_of(), finished=20, step=None)
     assert world.state.phase is Phase.RUNNING
     hang(world, finished=20)
     assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.HANG_REPEATS)
@@ -272,32 +272,32 @@ def test_a_rank_that_hangs_again_at_the_same_line_ends_the_job():
     ids=["another line", "no line", "another rank", "one more call", "one more step", "a first step", "a role's step"],
 )
 def test_a_rank_that_hangs_elsewhere_or_after_more_was_done_restarts(first, second):
-    world = hang(hang(made(), **first), **second)
+    world = hang(hang(world_of(), **first), **second)
     assert (world.state.phase, world.state.restarts["Process"]) == (Phase.RUNNING, 2)
 
 
 def test_the_same_step_and_fewer_calls_are_no_progress_and_an_error_between_breaks_the_row():
     steps = {"finished": 20, "step": 7, "advanced": 1.0}
-    world = hang(hang(made(), **steps), finished=19, step=7, advanced=1.0)
+    world = hang(hang(world_of(), **steps), finished=19, step=7, advanced=1.0)
     assert world.state.verdict.reason == reasons.HANG_REPEATS
-    world = hang(end(hang(made(), **steps), error(frame="h.py:9 in f")), **steps)
+    world = hang(end(hang(world_of(), **steps), error(frame="h.py:9 in f")), **steps)
     assert world.state.verdict is None
-    world = end(hang(end(made(), EXIT), **steps), EXIT)
+    world = end(hang(end(world_of(), EXIT), **steps), EXIT)
     assert world.state.verdict is None, "a hang breaks a row of exits"
 
 
 def test_a_save_between_two_hangs_is_progress():
-    world = hang(made({"name": "w", "type": "Elastic", "replicas": 2}))
+    world = hang(world_of({"name": "w", "type": "Elastic", "replicas": 2}))
     world.now += 60.0
     world.send(ev.CheckpointCommitted("w", CheckpointId(RunId(1, 1), 5)))
     assert hang(world).state.verdict is None
 
 
 def test_a_circle_that_stands_at_the_same_line_again_ends_the_job_and_so_does_a_world():
-    world = hang(hang(made(), whole=True), whole=True)
+    world = hang(hang(world_of(), of_role=True), of_role=True)
     assert world.state.verdict.reason == reasons.HANG_REPEATS
     torch = {"name": "w", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
-    world = end(made(torch), SCRIPT_EXIT)
+    world = end(world_of(torch), SCRIPT_EXIT)
     hang(world, rank=1)
     assert end(world, SCRIPT_EXIT).state.verdict is None, "a hang breaks a row of exits"
     assert hang(world, rank=1).state.verdict.reason == reasons.HANG_REPEATS
@@ -305,5 +305,5 @@ def test_a_circle_that_stands_at_the_same_line_again_ends_the_job_and_so_does_a_
 
 def test_a_rule_that_names_the_hang_goes_before_and_a_policy_that_only_tells_counts_nothing():
     rules = {"rules": [{"name": "again", "onReasons": ["Hang"], "action": "RestartProcess"}]}
-    assert hang(hang(made(**rules))).state.verdict is None
-    assert hang(hang(made(hang={"action": "Report"}))).state.verdict is None
+    assert hang(hang(world_of(**rules))).state.verdict is None
+    assert hang(hang(world_of(hang={"action": "Report"}))).state.verdict is None

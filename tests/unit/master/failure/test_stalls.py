@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from master_kit import KILLED, World, error, job, nodes
 
-from dljob.master.failure.stalling import hang_of, standing_stalls
+from dljob.master.failure.stalling import hang_sentence, standing_stalls
 from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
@@ -24,14 +24,14 @@ def a_world(**options):
     return World(job(*roles, **options), views=nodes(1)).boot()
 
 
-def a_stall(world, waited=60.0, ranks=(TRAINER, REWARD), root="reward/0", **own):
+def a_stall(world, waited=60.0, ranks=(TRAINER, REWARD), root="reward/0", **fields):
     sentence = "trainer/0 has waited {} for reward/0.score, which runs at h.py:9 in {x}"
-    return Stall("reward/0.score@5", world.now - waited, sentence, root, ranks, **own)
+    return Stall("reward/0.score@5", world.now - waited, sentence, root, ranks, **fields)
 
 
 def notes(world):
-    wanted = reasons.STALL_FOUND, reasons.STALL_ENDED
-    return [(note.reason, note.target, note.message) for reason in wanted for note in world.notes(reason)]
+    stall_reasons = reasons.STALL_FOUND, reasons.STALL_ENDED
+    return [(note.reason, note.target, note.message) for reason in stall_reasons for note in world.notes(reason)]
 
 
 def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
@@ -41,8 +41,8 @@ def test_a_stall_is_noted_once_with_its_sentence_and_ends_by_itself():
         world.send(ev.StallsFound((stall,)))
     assert world.state.stalls == (stall,)
     assert dict(world.state.stalled) == {TRAINER: stall.since, REWARD: stall.since}
-    said = "trainer/0 has waited 1m00s for reward/0.score, which runs at h.py:9 in {x}"
-    assert notes(world) == [(reasons.STALL_FOUND, "reward/0", said)]
+    sentence = "trainer/0 has waited 1m00s for reward/0.score, which runs at h.py:9 in {x}"
+    assert notes(world) == [(reasons.STALL_FOUND, "reward/0", sentence)]
     world.now += 15
     world.send(ev.StallsFound())
     assert notes(world)[1:] == [(reasons.STALL_ENDED, "reward/0", "reward/0 goes on after 1m15s")]
@@ -122,15 +122,15 @@ def test_a_root_that_ends_well_has_gone_on():
 
 def test_a_waiting_rank_that_ends_leaves_the_stall_to_the_others():
     world = a_world()
-    other = ("trainer", 1)
-    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, other), root=""),)))
+    other_key = ("trainer", 1)
+    world.send(ev.StallsFound((a_stall(world, ranks=(TRAINER, other_key), root=""),)))
     world.end("reward", 0, error())
     world.settle()
-    assert world.state.stalls[0].ranks == (TRAINER, other)
+    assert world.state.stalls[0].ranks == (TRAINER, other_key)
     world.end("trainer", 0, error())
     world.settle()
     (stall,) = world.state.stalls
-    assert (stall.ranks, dict(world.state.stalled)) == ((other,), {other: stall.since})
+    assert (stall.ranks, dict(world.state.stalled)) == ((other_key,), {other_key: stall.since})
     world.end("trainer", 1)
     world.settle()
     assert not world.state.stalls
@@ -176,8 +176,8 @@ def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not
     assert shown["message"] == status(world.state, world.now + 50, {})["message"] == describe_since(stall)
     (row,) = shown["stalls"]
     assert (row["root"], row["seconds"], row["sentence"]) == ("reward/0", 65.0, describe(stall, world.now + 5))
-    (kept,) = digest(shown)["stalls"]
-    assert kept == {"name": stall.name, "words": describe_since(stall), "hung": False}
+    (shown_stall,) = digest(shown)["stalls"]
+    assert shown_stall == {"name": stall.name, "words": describe_since(stall), "hung": False}
 
 
 LATE = error("CallTimeoutError", "t.py:8 in run", message="reward/0.score: no answer within 70 s (in run)", code=1)
@@ -219,37 +219,39 @@ def test_the_root_of_a_stall_may_have_ended_or_be_a_circle_or_nobody():
     world = a_world()
     world.send(ev.StallsFound((a_stall(world, 70.0, root="", root_state=RootState.CIRCLE),)))
     assert cause_of(world, LATE).cause.startswith("reward/0: Hang: ")
-    for alone in ({"root_state": RootState.CIRCLE, "ranks": (TRAINER,)}, {}):
+    for circumstances in ({"root_state": RootState.CIRCLE, "ranks": (TRAINER,)}, {}):
         world = a_world()
-        world.send(ev.StallsFound((a_stall(world, 70.0, root="", **alone),)))
+        world.send(ev.StallsFound((a_stall(world, 70.0, root="", **circumstances),)))
         assert cause_of(world, LATE).cause.startswith("trainer/0: UserError: CallTimeoutError")
 
 
 def test_a_process_that_was_ended_for_a_hang_has_its_sentence_and_no_other_has():
     world = a_world()
-    assert hang_of(world.state, REWARD, 1) == ""
+    assert hang_sentence(world.state, REWARD, 1) == ""
     world.send(ev.HangFound(*REWARD, 1, "Hang", "trainer/0 has waited 181 s for reward/0.score", "/stacks.txt"))
     world.send(ev.Commanded("c", "restart", "trainer/0"))
     sentence = "trainer/0 has waited 181 s for reward/0.score"
-    assert hang_of(world.state, REWARD, 1) == sentence
+    assert hang_sentence(world.state, REWARD, 1) == sentence
     world.settle()
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert hang_of(world.state, REWARD, 1) == sentence
-    assert hang_of(world.state, REWARD, 2) == sentence, "a caller may ask before PrimeMaster knows of the next end"
+    assert hang_sentence(world.state, REWARD, 1) == sentence
+    assert hang_sentence(world.state, REWARD, 2) == sentence, (
+        "a caller may ask before PrimeMaster knows of the next end"
+    )
     for key, incarnation in ((TRAINER, 1), (("nobody", 0), 1), (REWARD, 5)):
-        assert hang_of(world.state, key, incarnation) == ""
+        assert hang_sentence(world.state, key, incarnation) == ""
 
 
 def test_a_hang_of_a_role_ends_all_its_processes_and_a_consequence_says_its_root():
     world = a_world()
     world.send(ev.HangFound("trainer", 0, 1, "Hang", "trainer/0 -> trainer/1 -> trainer/0: a circle", whole=True))
-    assert hang_of(world.state, ("trainer", 1), 1) == "trainer/0 -> trainer/1 -> trainer/0: a circle"
+    assert hang_sentence(world.state, ("trainer", 1), 1) == "trainer/0 -> trainer/1 -> trainer/0: a circle"
     world = a_world()
     world.send(ev.StallsFound((a_stall(world, 70.0),)))
     cause_of(world, LATE)
-    assert hang_of(world.state, TRAINER, 1) == SENTENCE
+    assert hang_sentence(world.state, TRAINER, 1) == SENTENCE
 
 
 @pytest.mark.parametrize("hang_first", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from master_kit import World, job
 
-from dljob.master.failure.tf_cluster import addresses
+from dljob.master.failure.tf_cluster import cluster_addresses
 from dljob.master.state import events as ev
 from dljob.master.state.state import LISTENS
 from dljob.plan.tensorflow import checksum
@@ -25,8 +25,8 @@ def booted():
 def listens(world, role, rank, port, *, cluster=LISTENS):
     """A rank's host tells its address, as it does before its process starts, or once it was given the cluster."""
     incarnation = world.state.ranks[role, rank].incarnation
-    where = (("tf", f"h:{port}"),)
-    world.send(ev.RankServes(role, rank, incarnation, where, ready=False, cluster=cluster))
+    addresses_of_rank = (("tf", f"h:{port}"),)
+    world.send(ev.RankServes(role, rank, incarnation, addresses_of_rank, ready=False, cluster=cluster))
 
 
 def meet(world):
@@ -34,7 +34,7 @@ def meet(world):
     tasks = [(role, rank) for role in ("chief", "ps", "worker") for rank in range(TASKS[role])]
     for number, (role, rank) in enumerate(tasks):
         listens(world, role, rank, number)
-    listens(world, "chief", 0, 0, cluster=checksum(addresses(world.state)))
+    listens(world, "chief", 0, 0, cluster=checksum(cluster_addresses(world.state)))
     return world
 
 
@@ -47,15 +47,15 @@ ONCE = {role: [1] * count for role, count in TASKS.items()}
 
 def test_addresses_are_known_once_each_present_process_has_told_its_own():
     world = booted()
-    assert addresses(world.state) == {}
+    assert cluster_addresses(world.state) == {}
     for role, rank in (("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0)):
         listens(world, role, rank, rank)
-        assert addresses(world.state) == {}
+        assert cluster_addresses(world.state) == {}
     listens(world, "worker", 1, 7)
-    assert addresses(world.state) == {"chief": ["h:0"], "ps": ["h:0", "h:1"], "worker": ["h:0", "h:7"]}
+    assert cluster_addresses(world.state) == {"chief": ["h:0"], "ps": ["h:0", "h:1"], "worker": ["h:0", "h:7"]}
     world.kill("worker", 0)
     world.settle()
-    assert addresses(world.state) == {}, "the address of its new process is not known yet"
+    assert cluster_addresses(world.state) == {}, "the address of its new process is not known yet"
 
 
 def test_a_worker_that_comes_back_at_its_address_restarts_alone():
@@ -75,8 +75,8 @@ def test_a_worker_at_another_address_takes_the_chief_along_with_the_reason():
     listens(world, "worker", 1, 99)
     world.settle()
     assert incarnations(world) == {**ONCE, "worker": [1, 2], "chief": [2]}
-    (said,) = [note.message for note in world.notes(reasons.RESTARTING) if note.target == "chief/0"]
-    assert "worker/1 listens at h:99 now, not at h:4, which chief/0 was given" in said
+    (message,) = [note.message for note in world.notes(reasons.RESTARTING) if note.target == "chief/0"]
+    assert "worker/1 listens at h:99 now, not at h:4, which chief/0 was given" in message
     assert world.state.ranks["chief", 0].restart_reason == reasons.RESTARTED_WITH
     assert world.state.ranks["chief", 0].cluster == "", "its next process is given the addresses of now"
 
@@ -114,6 +114,6 @@ def test_nobody_restarts_in_a_job_that_ends_or_has_no_chief():
     world.end_role("other")
     listens(world, "worker", 1, 99)
     assert incarnations(world) == ONCE
-    alone = World(job({"name": "w", "ports": [{"name": "tf"}]})).boot()
-    listens(alone, "w", 0, 1)
-    assert alone.state.ranks["w", 0].incarnation == 1
+    sole_world = World(job({"name": "w", "ports": [{"name": "tf"}]})).boot()
+    listens(sole_world, "w", 0, 1)
+    assert sole_world.state.ranks["w", 0].incarnation == 1

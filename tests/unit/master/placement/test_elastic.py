@@ -638,8 +638,8 @@ def test_a_framework_that_has_ended_counts_on_nothing():
 
 def test_an_event_of_a_recovery_looks_at_the_units_without_a_place_alone(monkeypatch):
     world = boot(64, {"replicas": 64, "maxReplicas": 64}, group={"replicas": 64, "maxReplicas": 64})
-    looked, inhabited = [], elastic.inhabited
-    monkeypatch.setattr(elastic, "inhabited", lambda d, name: looked.append(name) or inhabited(d, name))
+    looked, inhabited = [], elastic.is_inhabited
+    monkeypatch.setattr(elastic, "is_inhabited", lambda d, name: looked.append(name) or inhabited(d, name))
     lose(world, "e/3")
     assert world.state.sizes["e"].shrink_at is not None
     assert sum(isinstance(event, ev.HostReady) for event in world.told) > 64 + 60, "the others have new hosts"

@@ -512,7 +512,7 @@ def test_an_end_in_the_middle_of_two_replacements_is_the_end():
     world = boot(2, {"restartPolicy": {"maxRestarts": 0}}, rules=[ECC], maxRestarts=0)
     d = StateTransaction(world.state, world.now)
     broken = Failure("w", 0, 1, "n0", BROKEN, secondary=False, ordered=False)
-    d.leaving = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", counts=True))
+    d.leaving = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", uses_budget=True))
     leave_by_rule(d)
     assert d.verdict is not None
     assert set(d.exclusions) == {"n0"}

@@ -7,7 +7,7 @@ import time
 import pytest
 from master_kit import job
 
-from dljob.master.failure.policy import describe
+from dljob.master.failure.policy import describe_failure
 from dljob.master.state.causes import add_clues, child_pids, classify, evidence, judged, matches
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.causes import RULES
@@ -70,21 +70,21 @@ def test_no_evidence_leaves_what_the_host_said():
     assert classify(Outcome(ok=False)).reason is Reason.UNKNOWN
     vanished = Outcome(ok=False, reason=Reason.UNKNOWN)
     assert judged(vanished, classify(vanished)) is vanished
-    assert describe("w/0", judged(SIGKILL, classify(SIGKILL))) == "w/0: Killed: ended by SIGKILL, exit code 137"
+    assert describe_failure("w/0", judged(SIGKILL, classify(SIGKILL))) == "w/0: Killed: ended by SIGKILL, exit code 137"
 
 
 def test_the_evidence_speaks_where_the_process_did_not():
     ended = add_clues(SIGKILL, [Clue("cgroup", "oom_kill +1, peak 7 of 7 bytes")])
-    said = describe("w/0", judged(ended, classify(ended)))
+    said = describe_failure("w/0", judged(ended, classify(ended)))
     assert said == "w/0: OOMKilled: ended by SIGKILL; oom_kill +1, peak 7 of 7 bytes, exit code 137"
     silent = add_clues(Outcome(ok=False), [Clue("pod", "OOMKilled")])
-    assert describe("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
+    assert describe_failure("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
 
 
 @pytest.mark.parametrize("why", ["no step for 9 s", "no step for " + "9" * 2000 + " s"])
 def test_the_words_of_a_hang_are_told_once(why: str) -> None:
     found = Outcome(ok=False, reason=Reason.HANG, message=why, clues=(Clue("monitor", f"hang: {why}"),))
-    assert describe("w/0", judged(found, classify(found))) == f"w/0: Hang: {why}"
+    assert describe_failure("w/0", judged(found, classify(found))) == f"w/0: Hang: {why}"
 
 
 def test_evidence_told_twice_is_kept_once():
@@ -93,6 +93,7 @@ def test_evidence_told_twice_is_kept_once():
     assert add_clues(once, [clue]) is once
     assert evidence(once) == ("exit code 137", "pod: OOMKilled")
     assert evidence(Outcome(ok=False, code=1, detail="a\nb\n\n")) == ("exit code 1", "last line: b")
+    assert evidence(Outcome(ok=False, detail="a\nb\n\n")) == ("backend: b",), "no log is known, but Ray's text"
 
 
 RAYS = (
@@ -107,7 +108,7 @@ def test_evidence_is_cut_behind_a_sentence_or_a_word():
     (line,) = evidence(Outcome(ok=False, detail=RAYS))
     assert line.startswith("backend: The actor is dead because its worker process has died. Worker exit type")
     assert line.endswith(". ...")
-    assert len(line) <= 400 + len("last line: ")
+    assert len(line) <= 400 + len("backend: ")
     (clue,) = evidence(add_clues(Outcome(ok=False), [Clue("kernel", "word " * 100)]))
     assert clue.endswith("word ...")
     (clue,) = evidence(add_clues(Outcome(ok=False), [Clue("kernel", "x" * 500)]))
@@ -257,14 +258,16 @@ def test_a_failure_is_told_with_what_it_follows_from() -> None:
         Clue(Source.HANDLED, "KeyError: 2 at b.py:9 in g"),
     )
     thread, at_exit = Clue(Source.EARLIER, "thread t raised E"), Clue(Source.EARLIER, "atexit function f raised E")
-    told = describe("w/0", raised("E", "x", cause, thread))
+    told = describe_failure("w/0", raised("E", "x", cause, thread))
     assert told == (
         "w/0: UserError: E: x (at a.py:3 in f), caused by KeyError: 1 at b.py:9 in g; before that, thread t raised E, "
         "exit code 1"
     )
-    assert ", while handling KeyError: 2 at b.py:9 in g, exit code 1" in describe("w/0", raised("E", "x", handled))
-    assert "handling" not in describe("w/0", raised("E", "x", Clue(Source.HANDLED, "KeyError: 2")))
-    assert "; at its end, atexit function f raised E, exit code 1" in describe("w/0", raised("E", "x", at_exit))
+    assert ", while handling KeyError: 2 at b.py:9 in g, exit code 1" in describe_failure(
+        "w/0", raised("E", "x", handled)
+    )
+    assert "handling" not in describe_failure("w/0", raised("E", "x", Clue(Source.HANDLED, "KeyError: 2")))
+    assert "; at its end, atexit function f raised E, exit code 1" in describe_failure("w/0", raised("E", "x", at_exit))
 
 
 def test_a_thread_that_a_limit_refuses_is_no_error_of_the_user():

@@ -136,3 +136,17 @@ def test_on_a_cluster_that_stays_the_lease_of_the_last_ranks_is_waited_for():
     assert (world.status["attempt"], world.submissions[-1][0].rpartition("-")[2]) == (2, "2")
     packages = world.posted[world.submissions[-1][0]].packages.values()
     assert any(json.loads(text).get("newBudgets") for text in packages)
+
+
+def test_answer_of_the_ended_attempt_does_not_end_the_next_one_on_a_cluster_that_stays():
+    world = World(dljob(rayClusterRef={"name": "shared"}, checkpoint={"path": "/ckpt"}))
+    meta = {"name": "shared", "namespace": "team", "uid": "uid-shared", "generation": 3, "labels": {}}
+    world.clusters["shared"] = {"metadata": meta, "spec": {"rayVersion": "2.60.1"}}
+    world.pods["shared"] = []
+    world.running().master("Failed", carry=CARRY).settle()
+    resumed(world.later(60)).settle()
+    assert world.status["attempt"] == 2
+    # The head answers for the last attempt until PrimeMaster of this one begins.
+    assert world.master("Failed", attempt=1, carry=CARRY).settle().phase == "Scheduling"
+    assert world.master("Running").settle().phase == "Running"
+    assert world.master("Failed").settle().phase == "Failed"

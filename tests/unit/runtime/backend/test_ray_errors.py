@@ -54,6 +54,10 @@ def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses() -> None
     fact = "The actor is dead because its worker process has died. Worker exit detail: End of file."
     assert ray_backend._first_lines(error) == fact
     assert ray_backend._first_lines(rx.ActorDiedError()) == rx.ActorDiedError.BASE_ERROR_MSG
+    error.error_msg = words.replace(
+        "End of file.", "Worker unexpectedly exits with a connection error code 2. End of file."
+    )
+    assert len(ray_backend._first_lines(error)) < 60, "it says nothing of how the process ended"
 
 
 async def test_a_reservation_that_a_silent_gcs_did_not_give_back_is_given_back_by_the_next_call(

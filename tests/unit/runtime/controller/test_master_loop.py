@@ -81,24 +81,24 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_where_the_logs_of_master_and_ranks_are(
+async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of_ranks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()
     await until(running(shell))
-    assert [seen["masterNode"] for seen in (shell.status(), shell.brief())] == ["head", "head"]
+    own = {"masterNode": "head", "attempt": 1}
+    assert shell.status().items() >= own.items() <= shell.brief().items()
     file = world.folder / "status.json"
     await until(file.exists)
-    assert json.loads(file.read_text())["masterNode"] == "head"
+    assert json.loads(file.read_text()).items() >= own.items()
     end_all(world)
     status = await ended(world)
-    assert status["masterNode"] == "head"
+    assert status.items() >= own.items() <= shell.brief().items()
     assert [row["log"] for row in status["ranks"]] == [row["log"] for row in shell.status()["ranks"]]
     role, rank = status["ranks"][-1]["role"], status["ranks"][-1]["rank"]
     assert status["ranks"][-1]["log"] == f"{shell.setup.info.dir}/logs/{role}-{rank}.log"
-    assert shell.brief()["masterNode"] == "head"
 
 
 async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world: World) -> None:
@@ -437,6 +437,30 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     assert shell.status()["progress"].items() >= {"step": 42, "metrics": {"loss": 0.5}}.items()
     assert shell.status()["ranks"][0]["heartbeatAge"] < 60.0
     assert not shell.take_heartbeat(Heartbeat("worker", "01234567/worker/0/99", 1)).known
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(
+    world: World, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """One would say at the regular end of its job, on the user's console, that PrimeMaster does not know it."""
+    shell = world.master()
+    await until(running(shell))
+    replies, kill = dict[str, bool](), world.backend.kill
+
+    def break_journal(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def kill_after_a_heartbeat(ref: Any) -> None:
+        replies[ref.name] = shell.take_heartbeat(Heartbeat("worker", ref.name, 1)).known
+        await kill(ref)
+
+    monkeypatch.setattr(world.backend, "kill", kill_after_a_heartbeat)
+    if phase == "Failed":
+        monkeypatch.setattr(shell.journal.store, "_append", break_journal)
+    end_all(world)
+    assert (await ended(world))["phase"] == phase
+    assert replies == {FIRST: True, "01234567/worker/1/1": True}
 
 
 async def test_a_starting_rank_is_told_the_present_size_of_each_role(

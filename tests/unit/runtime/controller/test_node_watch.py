@@ -87,7 +87,10 @@ class Listener:
         self.state = SimpleNamespace(
             nodes=views,
             units={"w/0": SimpleNamespace(node="n0")},
-            hosts={HostId("w", 0): SimpleNamespace(node="n1"), HostId("w", 1): SimpleNamespace(node="n9")},
+            hosts={
+                HostId("w", 0): SimpleNamespace(node="n1", phase=HostPhase.SPAWNING),
+                HostId("w", 1): SimpleNamespace(node="n9", phase=HostPhase.SPAWNING),
+            },
             exclusions={},
             departures={},
             running_at=1.0,
@@ -165,6 +168,19 @@ async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here: Li
         (name_of(node), node, ()) for node in ALL
     ]
     await here.pass_time(60, *ALL)
+    assert here.told == []
+
+
+async def test_a_node_has_an_agent_before_the_job_runs_where_its_ranks_take_long_to_start(here: Listener) -> None:
+    here.state.running_at = None
+    await here.pass_time(60)
+    assert here.backend.specs == [], "no host: the job waits for a machine"
+    here.state.hosts = {HostId("w", 0): SimpleNamespace(node="n0", phase=HostPhase.READY)}
+    await here.pass_time(9)
+    assert here.backend.specs == []
+    await here.pass_time(2)
+    assert [spec.node for spec in here.backend.specs] == ["n0"]
+    await here.pass_time(60, "n0")
     assert here.told == []
 
 

@@ -78,8 +78,13 @@ def _opened(what: str) -> int:
 
 
 def _listens(where: str) -> bool:
+    """Whether an agent reads what is sent to it: then it has looked for the hosts that were there before."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        return line.connect_ex(where) == 0
+        line.settimeout(60)
+        if line.connect_ex(where) != 0:
+            return False
+        line.send(b"no hello")
+        return line.recv(1) == b""
 
 
 @pytest.fixture
@@ -230,6 +235,48 @@ def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> 
     until(lambda: not agent.observe())
     assert agent.accept_request(ask(pulse.number)), "an answer for a host that is gone meanwhile"
     assert agent.report(ask()).hosts == ()
+
+
+@NEEDS_ENDS
+def test_a_host_that_cannot_connect_is_found_by_an_agent_that_starts_later(where: str) -> None:
+    """It is stopped, as if its code held the GIL; then it goes on, and connects."""
+    start = CHILD.replace("\nline.renewal()", "\nprint(flush=True)\ninput()\nprint(line.renewal().sent_at, flush=True)")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", start, where[1:]], **pipes) as child:
+        try:
+            child.stdout.readline()
+            child.send_signal(signal.SIGSTOP)
+            agent = NodeHosts(where)
+            (seen,) = until(agent.observe)
+            assert (seen.role, seen.actor, seen.pid) == ("w", "job/w/1/1", child.pid)
+            agent.accept_request(ask())
+            agent.accept_request(ask(agent.report(ask()).number))
+            child.send_signal(signal.SIGCONT)
+            print(file=child.stdin, flush=True)
+            assert 0 <= now() - float(child.stdout.readline()) < 60, "its lease was renewed while it was stopped"
+            until(lambda: all(key > 0 for key in agent._hosts))
+            assert [host.actor for host in agent.report(ask()).hosts] == ["job/w/1/1"]
+        finally:
+            child.kill()
+        until(lambda: not agent.observe())
+        agent.close()
+
+
+@NEEDS_ENDS
+def test_a_host_that_was_found_and_ends_without_a_connection_is_gone(where: str) -> None:
+    start = CHILD.replace("time.sleep(600)", "print(flush=True)\ntime.sleep(600)")
+    with subprocess.Popen([sys.executable, "-c", start, where[1:]], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        try:
+            child.stdout.readline()
+            child.send_signal(signal.SIGSTOP)
+            agent = NodeHosts(where)
+            until(agent.observe)
+        finally:
+            child.kill()
+    assert agent.report(ask()).hosts == ()
+    assert os.waitstatus_to_exitcode(agent.end_of(child.pid).status) == -signal.SIGKILL
+    agent.close()
 
 
 @NEEDS_ENDS

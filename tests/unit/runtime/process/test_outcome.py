@@ -16,6 +16,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -396,20 +397,25 @@ FULL_LOG = "no room is left on the volume of its log (0 KiB free): programs that
 
 
 @pytest.mark.parametrize(
-    ("source", "words", "error", "is_disk"),
+    ("source", "words", "error", "children", "is_disk"),
     [
-        ("describe", FULL_DISK, EOFError("cut"), True),
-        ("describe", FULL_DISK, SystemExit(3), True),
-        ("describe", FULL_DISK, KeyError("a"), False),
-        ("describe_log", FULL_LOG, subprocess.CalledProcessError(1, ["sh"]), True),
-        ("describe_log", FULL_LOG, SystemExit(1), True),
-        ("describe_log", FULL_LOG, RuntimeError("no"), False),
+        ("describe", FULL_DISK, EOFError("cut"), 0, True),
+        ("describe", FULL_DISK, SystemExit(3), 0, True),
+        ("describe", FULL_DISK, KeyError("a"), 0, False),
+        ("describe_log", FULL_LOG, subprocess.CalledProcessError(1, ["sh"]), 1, True),
+        ("describe_log", FULL_LOG, SystemExit(1), 1, True),
+        ("describe_log", FULL_LOG, BrokenProcessPool(BROKEN_POOL), 1, True),
+        ("describe_log", FULL_LOG, RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), 1, True),
+        ("describe_log", FULL_LOG, RuntimeError("the worker ended with 1"), 1, True),
+        ("describe_log", FULL_LOG, RuntimeError("the worker ended with 1"), 0, False),
+        ("describe_log", FULL_LOG, KeyError("a"), 1, False),
     ],
 )
 def test_a_full_disk_is_the_cause_of_what_is_cut_off_and_of_a_child_that_failed(
-    source: str, words: str, error: BaseException, is_disk: bool, monkeypatch: pytest.MonkeyPatch
+    source: str, words: str, error: BaseException, children: int, is_disk: bool, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcome.full_disks, source, lambda _: words)
+    monkeypatch.setattr(outcome.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=9 * children))
     end = outcome.from_exception(error, code_dir="/w", phase="run")
     assert end.message.endswith(words) is is_disk
     assert classify(end).reason is (Reason.DISK if is_disk else Reason.USER_ERROR)

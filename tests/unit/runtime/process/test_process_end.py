@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from kernels import NEEDS_ENDS
 
-from dljob.master.failure.policy import describe
+from dljob.master.failure.policy import describe_failure
 from dljob.master.state.causes import classify, evidence, judged
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import process_end
 from dljob.runtime.process.guard import EndCode
+from dljob.telemetry.evidence import UNEXPLAINED_END
 
 RAY = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
 CODE_0 = "its process ended itself with code 0 (os._exit or sys.exit in user code) before its function returned"
@@ -77,12 +78,6 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         (3 << 8, "no licence\n", "w/0: UserError: exited with code 3, exit code 3", "UserError"),
         (0, "step 7\n", f"w/0: UserError: {CODE_0}", "UserError"),
         (
-            0,
-            "step 7\n[dljob] 05:10:41 pid 48 ends with code 0: its rank has ended, and its work is done\n",
-            "w/0: process gone, cause unknown (its host ended itself: its rank has ended, and its work is done)",
-            "Unknown",
-        ),
-        (
             EndCode.LEASE_OVER << 8,
             "",
             "w/0: process gone, cause unknown (its host ended itself: LEASE_OVER)",
@@ -103,8 +98,16 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
     cause = classify(made)
     assert not made.ok
     assert cause.reason == reason
-    assert describe("w/0", judged(made, cause)) == said
+    assert describe_failure("w/0", judged(made, cause)) == said
     assert f"backend: {RAY}" in evidence(made), "what Ray said is kept"
+
+
+@pytest.mark.parametrize(
+    ("status", "lines"), [(9, ("exit code 137",)), (EndCode.LEASE_OVER << 8, ()), (0, ("exit code 0",))]
+)
+def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status: int, lines: tuple[str, ...]) -> None:
+    vanished = Outcome(ok=False, reason=Reason.UNKNOWN, detail=UNEXPLAINED_END)
+    assert evidence(process_end.with_status(vanished, status, "")) == lines
 
 
 def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:

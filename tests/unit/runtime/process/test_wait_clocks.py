@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dljob import rpc
-from dljob.calls.dispatch import Dispatched, Send
+from dljob.calls.dispatch import CallPlan, Send
 from dljob.calls.mark import RpcMark
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import Call, Reply
@@ -91,7 +91,7 @@ class Sleeper:
 
 def test_wait_for_an_answer_is_noted_for_its_role() -> None:
     noted: list[str] = []
-    sent = Dispatched((Send(0, 0),), (((), {}),))
+    sent = CallPlan((Send(0, 0),), (((), {}),))
     made = Invocation("callee", "f", RpcMark(), sent, (ready(Reply(payload=wire.dump(7, ""))),), note=note_in(noted))
     assert CallFuture(ready(made), "callee.f").result(5.0) == [7]
     assert noted == ["waited:callee"]

@@ -22,7 +22,7 @@ import pytest
 from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
-from dljob.calls.backlog import DEAD_STREAK_LIMIT, PutRefusal, Who
+from dljob.calls.backlog import DEAD_STREAK_LIMIT, PutRefusal, QueueCaller
 from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
@@ -35,7 +35,7 @@ from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
 BOUNDS = (10, 1 << 20, 0)
-A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
+A, B = QueueCaller("a/0", 1, "p"), QueueCaller("b/0", 1, "q")
 
 
 def store(folder: Path, **changes: Any) -> QueueStore:
@@ -117,7 +117,7 @@ def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
     second.close_queue()
     third = reopened(second, tmp_path)
     assert third.backlog == second.backlog
-    assert third.register(Who("b/0", 2, "r"))
+    assert third.register(QueueCaller("b/0", 2, "r"))
     assert not third.register(B)
     fourth = reopened(third, tmp_path)
     assert fourth.backlog.waiting == [3]
@@ -141,7 +141,7 @@ def test_segments_go_when_nothing_in_them_is_left(tmp_path):
 def test_one_held_item_does_not_keep_the_segments_after_its_own(tmp_path):
     """A consumer holds the first item for long, while others put and get many."""
     queue = store(tmp_path, segment=1000)
-    slow = Who("slow/0", 1, "s")
+    slow = QueueCaller("slow/0", 1, "s")
     assert queue.register(slow)
     assert queue.put(A, 1, b"held") is None
     assert queue.begin_get(slow, 1, 0)
@@ -929,8 +929,8 @@ def test_a_thread_that_saves_marks_all_queues_of_its_process_with_its_own_sessio
     for keeper in keepers:
         assert keeper._opening.result().begin_cut(3, {"w/0": 77}) is not None
     assert data_queue.mark(3, 60) == ""
-    assert list(line.keepers["samples"]._opening.result().cut.left) == [2, 3]
-    assert list(line.keepers["others"]._opening.result().cut.left) == [1]
+    assert list(line.keepers["samples"]._opening.result().cut.item_sizes) == [2, 3]
+    assert list(line.keepers["others"]._opening.result().cut.item_sizes) == [1]
     assert data_queue.mark(4, 60) == "queue samples has no part in the cut; queue others has no part in the cut"
     line.away = True
     assert "queue samples: " in data_queue.mark(4, 60)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, Who
+from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, QueueCaller
 from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
 from dljob.runtime.queues import cut_file
@@ -22,7 +22,7 @@ from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
 BOUNDS = (100, 1 << 25, 0)
-A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
+A, B = QueueCaller("a/0", 1, "p"), QueueCaller("b/0", 1, "q")
 
 
 def store(folder: Path, *items: int, segment: int = SEGMENT) -> QueueStore:
@@ -42,7 +42,7 @@ def cut(queue: QueueStore, path: Path, *held: str) -> int:
     return found.write(path)[2]
 
 
-def taken(queue: QueueStore, who: Who, turn: int, count: int) -> list[bytes] | None:
+def taken(queue: QueueStore, who: QueueCaller, turn: int, count: int) -> list[bytes] | None:
     queue.begin_get(who, turn, turn - 1)
     return queue.take(who, count)
 
@@ -113,7 +113,7 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
     queue.end_cut()
     queue.begin_cut(2, {})
     for rank, how in (("b/0", HolderEnd.LOST), ("b/1", HolderEnd.FAILED), ("b/2", HolderEnd.FAILED)):
-        caller = Who(rank, 1, rank)
+        caller = QueueCaller(rank, 1, rank)
         assert queue.register(caller)
         assert taken(queue, caller, 1, 1) == [b"item1"]
         queue.end_incarnation(rank, 1, how, "ValueError: no")
@@ -131,19 +131,64 @@ def test_an_item_that_was_set_aside_is_there_after_a_restart_and_does_not_come_b
     queue.close()
 
 
+@pytest.mark.parametrize("segment", [SEGMENT, 1])
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("reopened", [True, False])
+def test_failures_of_an_item_count_on_where_the_job_goes_back_to_before_its_put(tmp_path, segment, key, reopened):
+    def reopen(queue: QueueStore | None = None) -> QueueStore:
+        if queue is not None and not reopened:
+            return queue
+        if queue is not None:
+            queue.close()
+        return QueueStore(tmp_path / "q", (100, 1 << 20, 2), segment)
+
+    queue, deliveries = reopen(), list[int]()
+    for epoch in (1, 2):
+        assert queue.register(A)
+        # As it was put before, behind another item that was not there.
+        assert queue.put(A, 10 * epoch, b"good%d" % epoch) is None
+        assert queue.put(A, 10 * epoch + 1, b"bad", key=key) is None
+        queue = reopen(queue)
+        caller = QueueCaller(f"b/{epoch}", 1, f"b{epoch}")
+        assert queue.register(caller)
+        assert taken(queue, caller, 1, 2) == [b"good%d" % epoch, b"bad"]
+        queue.begin_get(caller, 2, 1, (0,))  # it has done the good one
+        assert queue.take(caller, 1) == [b"bad"]
+        deliveries += [item.deliveries for item in queue.end_incarnation(caller.rank, 1, HolderEnd.FAILED, "no")]
+        queue = reopen(queue)
+        if epoch == 1:
+            queue.restore(1, None, 0)
+    assert deliveries == [1, 2]
+    assert [body for _, body in queue.dead_items()] == [b"bad"]
+    queue.restore(2, None, 0)
+    assert queue.register(A)
+    again = queue.put(A, 30, b"bad", key=key)
+    assert again is (PutRefusal.KNOWN if key else None), "another item may have the same bytes"
+    if not key:
+        assert queue.put(A, 31, b"bad") is None
+        assert [item.deliveries for item in queue.backlog.failed.values()] == [2], "of the first of two"
+        caller = QueueCaller("b/3", 1, "b3")
+        assert queue.register(caller)
+        assert taken(queue, caller, 1, 1) == [b"bad"]
+        queue.end_incarnation("b/3", 1, HolderEnd.FAILED, "no")
+        assert len(queue.backlog.dead) == 2
+        assert len(queue.backlog.waiting) == 1
+    queue.close()
+
+
 def test_a_cut_under_way_does_not_have_the_dead_items(tmp_path):
     queue = QueueStore(tmp_path / "q", (100, 1 << 20, 1))
     for number in (1, 2, 3):
         assert queue.register(A)
         assert queue.put(A, number, b"item%d" % number) is None
-    consumer = Who("c/0", 1, "c")
+    consumer = QueueCaller("c/0", 1, "c")
     for caller in (B, consumer):
         assert queue.register(caller)
     assert taken(queue, consumer, 1, 1) == [b"item1"]
     assert taken(queue, B, 1, 1) == [b"item2"]
     queue.begin_cut(1, {})
     assert queue.end_incarnation(B.rank, B.incarnation, HolderEnd.FAILED, "x")[0].number == 2
-    assert sorted(queue.cut.left) == [1, 3]
+    assert sorted(queue.cut.item_sizes) == [1, 3]
     queue.end_incarnation(consumer.rank, consumer.incarnation, HolderEnd.DONE, "")
     assert sorted(queue.backlog.waiting) == [3], "the item of a rank that ended well is done"
     queue.close()
@@ -154,7 +199,7 @@ def test_a_rank_gets_the_item_that_it_failed_with_once_no_other_has_come_for_it(
     assert queue.register(A)
     assert queue.put(A, 1, b"item1") is None
     assert queue.put(A, 2, b"item2") is None
-    consumer, later = Who("c/0", 1, "c"), Who(B.rank, 2, "q2")
+    consumer, later = QueueCaller("c/0", 1, "c"), QueueCaller(B.rank, 2, "q2")
     for caller in (B, consumer):
         assert queue.register(caller)
     assert taken(queue, B, 1, 1) == [b"item1"]
@@ -293,7 +338,7 @@ async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monk
     assert (await ask(keeper, "get", B, BOUNDS, (2, 1, ()), 2, 0.0))[1] is None, "one of them is of after the cut"
     assert await ask(keeper, "mark", B, 1, (B.session,))
     _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (3, 1, ()), 2, 0.0)
-    assert (items, stamp.seen) == ([b"i2", b"i3"], 1)
+    assert (items, stamp.observed_cut) == ([b"i2", b"i3"], 1)
     said = await keeper.seal_cut(1, str(path))
     assert (said["why"], said["items"], said["bytes"]) == ("", 1, 2)
     assert "cannot be written" in (await keeper.seal_cut(1, str(path / "below a file")))["why"]
@@ -303,7 +348,7 @@ async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monk
     assert await keeper.go_back(1, str(path), said["crc"]) == (token, "")
     _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (4, 3, ()), 1, 0.0)
     assert (items, stamp.epoch) == ([b"i2"], 2)
-    later = Who("b/0", 2, "r")
+    later = QueueCaller("b/0", 2, "r")
     await ask(keeper, "stats", later, BOUNDS)
     with pytest.raises(CallError, match="a later process"):
         await ask(keeper, "mark", B, 1, ())

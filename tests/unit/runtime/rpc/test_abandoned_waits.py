@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from dljob.calls.dispatch import Dispatched, Send
+from dljob.calls.dispatch import CallPlan, Send
 from dljob.calls.mark import RpcMark
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import PULL, Reply
@@ -25,7 +25,7 @@ def reply(value) -> Reply:
 
 def started(count: int, *, stream: bool = False) -> Invocation:
     futures = tuple(Future() for _ in range(count))
-    sent = Dispatched(tuple(Send(rank, 0) for rank in range(count)), (((), {}),))
+    sent = CallPlan(tuple(Send(rank, 0) for rank in range(count)), (((), {}),))
     return Invocation("w", "f", RpcMark(stream=stream, collect="as_completed"), sent, futures)
 
 

@@ -131,7 +131,7 @@ def test_hundreds_of_calls_run_at_once_in_few_threads(scene: Scene) -> None:
     assert scene.engine.all_run.wait(WAIT_S), scene.engine.most
     assert threading.active_count() - before < 150, "64 of the lines, 64 of Ray and some of the executor"
     assert [wire.load(call.result(WAIT_S).payload) for call in calls] == list(range(300))
-    assert (scene.server.under_way, scene.server._pending.under_way) == (0, {})
+    assert (scene.server.under_way, scene.server._pending.has_begun) == (0, {})
     assert activities._calls == {}
 
 

@@ -68,9 +68,9 @@ def test_a_call_is_written_with_its_times_by_the_wall_clock(trace: RankTrace, tm
     (row,) = written(tmp_path).rows
     assert isinstance(row, CallerRow)
     assert row.start == pytest.approx(time.time(), abs=60)
-    assert row.sent - row.start == pytest.approx(0.25, abs=0.001)
+    assert row.sent_at - row.start == pytest.approx(0.25, abs=0.001)
     assert row[:4] == ("ab:1", "t", 0, "m")
-    assert (row.parked, row.sends, row.outcome, row.argument_bytes, row.answer_bytes) == (0.125, 1, "ok", 5, 7)
+    assert (row.parked_s, row.sends, row.outcome, row.argument_bytes, row.answer_bytes) == (0.125, 1, "ok", 5, 7)
 
 
 def test_a_batch_is_written_by_the_method_of_its_calls(trace: RankTrace, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_call_that_is_run_is_written_with_its_wait(trace: RankTrace, tmp_path:
     ran, refused, broken = written(tmp_path).rows
     assert isinstance(ran, CalleeRow)
     assert (ran.caller, ran.id, ran.method, ran.outcome) == ("c/0", "ab:1", "m", "ok")
-    assert 0.01 <= ran.waited <= ran.seconds
+    assert 0.01 <= ran.waited_s <= ran.seconds
     assert isinstance(refused, CalleeRow)
-    assert (refused.outcome, refused.waited) == ("ended", refused.seconds)
+    assert (refused.outcome, refused.waited_s) == ("ended", refused.seconds)
     assert isinstance(broken, CalleeRow)
     assert broken.outcome == "error"
 
@@ -222,7 +222,7 @@ def test_a_row_that_a_full_disk_tore_costs_no_later_one(
     trace.flush(1.0)
     found = written(tmp_path)
     assert [row.id for row in found.rows if isinstance(row, CallerRow)] == ["ab:1", "ab:3"]
-    assert found.damaged == 1
+    assert found.damaged_lines == 1
 
 
 def test_a_file_that_another_process_deleted_is_begun_anew(trace: RankTrace, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_pat
     trace.flush(1.0)
     (row,) = written(tmp_path).rows
     assert isinstance(row, CalleeRow)
-    assert 0.05 <= row.waited <= row.seconds
+    assert 0.05 <= row.waited_s <= row.seconds
     assert row.outcome == "ok"
 
 

@@ -160,7 +160,7 @@ async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scen
 async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(scene: Scene) -> None:
     first = await turn_taken(scene)
     second = asyncio.create_task(scene.call("one", "second"))
-    await until(lambda: len(scene.callee._pending.under_way) == 2)
+    await until(lambda: len(scene.callee._pending.has_begun) == 2)
     assert scene.callee.answer(Call("me/0:x:2", 0, 1, CANCEL, 1.0, "me/0"), b"").payload == b"not run"
     scene.doer.gate.set()
     await first
@@ -248,7 +248,7 @@ async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Sce
     scene.doer.gate.set()
     await asyncio.to_thread(scene.callee.wait_idle)
     assert scene.doer.ran == ["opened"]
-    await until(lambda: not scene.callee._pending.under_way)
+    await until(lambda: not scene.callee._pending.has_begun)
 
 
 async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(

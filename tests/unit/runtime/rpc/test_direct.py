@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import pytest
@@ -50,7 +51,7 @@ class Scene:
         self.sending = Sending()
 
     def call(self) -> DirectCall:
-        return DirectCall(Future(), self.sending, self.given.append, self.learned.append)
+        return DirectCall(Future(), self.sending, lambda call, _: self.given.append(call), self.learned.append)
 
     @staticmethod
     def answer(call: DirectCall, **reply) -> None:
@@ -93,6 +94,25 @@ def test_large_answer_comes_as_it_is(scene):
     call = scene.call()
     call.ref.set_result(Reply(payload=b"large"))
     assert call.result(1).payload == b"large"
+
+
+@pytest.mark.parametrize("how", ["asked", "done", "together", "handed over"])
+def test_a_kept_future_keeps_no_answer_in_rays_store(scene, how):
+    """Its pickled bytes are here; the store keeps an object for as long as somebody has its reference."""
+    call = scene.call()
+    ref = weakref.ref(call.ref)
+    scene.answer(call, payload=b"large")
+    match how:
+        case "asked":
+            call.result(1)
+        case "done":
+            assert call.done()
+        case "together":
+            DirectCall.fetch_together([call], lambda: None, lambda: None)
+        case _:
+            call.hand_over()
+    gc.collect()
+    assert ref() is None
 
 
 @pytest.mark.parametrize("how", ["refused", "died", "late", "called back"])

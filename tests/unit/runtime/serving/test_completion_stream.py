@@ -147,7 +147,7 @@ async def test_a_compressed_stream_is_read_too(told: Any) -> None:
 
 
 def test_a_line_without_end_fills_no_memory(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dljob.calls.completions.SseDecoder", lambda: SseDecoder(limit=1 << 20))
+    monkeypatch.setattr("dljob.calls.completions.SseDecoder", lambda: SseDecoder(max_event_bytes=1 << 20))
 
     def endless(handler: Any) -> str:
         handler.send_response(200)

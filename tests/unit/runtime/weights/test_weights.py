@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
 from dljob.runtime.process.worker_context import RankCall, held_versions
@@ -151,7 +151,7 @@ def published(version: int, *refs: Any, node: str = "n1") -> Version:
     return Version(f"nonce{version}", version, b"index", node, refs)
 
 
-ME = Who("trainer/0", 1, "line")
+ME = QueueCaller("trainer/0", 1, "line")
 
 
 async def test_the_newest_two_are_kept_and_copied(objects):
@@ -244,7 +244,9 @@ async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     await held.lost(lost)
     assert await held.newer(lost, 0) is None
     assert (await held.newer(("", 0), 0)).mark == first
-    later = await held.offer(Who("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),)))
+    later = await held.offer(
+        QueueCaller("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),))
+    )
     assert (await held.newer(lost, 0)).mark == later
     assert (await held.newer(("another keeper's", 9), 0)).mark == later
 
@@ -276,8 +278,8 @@ async def test_only_the_publisher_publishes_newer_versions(objects):
     assert await held.offer(ME, published(5)) == mark  # it was sent twice
     again = Version("another", 5, b"index")
     assert await held.offer(ME, again) == "version 5 was published already: 5 is not newer"
-    assert "trainer/0 publishes here" in await held.offer(Who("trainer/1", 1, "x"), published(6))
-    assert isinstance(await held.offer(Who("trainer/0", 2, "y"), published(1)), tuple)
+    assert "trainer/0 publishes here" in await held.offer(QueueCaller("trainer/1", 1, "x"), published(6))
+    assert isinstance(await held.offer(QueueCaller("trainer/0", 2, "y"), published(1)), tuple)
     assert "a later process of trainer/0 has begun" in await held.offer(ME, published(7))
 
 

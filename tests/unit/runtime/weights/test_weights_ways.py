@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dljob import CollectiveAbortedError, CollectiveError, DeadlineError, UsageError
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import group_transport, rdt_transport
 from dljob.runtime.weights.group_transport import ChannelMember, member
@@ -127,7 +127,7 @@ class Line:
     """In the place of `StorageClient`: to a keeper in a loop of its own."""
 
     name = "WeightChannel('policy')"
-    who = Who("trainer/0", 1, "line")
+    who = QueueCaller("trainer/0", 1, "line")
 
     def __init__(self, held: WeightsKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self.held, self.loop = held, loop
@@ -335,11 +335,11 @@ def test_a_group_is_for_one_channel_and_shared_by_its_objects(held, monkeypatch)
 
 async def test_announcements_are_of_who_may_publish(held):
     kept = held.held
-    await kept.on_publish(Who("trainer/0", 1, "x"), Version("n", 5, b"", sums=()), [])
+    await kept.on_publish(QueueCaller("trainer/0", 1, "x"), Version("n", 5, b"", sums=()), [])
     with pytest.raises(UsageError, match="trainer/0 publishes here, not trainer/1"):
-        await kept.on_announce(Who("trainer/1", 1, "x"), 6, Broadcast("g", "n6", 0, ()))
-    await kept.on_announce(Who("trainer/0", 1, "x"), 6, Broadcast("g", "n6", 0, ()))
-    await kept.on_announce(Who("trainer/0", 1, "x"), 5, Broadcast("g", "n6", 0, ()))  # the same again
+        await kept.on_announce(QueueCaller("trainer/1", 1, "x"), 6, Broadcast("g", "n6", 0, ()))
+    await kept.on_announce(QueueCaller("trainer/0", 1, "x"), 6, Broadcast("g", "n6", 0, ()))
+    await kept.on_announce(QueueCaller("trainer/0", 1, "x"), 5, Broadcast("g", "n6", 0, ()))  # the same again
     assert (await kept.on_announced("g", "", 0.0)).nonce == "n6"
     assert await kept.on_announced("g", "n6", 0.0) is None
     assert await kept.on_announced("other", "", 0.0) is None
@@ -437,7 +437,7 @@ async def test_the_keeper_holds_references_as_long_as_the_version(held, monkeypa
     monkeypatch.setattr("dljob.runtime.weights.keeper.forget", gone.append)
     for number in (1, 2, 3):
         await kept.hand(f"n{number}", [number])
-        await kept.on_publish(Who("t/0", 1, "x"), Version(f"n{number}", number, b"", sums=()), [])
+        await kept.on_publish(QueueCaller("t/0", 1, "x"), Version(f"n{number}", number, b"", sums=()), [])
     assert gone == [[1]]
     assert await kept.handed("n1") is None
     assert await kept.handed("n3") == [3]
@@ -451,7 +451,7 @@ def test_a_version_says_which_process_published_it(monkeypatch):
     async def publish() -> Version | None:
         job: Any = SimpleNamespace(lease_s=30.0)
         keeper = WeightsKeeper(job, "policy")
-        await keeper.on_stored(Who("t/0", 3, ""), Version("n", 7, b"", stored=(Stored("key", (1,)),)))
+        await keeper.on_stored(QueueCaller("t/0", 3, ""), Version("n", 7, b"", stored=(Stored("key", (1,)),)))
         return await keeper.version(7)
 
     found = asyncio.run(publish())

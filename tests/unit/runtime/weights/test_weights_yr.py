@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dljob import CallError, UsageError, WeightChannel
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import channel, transport, yr_transport
 from dljob.runtime.weights.keeper import WeightsKeeper
@@ -55,7 +55,7 @@ class Store:
 class Line:
     """In the place of `StorageClient`: straight to a keeper in a loop of its own."""
 
-    name, who, address = "WeightChannel('policy')", Who("trainer/0", 1, "line"), ":weights:policy"
+    name, who, address = "WeightChannel('policy')", QueueCaller("trainer/0", 1, "line"), ":weights:policy"
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -122,7 +122,7 @@ def test_the_last_two_are_kept_and_what_they_replace_is_deleted(store, line):
 def test_keys_of_a_version_refused_by_the_keeper_are_deleted(store, line):
     channel = a_channel(line, transport="yr")
     channel.publish(2, {"w": np.ones(3)})
-    line.keeper._publisher = Who("trainer/1", 1, "other")
+    line.keeper._publisher = QueueCaller("trainer/1", 1, "other")
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
         channel.publish(3, {"w": np.ones(3)})
     assert len(store.values) == 1
@@ -137,7 +137,7 @@ def test_a_key_that_cannot_be_deleted_is_left_to_expire(store, line, caplog):
     assert len(store.values) == 3
     warning = "WeightChannel('policy').publish: old versions may stay for up to 86400 s: code: [RPC unavailable]"
     assert caplog.messages == [warning]
-    line.keeper._publisher = Who("trainer/1", 1, "other")
+    line.keeper._publisher = QueueCaller("trainer/1", 1, "other")
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
         channel.publish(4, {"w": np.ones(3)})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -25,6 +24,7 @@ from dljob.compat.dlrover_api.payload import encoded, payload_of, role_name
 from dljob.compat.dlrover_api.wrong_job import wrong_job
 from dljob.errors import UsageError
 from dljob.spec.model import DLJobManifest
+from dljob.spec.scalars import dns_name
 from dljob.spec.variables import DLROVER
 
 RANK = "dljob.compat.dlrover_api.rank.DLRoverRank"
@@ -44,12 +44,6 @@ IDLE = {
     "master_isolation_schedule_resource": "the master takes no place that ranks need",
 }
 """Options of a submission without effect, and why."""
-
-
-def job_name(said: str) -> str:
-    """Return a job's name in dljob, a DNS label."""
-    plain = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
-    return (plain if plain[:1].isalpha() else f"job-{plain}")[:LONGEST_NAME].strip("-")
 
 
 def check(job: DLConfig) -> None:
@@ -104,7 +98,7 @@ def draft_of(config: JobConfig) -> Draft:
     if made := resolve(list(_collocations(job, roles)), roles, frozenset(), has_devices=devices):
         spec["collocations"] = made
     machines(_machines(job, roles), roles, spec)
-    return Draft(workloads=roles, spec=spec, metadata={"name": job_name(config.job_name)})
+    return Draft(workloads=roles, spec=spec, metadata={"name": dns_name(config.job_name, LONGEST_NAME)})
 
 
 def _config(job: DLConfig) -> dict[str, object]:

@@ -23,323 +23,328 @@ from dljob.master.state.views import Clue, HostId, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.causes import LOCAL_CONNECTION
 
-FOLLOWERS = 16
+MAX_CONSEQUENCES = 16
 """Largest number of failures listed under one cause: a world of thousands would fill the state with echoes."""
-DETAIL = 2048
+MAX_DETAIL = 2048
 """Last characters of a log or traceback that are kept with a fault."""
 # Reasons that say that a process or connection is gone, but not why.
-_VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
-_OUTSIDE = _VAGUE | {Reason.PREEMPTED.value}
+_VAGUE_REASONS = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
+_EXPLAINABLE_REASONS = _VAGUE_REASONS | {Reason.PREEMPTED.value}
 """Reasons that later news about the node may explain: a pod reports its end, Kubernetes who deleted or evicted it."""
 # Ranks in the message of a failure: a failure of one of them can be its cause.
-_NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
+_RANK_NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 
 
-def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> Failure:
+def attribute_failure(tx: StateTransaction, role: str, rank: int, outcome: Outcome) -> Failure:
     """Classify a failure, with the evidence that was announced for its rank or node before."""
-    node, name = _node(d, role, rank), f"{role}/{rank}"
-    for target in (node, name):
-        outcome = causes.add_clues(outcome, _announced(d, target))
-    # A notice about a rank concerns one process; one about a node holds for all that dies there.
-    if name in d.notices:
-        d.notices = d.notices.delete(name)
-    failure = _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
+    node, rank_name = _node_of_rank(tx, role, rank), f"{role}/{rank}"
+    for target in (node, rank_name):
+        outcome = causes.add_clues(outcome, _announced_clues(tx, target))
+    # A notice about a rank concerns one process; one about a node concerns every process that dies there.
+    if rank_name in tx.notices:
+        tx.notices = tx.notices.delete(rank_name)
+    failure = _classify_failure(tx, (role, rank), tx.ranks[role, rank].incarnation, outcome, node)
     if failure.secondary and causes.is_time_out(failure.outcome):
-        failure = evolve(failure, outcome=stalling.blame_root(d, (role, rank), failure.outcome))
+        failure = evolve(failure, outcome=stalling.blame_root(tx, (role, rank), failure.outcome))
     return failure
 
 
-def seconds_to_hold(d: StateTransaction, key: RankKey, outcome: Outcome) -> float:
+def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> float:
     """Return for how long an end may be held that only reports the loss of a peer of its own role.
 
-    0: it says more than that, or follows from a failure that is known. A failure of before the process began explains
-    nothing of its end.
+    0: it says more than that, or follows from a known failure. A failure from before the process began does not
+    explain its end.
     """
     role, rank = key
-    rank_state, node, name = d.ranks[key], _node(d, role, rank), f"{role}/{rank}"
-    for target in (node, name):
-        outcome = causes.add_clues(outcome, _announced(d, target))
-    failure = _classify(d, key, rank_state.incarnation, outcome, node)
+    rank_state, node, rank_name = tx.ranks[key], _node_of_rank(tx, role, rank), f"{role}/{rank}"
+    for target in (node, rank_name):
+        outcome = causes.add_clues(outcome, _announced_clues(tx, target))
+    failure = _classify_failure(tx, key, rank_state.incarnation, outcome, node)
     is_local = failure.rule == LOCAL_CONNECTION
     if failure.ordered or not (failure.secondary or is_local):
         return 0.0
-    cause = _describe(failure, name)
-    if any(named.rpartition("/")[0] != role for named in _NAME.findall(cause)[1:]):
+    cause = _describe_failure(failure)
+    if any(mentioned_rank.rpartition("/")[0] != role for mentioned_rank in _RANK_NAME.findall(cause)[1:]):
         return 0.0  # it reports the loss of a rank that it had called
-    known = _follows(d, FaultRecord(0, "", _value(outcome), name, cause, d.now, rank=name, node=node, secondary=True))
+    reason = _reason_value(outcome)
+    fault = FaultRecord(0, "", reason, rank_name, cause, tx.now, rank=rank_name, node=node, secondary=True)
+    root_fault = _find_root_fault(tx, fault)
     hold_s = limits.LOCAL_PEER_WAIT_S if is_local else limits.PEER_WAIT_S
-    return hold_s if known is None or known.detected <= rank_state.since else 0.0
+    return hold_s if root_fault is None or root_fault.detected <= rank_state.since else 0.0
 
 
-def is_local_connection(d: StateTransaction, outcome: Outcome) -> bool:
-    """Whether an end tells of a broken connection to an address of its own machine."""
-    return causes.classify(outcome, d.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
+def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
+    """Whether an end reports a broken connection to an address of its own machine."""
+    return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
 
 
-def _describe(failure: Failure, name: str) -> str:
-    return policy.describe(name, failure.outcome, lost_peer=failure.secondary)
+def _describe_failure(failure: Failure) -> str:
+    return policy.describe_failure(failure.name, failure.outcome, lost_peer=failure.secondary)
 
 
-def record_fault(d: StateTransaction, number: int, failure: Failure | None, root: int = 0) -> str:
+def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | None, root_number: int = 0) -> str:
     """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline.
 
-    `root`: the known cause of a fault without a failure of its own.
+    `root_number`: the known root of a fault without a failure of its own; 0: none.
     """
+    fault = _fault_by_number(tx, fault_number)
     if failure is None:
-        if root:
-            _put(d, evolve(_fault(d, number), root=root))
+        if root_number:
+            _replace_fault(tx, evolve(fault, root=root_number))
         return ""
-    fault = _fault(d, number)
-    shortened = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
-    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=shortened)
-    fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary, rule=failure.rule)
-    _put(d, fault)
-    first = _follows(d, fault)
-    # A cause of its own collects the echoes that were recorded before it.
-    if first is None:
-        _gather(d, fault)
+    fault = _with_failure(fault, failure)
+    fault = evolve(fault, outcome=evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL:]))
+    _replace_fault(tx, fault)
+    root_fault = _find_root_fault(tx, fault)
+    # A fault without a root collects the echoes that were recorded before it.
+    if root_fault is None:
+        _collect_echoes(tx, fault)
         return ""
-    _put(d, evolve(fault, root=first.id))
-    _list(d, first, (Consequence(fault.rank, fault.incarnation, fault.cause),))
-    return f" (follows from {first.cause})"
+    _replace_fault(tx, evolve(fault, root=root_fault.id))
+    _add_consequences(tx, root_fault, (Consequence(fault.rank, fault.incarnation, fault.cause),))
+    return f" (follows from {root_fault.cause})"
 
 
-def on_left_node(d: StateTransaction, culprit: Failure, role: str, rank: int) -> Failure:
+def _with_failure(fault: FaultRecord, failure: Failure) -> FaultRecord:
+    """Return a fault with the rank, the outcome and the classification of a failure."""
+    outcome, reason, rule = failure.outcome, _reason_value(failure.outcome), failure.rule
+    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node)
+    return evolve(fault, outcome=outcome, reason=reason, secondary=failure.secondary, rule=rule)
+
+
+def failure_of_leaving_rank(tx: StateTransaction, culprit: Failure, role: str, rank: int) -> Failure:
     """Return the failure for which a rank has to leave its node: the culprit's, also where it is of another role."""
     if role == culprit.role:
         return culprit
-    return evolve(culprit, role=role, rank=rank, incarnation=d.ranks[role, rank].incarnation, node=_node(d, role, rank))
+    incarnation, node = tx.ranks[role, rank].incarnation, _node_of_rank(tx, role, rank)
+    return evolve(culprit, role=role, rank=rank, incarnation=incarnation, node=node)
 
 
-def fault_of(d: StateTransaction, failure: Failure) -> int:
+def fault_number_of(tx: StateTransaction, failure: Failure) -> int:
     """Return the number of the fault that a failure is recorded in, or follows from; 0: it is not recorded."""
     key = (failure.name, failure.incarnation)
-    return next((f.root or f.id for f in reversed(d.faults) if (f.rank, f.incarnation) == key), 0)
+    return next((fault.root or fault.id for fault in reversed(tx.faults) if (fault.rank, fault.incarnation) == key), 0)
 
 
-def ends(d: StateTransaction, failure: Failure, cause: str, root: int = 0) -> None:
-    """Record the failure that ends the job as a fault. `root`: the fault in which it is recorded already."""
-    number = d.next_serial()
-    d.append_fault(FaultRecord(number, "Fail", _value(failure.outcome), failure.name, cause, d.now))
-    record_fault(d, number, None if root else failure, root)
+def record_final_fault(tx: StateTransaction, failure: Failure, cause: str, root_number: int = 0) -> None:
+    """Record the failure that ends the job as a fault. `root_number`: the fault in which it is recorded; 0: none."""
+    fault_number = tx.next_serial()
+    tx.append_fault(FaultRecord(fault_number, "Fail", _reason_value(failure.outcome), failure.name, cause, tx.now))
+    record_fault(tx, fault_number, None if root_number else failure, root_number)
 
 
-def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
+def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
     """Handle the end of a rank that was already taken down: it may be the first cause of that restart."""
-    name, now = f"{role}/{rank}", d.ranks[role, rank].incarnation
+    rank_name, current_incarnation = f"{role}/{rank}", tx.ranks[role, rank].incarnation
     # Only the present process and the one before it can have caused the latest fault.
-    if outcome.ok or not now - 1 <= incarnation <= now or _is_recorded(d, name, incarnation):
+    if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, rank_name, incarnation):
         return
-    # A coupled role may have been taken down for the echo of a failure that was its own.
-    roles = {role, *(name for name, facts in d.job.roles.items() if role in facts.coupled)}
-    own_faults = [f for f in d.faults if f.rank.rpartition("/")[0] in roles and d.now - f.detected <= limits.JOIN_S]
-    if not own_faults:
+    # An echo of this rank's failure may have restarted a coupled role first.
+    possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
+    faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in possible_roles]
+    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected <= limits.JOIN_S), None)
+    if fault is None:
         return
-    failure = _classify(d, (role, rank), incarnation, outcome, _node(d, role, rank))
+    failure = _classify_failure(tx, (role, rank), incarnation, outcome, _node_of_rank(tx, role, rank))
     if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause = _root(d, own_faults[-1]), _describe(failure, name)
+    fault, cause = root_fault_of(tx.faults, fault), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if failure.secondary or not (fault.secondary or fault.rule == LOCAL_CONNECTION):
-        _list(d, fault, (Consequence(name, incarnation, cause),))
+        _add_consequences(tx, fault, (Consequence(rank_name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
-    before = Consequence(fault.rank, fault.incarnation, fault.cause)
-    new = evolve(fault, rank=name, incarnation=incarnation, node=failure.node, outcome=failure.outcome, cause=cause)
-    _put(d, evolve(new, reason=_value(failure.outcome), secondary=False, rule=failure.rule))
-    _list(d, _fault(d, fault.id), (before,))
-    _corrected(d, fault, cause)
+    _replace_fault(tx, evolve(_with_failure(fault, failure), cause=cause))
+    consequence = Consequence(fault.rank, fault.incarnation, fault.cause)
+    _add_consequences(tx, _fault_by_number(tx, fault.id), (consequence,))
+    _report_corrected_cause(tx, fault, cause)
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
-    if not d.ending:
-        decision = policy.decide(d, failure, repeats.judge(d, failure, late=incarnation != now))
+    if not tx.ending:
+        repetition = repeats.check_repetition(tx, failure, is_late=incarnation != current_incarnation)
+        decision = policy.decide_about_failure(tx, failure, repetition)
         if isinstance(decision, policy.Fail):
-            ending.fail(d, decision.reason, f"{cause}; {decision.why}")
+            ending.fail_job(tx, decision.reason, f"{cause}; {decision.explanation}")
 
 
-def record_late_loss(d: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
+def record_late_loss(tx: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
     """Handle the loss of a host that was already taken down, which may have died before it was killed.
 
-    Without Ray's words or other evidence the death cannot be told from PrimeMaster's own kill, so it is ignored.
+    Without Ray's words or other evidence the death looks like PrimeMaster's own kill, so it is ignored.
     """
-    for rank in ranks:
-        rank_state = d.ranks[role, rank]
-        down = rank_state.phase in (RankPhase.WAITING, RankPhase.STOPPING)
-        if outcome.detail or outcome.clues:
-            late(d, role, rank, rank_state.incarnation if down else rank_state.incarnation - 1, outcome)
+    for rank in ranks if outcome.detail or outcome.clues else ():
+        rank_state = tx.ranks[role, rank]
+        is_down = rank_state.phase in (RankPhase.WAITING, RankPhase.STOPPING)
+        handle_late_end(tx, role, rank, rank_state.incarnation - (not is_down), outcome)
 
 
-def learned(d: StateTransaction, event: CauseLearned) -> None:
+def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     """Add evidence about a rank or a node: to recorded faults, and to a notice for failures that are still to come."""
-    kind, _, name = event.target.partition("/")
-    if kind == "node":
-        _notice(d, name, event.clues)
-        faults = [
-            f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S
-        ]
+    target_kind, _, node = event.target.partition("/")
+    if target_kind == "node":
+        _add_notice(tx, node, event.clues)
+        faults = [fault for fault in tx.faults if fault.node == node and fault.reason in _EXPLAINABLE_REASONS]
+        faults = [fault for fault in faults if tx.now - fault.detected <= limits.LEARN_S]
     elif event.host is not None:
-        faults = _faults_of(d, event.host)[-1:]
+        faults = _recent_faults_of_host(tx, event.host)[-1:]
     else:
-        faults = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
-        if not faults and _is_live(d, event):
-            _notice(d, event.target, event.clues)
+        faults = [fault for fault in tx.faults if fault.rank == event.target]
+        faults = [fault for fault in faults if event.incarnation in (0, fault.incarnation)][-1:]
+        if not faults and _is_about_live_process(tx, event):
+            _add_notice(tx, event.target, event.clues)
     for fault in faults:
-        # Without an outcome somebody ordered the restart: how the process ended is no cause then.
-        known = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
-        _reconsider(d, fault, causes.add_clues(known, event.clues))
+        # Without an outcome the restart was ordered: how the process ended is no cause then.
+        outcome = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
+        _reclassify(tx, fault, causes.add_clues(outcome, event.clues))
 
 
-def _faults_of(d: StateTransaction, host: HostId) -> list[FaultRecord]:
+def _recent_faults_of_host(tx: StateTransaction, host: HostId) -> list[FaultRecord]:
     """Return the faults of a host's ranks, or of a torch store, that are recent enough for news about its end."""
-    ranks = d.facts(host.role).ranks_of(host.index)
-    names = {str(host)} if host.index == STORE else {f"{host.role}/{rank}" for rank in ranks}
-    return [f for f in d.faults if f.rank and _named(f) in names and d.now - f.detected <= limits.LEARN_S]
+    ranks = tx.facts(host.role).ranks_of(host.index)
+    target_names = {str(host)} if host.index == STORE else {f"{host.role}/{rank}" for rank in ranks}
+    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected <= limits.LEARN_S)
+    return [fault for fault in faults if _failed_name(fault) in target_names]
 
 
-def _named(fault: FaultRecord) -> str:
+def _failed_name(fault: FaultRecord) -> str:
     """Return the name of what failed: the fault's rank, or its world's torch store, as its cause begins."""
     if fault.outcome is not None and fault.outcome.origin is not None:
         return fault.rank
     return fault.cause.partition(": ")[0]
 
 
-def _announced(d: StateTransaction, target: str) -> tuple[Clue, ...]:
+def _announced_clues(tx: StateTransaction, target: str) -> tuple[Clue, ...]:
     """Return the evidence announced for a node or a rank, if it is recent enough to explain an end now.
 
     For a node that is announced to go, its deadline counts instead of the time of the announcement.
     """
-    notice, going = d.notices.get(target), d.departures.get(target)
-    counts = notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S
-    return notice.clues if notice is not None and counts else ()
+    notice, departure = tx.notices.get(target), tx.departures.get(target)
+    is_recent = notice is not None and tx.now - (departure.by if departure else notice.at) <= limits.NOTICE_S
+    return notice.clues if notice is not None and is_recent else ()
 
 
-def _notice(d: StateTransaction, target: str, clues: tuple[Clue, ...]) -> None:
+def _add_notice(tx: StateTransaction, target: str, clues: tuple[Clue, ...]) -> None:
     """Add evidence to the notice of a node or a rank: the pod and Kubernetes both report, in any order."""
-    known = _announced(d, target)
-    new = tuple(clue for clue in clues if clue not in known)
-    d.notices = d.notices.set(target, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
+    known_clues = _announced_clues(tx, target)
+    new_clues = tuple(clue for clue in clues if clue not in known_clues)
+    tx.notices = tx.notices.set(target, Notice(tx.now, (*known_clues, *new_clues)[-MAX_CONSEQUENCES:]))
 
 
-def _is_live(d: StateTransaction, event: CauseLearned) -> bool:
+def _is_about_live_process(tx: StateTransaction, event: CauseLearned) -> bool:
     """Whether the evidence is about a rank's live process, whose end is still to be reported."""
     role, _, rank = event.target.partition("/")
-    rank_state = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
+    rank_state = tx.ranks.get((role, int(rank))) if rank.isdecimal() else None
     return rank_state is not None and rank_state.phase.live and rank_state.incarnation == event.incarnation
 
 
-def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
+def root_fault_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
     """Return the fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
-    return next((f for f in faults if f.id == fault.root), fault)
+    return next((candidate for candidate in faults if candidate.id == fault.root), fault)
 
 
-def _classify(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
-    cause = causes.classify(outcome, d.job.fault_tolerance.causes)
-    judged = causes.judged(outcome, cause)
-    return Failure(*key, incarnation, node, judged, cause.secondary, cause.ordered, cause.rule)
+def _classify_failure(tx: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
+    classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
+    outcome = causes.judged(outcome, classification)
+    secondary, ordered, rule = classification.secondary, classification.ordered, classification.rule
+    return Failure(*key, incarnation, node, outcome, secondary, ordered, rule)
 
 
-def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
+def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
     """Classify a fault again with more evidence; if its reason changed, correct the timeline and the verdict."""
     if outcome is fault.outcome:
         return
-    cause = causes.classify(outcome, d.job.fault_tolerance.causes)
-    new = causes.judged(outcome, cause)
-    cause_words = policy.describe(_named(fault), new, lost_peer=cause.secondary)
-    again = evolve(
-        fault, outcome=new, reason=_value(new), secondary=cause.secondary, rule=cause.rule, cause=cause_words
-    )
-    _put(d, again)
-    if new.reason is not outcome.reason:
-        _corrected(d, fault, cause_words)
+    classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
+    new_outcome = causes.judged(outcome, classification)
+    cause = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=classification.secondary)
+    new_fault = evolve(fault, outcome=new_outcome, reason=_reason_value(new_outcome), cause=cause)
+    _replace_fault(tx, evolve(new_fault, secondary=classification.secondary, rule=classification.rule))
+    if new_outcome.reason is not outcome.reason:
+        _report_corrected_cause(tx, fault, cause)
     if not fault.root:
-        _gather(d, _fault(d, fault.id))
+        _collect_echoes(tx, _fault_by_number(tx, fault.id))
 
 
-def _corrected(d: StateTransaction, before: FaultRecord, cause: str) -> None:
-    """Report the corrected first cause, and mend the message of the verdict if the job ended with the old one."""
-    d.note(reasons.CAUSE_LEARNED, before.target, f"first cause: {cause}; before: {before.cause}")
-    if d.verdict is not None and d.verdict.message.startswith(before.cause):
-        d.verdict = evolve(d.verdict, message=cause + d.verdict.message[len(before.cause) :])
+def _report_corrected_cause(tx: StateTransaction, old_fault: FaultRecord, cause: str) -> None:
+    """Report the corrected cause, and mend the message of the verdict if the job ended with the old one."""
+    tx.note(reasons.CAUSE_LEARNED, old_fault.target, f"cause: {cause}; before: {old_fault.cause}")
+    if tx.verdict is not None and tx.verdict.message.startswith(old_fault.cause):
+        tx.verdict = evolve(tx.verdict, message=cause + tx.verdict.message[len(old_fault.cause) :])
 
 
-def _follows(d: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
+def _find_root_fault(tx: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
     """Return the recent fault that a new one follows from; None: it is a cause of its own."""
-    for earlier in reversed(_recent(d, fault)):
-        root = _root(d, earlier)
-        if root.id != fault.id and _is_under(fault, earlier) and (not root.secondary or fault.secondary):
-            return root
+    for earlier_fault in reversed(_recent_faults(tx, fault)):
+        root_fault = root_fault_of(tx.faults, earlier_fault)
+        can_be_root = root_fault.id != fault.id and (not root_fault.secondary or fault.secondary)
+        if can_be_root and _can_follow_from(fault, earlier_fault):
+            return root_fault
     return None
 
 
-def _gather(d: StateTransaction, fault: FaultRecord) -> None:
+def _collect_echoes(tx: StateTransaction, fault: FaultRecord) -> None:
     """List under a newly known cause the recent faults that were taken for causes before."""
     if fault.secondary:
         return
-    for echo in _recent(d, fault):
-        vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _same_node(fault, echo)
-        if echo.root or not (vague or (echo.secondary and _is_under(echo, fault))):
+    for echo in _recent_faults(tx, fault):
+        is_vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _share_lost_node(fault, echo)
+        if echo.root or not (is_vague or (echo.secondary and _can_follow_from(echo, fault))):
             continue
-        _put(d, evolve(echo, root=fault.id, followed=()))
-        first = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
-        _list(d, _fault(d, fault.id), (*first, *echo.followed))
-        _corrected(d, echo, fault.cause)
+        _replace_fault(tx, evolve(echo, root=fault.id, followed=()))
+        consequences = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
+        _add_consequences(tx, _fault_by_number(tx, fault.id), (*consequences, *echo.followed))
+        _report_corrected_cause(tx, echo, fault.cause)
 
 
-def _is_under(fault: FaultRecord, earlier: FaultRecord) -> bool:
+def _can_follow_from(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
     """Whether a fault can follow from another one.
 
     A primary fault can if both lost the same node for the same reason. A secondary one can if it names the other rank,
     or if it names none and both are of one role.
     """
     if not fault.secondary:
-        return fault.reason == earlier.reason and _same_node(fault, earlier)
+        return fault.reason == earlier_fault.reason and _share_lost_node(fault, earlier_fault)
     origin = fault.outcome.origin if fault.outcome else None
     rank = fault.rank if origin is None else origin.rank
     # The first name in a cause is that of its own rank; a callee's error has its caller behind it, which is no cause.
-    named = _NAME.findall(fault.cause)[1:] if origin is None else _NAME.findall(origin.message)
-    same_role = rank.rpartition("/")[0] == earlier.rank.rpartition("/")[0]
-    return earlier.rank in named or (same_role and not named)
+    named_ranks = _RANK_NAME.findall(fault.cause)[1:] if origin is None else _RANK_NAME.findall(origin.message)
+    same_role = rank.rpartition("/")[0] == earlier_fault.rank.rpartition("/")[0]
+    return earlier_fault.rank in named_ranks or (same_role and not named_ranks)
 
 
-def _same_node(fault: FaultRecord, earlier: FaultRecord) -> bool:
+def _share_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
     """Whether both faults are of one node, and at least one of them says that the node is lost."""
-    lost = Reason.NODE_LOST.value
-    return bool(fault.node) and fault.node == earlier.node and lost in (fault.reason, earlier.reason)
+    node_lost = Reason.NODE_LOST.value
+    return bool(fault.node) and fault.node == earlier_fault.node and node_lost in (fault.reason, earlier_fault.reason)
 
 
-def _recent(d: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
-    return [f for f in d.faults if f.id != fault.id and f.rank and d.now - f.detected <= limits.JOIN_S]
+def _recent_faults(tx: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
+    """Return the faults of failed ranks, but the given one, that are recent enough to belong to one failure."""
+    faults = (candidate for candidate in tx.faults if candidate.id != fault.id and candidate.rank)
+    return [candidate for candidate in faults if tx.now - candidate.detected <= limits.JOIN_S]
 
 
-def _is_recorded(d: StateTransaction, name: str, incarnation: int) -> bool:
+def _is_recorded(tx: StateTransaction, rank_name: str, incarnation: int) -> bool:
     """Whether the end of a process is already recorded, as a fault or as a consequence of one."""
-    key = (name, incarnation)
-    return any(
-        (f.rank, f.incarnation) == key or any((o.rank, o.incarnation) == key for o in f.followed) for f in d.faults
-    )
+    records = (record for fault in tx.faults for record in (fault, *fault.followed))
+    return any((record.rank, record.incarnation) == (rank_name, incarnation) for record in records)
 
 
-def _list(d: StateTransaction, fault: FaultRecord, more: tuple[Consequence, ...]) -> None:
-    if more:
-        _put(d, evolve(fault, followed=(*fault.followed, *more)[:FOLLOWERS]))
+def _add_consequences(tx: StateTransaction, fault: FaultRecord, consequences: tuple[Consequence, ...]) -> None:
+    if consequences:
+        _replace_fault(tx, evolve(fault, followed=(*fault.followed, *consequences)[:MAX_CONSEQUENCES]))
 
 
-def _put(d: StateTransaction, fault: FaultRecord) -> None:
-    d.faults = tuple(fault if f.id == fault.id else f for f in d.faults)
+def _replace_fault(tx: StateTransaction, fault: FaultRecord) -> None:
+    tx.faults = tuple(fault if old_fault.id == fault.id else old_fault for old_fault in tx.faults)
 
 
-def _fault(d: StateTransaction, number: int) -> FaultRecord:
-    return next(f for f in d.faults if f.id == number)
+def _fault_by_number(tx: StateTransaction, fault_number: int) -> FaultRecord:
+    return next(fault for fault in tx.faults if fault.id == fault_number)
 
 
-def _root(d: StateTransaction, fault: FaultRecord) -> FaultRecord:
-    return root_of(d.faults, fault)
+def _node_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
+    host = tx.facts(role).host_of(rank)
+    return tx.hosts[host].node or tx.units[tx.facts(role).unit_of(host)].node
 
 
-def _node(d: StateTransaction, role: str, rank: int) -> str:
-    facts = d.facts(role)
-    host = facts.host_of(rank)
-    return d.hosts[host].node or d.units[facts.unit_of(host)].node
-
-
-def _value(outcome: Outcome) -> str:
+def _reason_value(outcome: Outcome) -> str:
     return (outcome.reason or Reason.UNKNOWN).value

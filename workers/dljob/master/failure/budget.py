@@ -15,95 +15,93 @@ from dljob.master.state.state import BudgetMark
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 
-JOB = "job"
-MASTER = "master"
-NODE, DOMAIN = "node:", "domain:"
+JOB_KEY = "job"
+MASTER_KEY = "master"
+NODE_PREFIX, DOMAIN_PREFIX = "node:", "domain:"
 
 
-def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
+def recent_marks(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
     """Return the marks of a key that lie within the window."""
-    since = d.now - d.job.fault_tolerance.window_seconds
-    return tuple(mark for mark in d.marks.get(key, ()) if mark.at > since)
+    since = tx.now - tx.job.fault_tolerance.window_seconds
+    return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since)
 
 
-def failures_of(role: str) -> str:
+def failure_key(role: str) -> str:
     """Return the key under which failures of a role are counted for its backoff."""
     return f"fail:{role}"
 
 
-def add(d: StateTransaction, key: str, node: str = "") -> int:
+def add_mark(tx: StateTransaction, key: str, node: str = "") -> int:
     """Add a mark now; return the number of marks within the window, this one included."""
     # Marks outside of the window are dropped here, so that the journal's state does not grow with the job's age.
-    marks = (*recent(d, key), BudgetMark(d.now, node))
-    d.marks = d.marks.set(key, marks)
+    marks = (*recent_marks(tx, key), BudgetMark(tx.now, node))
+    tx.marks = tx.marks.set(key, marks)
     return len(marks)
 
 
-def add_failure(d: StateTransaction, role: str, node: str, ran_s: float) -> int:
+def add_failure(tx: StateTransaction, role: str, node: str, ready_s: float) -> int:
     """Add a failure of a role; return the number of its failures that count for the backoff.
 
     Args:
-        d: The job.
-        role: Whose rank failed.
-        node: Where it ran.
-        ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
+        tx: The transaction.
+        role: Role of the failed rank.
+        node: Node on which the rank ran.
+        ready_s: Seconds for which the rank had been ready; more than the longest wait begins a new row of failures.
     """
-    name = failures_of(role)
-    if ran_s > d.job.fault_tolerance.backoff.max_seconds:
-        # Those of the last seconds stay: ends that belong to them may still be reported.
-        own = tuple(mark for mark in d.marks.get(name, ()) if d.now - mark.at <= limits.JOIN_S)
-        d.marks = d.marks.set(name, own)
-    return add(d, name, node)
+    key = failure_key(role)
+    if ready_s > tx.job.fault_tolerance.backoff.max_seconds:
+        # Failures of the last seconds stay: ends that belong to them may still be reported.
+        recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.JOIN_S)
+        tx.marks = tx.marks.set(key, recent_failures)
+    return add_mark(tx, key, node)
 
 
-def refund(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+def refund_marks(tx: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
     """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
-    for name in keys:
-        marks = d.marks.get(name, ())
-        kept = tuple(mark for mark in marks if mark.at not in times)
-        if len(kept) < len(marks):
-            d.marks = d.marks.set(name, kept)
+    for key in keys:
+        marks = tx.marks.get(key, ())
+        remaining_marks = tuple(mark for mark in marks if mark.at not in times)
+        if len(remaining_marks) < len(marks):
+            tx.marks = tx.marks.set(key, remaining_marks)
 
 
-def limit(d: StateTransaction, level: Level, role: str) -> int:
+def restart_limit(tx: StateTransaction, level: Level, role: str) -> int:
     """Return the number of restarts that the budget of a level allows within the window."""
     if level is Level.JOB:
-        return d.job.fault_tolerance.max_restarts
-    return d.facts(role).plan.max_restarts
+        return tx.job.fault_tolerance.max_restarts
+    return tx.facts(role).plan.max_restarts
 
 
-def has_restart(d: StateTransaction, level: Level, role: str) -> bool:
+def has_restart_left(tx: StateTransaction, level: Level, role: str) -> bool:
     """Whether the budget of a level has a restart left."""
-    return len(recent(d, key(level, role))) < limit(d, level, role)
+    return len(recent_marks(tx, budget_key(level, role))) < restart_limit(tx, level, role)
 
 
-def key(level: Level, role: str) -> str:
+def budget_key(level: Level, role: str) -> str:
     """Return the key that restarts of a level are counted under."""
-    return JOB if level is Level.JOB else role
+    return JOB_KEY if level is Level.JOB else role
 
 
-def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
-    """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
-    return any(
-        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S
-        for mark in recent(d, failures_of(role))
-    )
+def is_counted_already(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
+    """Whether a process that was ordered at `started_at` died in a failure of its node that is already counted."""
+    marks = (mark for mark in recent_marks(tx, failure_key(role)) if mark.node == node)
+    return any(started_at < mark.at and tx.now - mark.at <= limits.JOIN_S for mark in marks)
 
 
-def counted_at(d: StateTransaction, role: str, at: float) -> float:
+def time_counted(tx: StateTransaction, role: str, fault_time: float) -> float:
     """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
-    return max((mark.at for mark in recent(d, failures_of(role)) if mark.at <= at), default=0.0)
+    return max((mark.at for mark in recent_marks(tx, failure_key(role)) if mark.at <= fault_time), default=0.0)
 
 
-def backoff(d: StateTransaction, failures: int) -> float:
+def backoff_seconds(tx: StateTransaction, failure_count: int) -> float:
     """Return the seconds to wait before the next restart, by the number of failures in a row."""
-    if failures <= 1:
+    if failure_count <= 1:
         return 0.0  # a single failure restarts at once
-    rule = d.job.fault_tolerance.backoff
-    wait = float(rule.initial_seconds)
+    backoff = tx.job.fault_tolerance.backoff
+    wait_s = float(backoff.initial_seconds)
     # Multiplied step by step: a power of many failures would overflow before it is capped.
-    for _ in range(failures - 2):
-        wait *= rule.multiplier
-        if wait >= rule.max_seconds or rule.multiplier == 1:
+    for _ in range(failure_count - 2):
+        wait_s *= backoff.multiplier
+        if wait_s >= backoff.max_seconds or backoff.multiplier == 1:
             break
-    return min(wait, float(rule.max_seconds))
+    return min(wait_s, float(backoff.max_seconds))

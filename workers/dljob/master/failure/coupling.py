@@ -5,6 +5,7 @@ They join the incident of those ranks, so the restart has one cause, one backoff
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dljob.master.start import starting
@@ -17,84 +18,79 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 
-def joining(d: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple[RankKey, ...]:
+def coupled_ranks(tx: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple[RankKey, ...]:
     """Return the ranks of coupled roles that restart with members of a role, beyond these.
 
     A role that has not begun, or that has completed, has nothing to restart. A rank that another restart of the same
-    event has taken down is not taken down again: its host would have two generations in one event (docs/adr/0034).
+    event has ended is not ended again: its host would have two generations in one event (docs/adr/0034).
     """
-    own = frozenset(members)
-    named = tuple(
+    member_set = frozenset(members)
+    named_ranks = tuple(
         key
-        for name in d.facts(role).coupled
-        if not starting.ahead(d, name) and not starting.completed(d, name)
-        for rank in d.facts(name).ranks
-        if (key := (name, rank)) not in own and not _taken_down(d, key)
+        for coupled_role in tx.facts(role).coupled
+        if not starting.ahead(tx, coupled_role) and not starting.completed(tx, coupled_role)
+        for rank in tx.facts(coupled_role).ranks
+        if (key := (coupled_role, rank)) not in member_set and not _is_in_new_restart(tx, key)
     )
-    return (*named, *_going_back(d, own | set(named)))
+    return (*named_ranks, *_ranks_of_same_cut(tx, member_set | set(named_ranks)))
 
 
-def _going_back(d: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
+def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
     """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
-    worlds = frozenset(name for role, rank in members for name in (role, f"{role}/{rank}"))
-    found = (world.partition("/") for world in partners(d.cuts, worlds))
-    # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
-    keys = (
-        (role, number)
-        for role, _, rank in found
-        if role in d.roles
-        for number in ([int(rank)] if rank else range(d.facts(role).plan.replicas))
-    )
-    return tuple(
-        key
-        for key in keys
-        if key in d.ranks and key not in members and not _taken_down(d, key) and d.ranks[key].phase.live
-    )
+    worlds = frozenset(world for role, rank in members for world in (role, f"{role}/{rank}"))
+    keys: list[RankKey] = []
+    for world in partners(tx.cuts, worlds):
+        role, _, rank_text = world.partition("/")
+        # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
+        if role in tx.roles:
+            ranks = [int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas)
+            keys += [(role, rank) for rank in ranks if (role, rank) in tx.ranks and (role, rank) not in members]
+    return tuple(key for key in keys if tx.ranks[key].phase.live and not _is_in_new_restart(tx, key))
 
 
-def covered(d: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
-    """Return the restart of this event that these ranks, which need one of this level, are in; empty if there is none.
+def covering_target(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
+    """Return the target of this event's restart that covers these ranks, which need one of this level; or empty.
 
     A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,
     and no budget, of their own.
     """
-    if any(own.level is Level.JOB for number, own in d.incidents.items() if number > d.base.serial):
+    new_incidents = [incident for number, incident in tx.incidents.items() if number > tx.base.serial]
+    if any(incident.level is Level.JOB for incident in new_incidents):
         return "job"
-    found = {d.ranks[role, rank].incident for rank in ranks if _taken_down(d, (role, rank))}
-    incidents = [d.incidents[number] for number in found]
-    if not incidents or any(role not in d.facts(incident.role).coupled for incident in incidents):
+    incident_numbers = {tx.ranks[role, rank].incident for rank in ranks if _is_in_new_restart(tx, (role, rank))}
+    incidents = [tx.incidents[incident_number] for incident_number in incident_numbers]
+    if not incidents or any(role not in tx.facts(incident.role).coupled for incident in incidents):
         return ""
-    whole = level is not Level.JOB and all(_taken_down(d, (role, rank)) for rank in ranks)
-    return incidents[0].target if whole else ""
+    is_covered = level is not Level.JOB and all(_is_in_new_restart(tx, (role, rank)) for rank in ranks)
+    return incidents[0].target if is_covered else ""
 
 
-def _taken_down(d: StateTransaction, key: RankKey) -> bool:
+def _is_in_new_restart(tx: StateTransaction, key: RankKey) -> bool:
     """Whether a restart that began in this transition has the rank."""
-    return d.ranks[key].incident > d.base.serial and d.ranks[key].incident in d.incidents
+    return tx.ranks[key].incident > tx.base.serial and tx.ranks[key].incident in tx.incidents
 
 
-def start_in_order(d: StateTransaction, roles: Iterable[str]) -> None:
+def start_roles_in_order(tx: StateTransaction, roles: Iterable[str]) -> None:
     """Have roles that restart together start in the order of their `dependsOn`, as at the start of the job."""
-    together = tuple(roles)
-    for name in together:
-        if any(other in together for other in d.facts(name).dependents):
-            d.set_role(name, evolve(d.roles[name], was_ready=False))
+    restarting_roles = tuple(roles)
+    for role in restarting_roles:
+        if any(dependent in restarting_roles for dependent in tx.facts(role).dependents):
+            tx.set_role(role, evolve(tx.roles[role], was_ready=False))
 
 
-def reason_of(incident: Incident, role: str) -> str:
-    """Return the restart reason of a role's ranks: the incident's, unless they were only taken along."""
+def restart_reason_of(incident: Incident, role: str) -> str:
+    """Return the restart reason of a role's ranks: the incident's, unless they only restart with others."""
     return incident.reason if incident.role in ("", role) else reasons.RESTARTED_WITH
 
 
-def report(d: StateTransaction, role: str, target: str, along: Iterable[RankKey]) -> None:
-    """Add to the timeline which roles were taken along, and by whose `restartPolicy.with`."""
-    ranks: dict[str, int] = {}
-    for name, _ in along:
-        ranks[name] = ranks.get(name, 0) + 1
-    within = (role, *d.facts(role).coupled)
-    for name, count in ranks.items():
-        # The nearest role that names it: the failed one, or one that was taken along itself.
-        by = next((other for other in within if name in d.facts(other).plan.restart_with), "")
-        why = f"restartPolicy.with of {by} names {name}" if by else "they go back to the last cut together"
-        words = f"{counted(count, 'rank')} restarting with {target}: {why}"
-        d.note(reasons.RESTARTED_WITH, name, words)
+def report_coupled_roles(tx: StateTransaction, role: str, target: str, coupled_members: Iterable[RankKey]) -> None:
+    """Add to the timeline which roles restart with this one, and which `restartPolicy.with` names them."""
+    restarting_roles = (role, *tx.facts(role).coupled)
+    for coupled_role, count in Counter(name for name, _ in coupled_members).items():
+        # The nearest role that names it comes first: the failed one, or one that restarts with it.
+        naming_roles = [name for name in restarting_roles if coupled_role in tx.facts(name).plan.restart_with]
+        explanation = "they go back to the last cut together"
+        if naming_roles:
+            explanation = f"restartPolicy.with of {naming_roles[0]} names {coupled_role}"
+        message = f"{counted(count, 'rank')} restarting with {target}: {explanation}"
+        tx.note(reasons.RESTARTED_WITH, coupled_role, message)

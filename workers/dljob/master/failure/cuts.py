@@ -6,16 +6,16 @@ with a state. If any of these ranks ends before, the cut is given up; nothing de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 
 from immutables import Map
 
-from dljob.master.failure.policy import lift
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.policy import lift_level
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
-from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
+from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
     CheckpointDecided,
     CutAsked,
@@ -34,291 +34,292 @@ from dljob.master.state.views import Level, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_mark = attrgetter("mark")
+_checkpoint_of = attrgetter("mark")
 
 
-def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
+def handle_opened_queue(tx: StateTransaction, event: QueueOpened) -> None:
     """Record a queue of the job. A cut under way is given up: what ranks put there before they save is not in it.
 
     A queue whose folder is another one than before has lost its items: the job goes back to the last cut.
     """
-    if event.name not in d.cuts.queues:
-        if len(d.cuts.queues) >= QUEUES:
+    if event.name not in tx.cuts.queues:
+        if len(tx.cuts.queues) >= QUEUES:
             return
-        if d.cuts.open is not None:
-            _give_up(d, f"queue {event.name} was opened during it")
-        d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
-    before = dict(d.cuts.tokens).get(event.name, "")
-    if event.token not in ("", before):
-        others = tuple(one for one in d.cuts.tokens if one[0] != event.name)
-        d.cuts = evolve(d.cuts, tokens=(*others, (event.name, event.token)))
-        if before:
-            _items_lost(d, event.name)
+        if tx.cuts.open is not None:
+            _give_up_cut(tx, f"queue {event.name} was opened during it")
+        tx.cuts = evolve(tx.cuts, queues=(*tx.cuts.queues, event.name))
+    old_token = dict(tx.cuts.tokens).get(event.name, "")
+    if event.token not in ("", old_token):
+        other_tokens = tuple(entry for entry in tx.cuts.tokens if entry[0] != event.name)
+        tx.cuts = evolve(tx.cuts, tokens=(*other_tokens, (event.name, event.token)))
+        if old_token:
+            _restart_after_lost_items(tx, event.name)
 
 
-def _items_lost(d: StateTransaction, name: str) -> None:
+def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
     """Restart the ranks of the last cut: their states do not fit a queue without its items.
 
     Ranks that restart already decide later, and go back then. Without a cut the queue's users get an error.
     """
-    why = f"queue {name} lost its items with the machine that held them"
-    if d.cuts.open is not None:
-        _give_up(d, why)
-    if not d.phase.active:
+    cause = f"queue {queue} lost its items with the machine that held them"
+    if tx.cuts.open is not None:
+        _give_up_cut(tx, cause)
+    if not tx.phase.active:
         return
-    last = frozenset(worlds_of(d.cuts.kept[-1:]))
-    mine = (key for key in sorted(d.ranks) if not last.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
-    one = next((key for key in mine if d.ranks[key].phase.live), None)
-    if one is not None:  # coupling takes the others along
-        role, rank = one
-        level = lift(d.facts(role), Level.PROCESS, host_lost=False)
-        begin(d, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, why))
+    last_worlds = frozenset(worlds_of(tx.cuts.kept[-1:]))
+    cut_members = (key for key in sorted(tx.ranks) if not last_worlds.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
+    live_member = next((key for key in cut_members if tx.ranks[key].phase.live), None)
+    if live_member is not None:  # coupling takes the others along
+        role, rank = live_member
+        level = lift_level(tx.facts(role), Level.PROCESS, host_lost=False)
+        begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause))
 
 
-def found(d: StateTransaction, event: CutsFound) -> None:
+def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:
     """Take over the cuts of an earlier attempt: the first life of each of their worlds goes back to one of them."""
-    numbers = [one.number for one in event.cuts] + [number for number, _ in event.damaged]
-    if d.cuts.last > 0 or not numbers:
+    cut_numbers = [cut.number for cut in event.cuts] + [cut_number for cut_number, _ in event.damaged]
+    if tx.cuts.last > 0 or not cut_numbers:
         return
-    d.cuts = evolve(d.cuts, last=max(numbers), kept=event.cuts, lost=event.worlds)
-    # Those that the last status told of may be older than the cut.
+    tx.cuts = evolve(tx.cuts, last=max(cut_numbers), kept=event.cuts, lost=event.worlds)
+    # Shard tables from the last status may be older than the cut.
     for name, feed in event.feeds:
-        d.feeds = d.feeds.set(name, feed)
-    d.because(f"an earlier attempt has left cut {d.cuts.last}")
-    for number, why in event.damaged:
-        _pass_over(d, number, why, _consequence(d.cuts, ()))
+        tx.feeds = tx.feeds.set(name, feed)
+    tx.because(f"an earlier attempt has left cut {tx.cuts.last}")
+    for cut_number, damage in event.damaged:
+        _note_damaged_cut(tx, cut_number, damage, None)
 
 
-def asked(d: StateTransaction, event: CutAsked) -> None:
+def handle_cut_request(tx: StateTransaction, event: CutAsked) -> None:
     """Begin a cut, unless one is under way: its number then is the answer to both requests."""
-    if d.cuts.open is not None:
+    if tx.cuts.open is not None:
         return
-    members, why = _members(d)
-    if why:
-        d.cuts = evolve(d.cuts, refused=why)
-        d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
+    members, refusal = _find_members(tx)
+    if refusal:
+        tx.cuts = evolve(tx.cuts, refused=refusal)
+        tx.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {refusal}")
         return
-    number = d.cuts.last + 1
-    ranks = Map(((one.role, one.rank), one) for one in members)
-    opened = OpenCut(number, d.now, event.by, ranks, len(ranks), weights=weights.newest_versions(d))
-    d.cuts = evolve(d.cuts, last=number, refused="", open=opened)
-    d.because(f"cut {number} begins, asked for by {event.by}")
+    cut_number = tx.cuts.last + 1
+    ranks = Map(((member.role, member.rank), member) for member in members)
+    new_cut = OpenCut(cut_number, tx.now, event.by, ranks, len(ranks), weights=weights.newest_versions(tx))
+    tx.cuts = evolve(tx.cuts, last=cut_number, refused="", open=new_cut)
+    tx.because(f"cut {cut_number} begins, asked for by {event.by}")
 
 
-def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
-    """Return the ranks that save a state in a cut of now, or why there can be none."""
-    if not d.phase.active:
+def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
+    """Return the ranks that would save a state in a cut that begins now, or why there can be none."""
+    if not tx.phase.active:
         return (), "the job ends"
-    # In a later attempt its ranks may start last: a cut without its state would discard what the others fit.
-    late = next((world for world in d.cuts.pending if _may_go_back(d, world)), None)
-    if late is not None:
-        return (), f"{late} has yet to go back to cut {d.cuts.back}"
-    found = list[CutMember]()
-    for world in sorted(d.saves):
-        role, _, rank = world.partition("/")
-        for number in [int(rank)] if rank else range(d.facts(role).plan.replicas):
-            own = d.ranks[role, number]
-            if own.phase is RankPhase.SUCCEEDED:
+    # A world that has yet to go back may start last: a cut without its state would not fit the others' states.
+    late_world = next((world for world in tx.cuts.pending if _can_restore(tx, world)), None)
+    if late_world is not None:
+        return (), f"{late_world} has yet to go back to cut {tx.cuts.back}"
+    members = list[CutMember]()
+    for world in sorted(tx.saves):
+        role, _, rank_text = world.partition("/")
+        for rank in [int(rank_text)] if rank_text else range(tx.facts(role).plan.replicas):
+            rank_state = tx.ranks[role, rank]
+            if rank_state.phase is RankPhase.SUCCEEDED:
                 continue
-            if own.phase is not RankPhase.READY:
-                return (), f"{role}/{number} is {own.phase.value}"
-            found.append(CutMember(role, number, own.incarnation, world))
-    return tuple(found), "" if found else "no rank of the job uses dljob.checkpoint"
+            if rank_state.phase is not RankPhase.READY:
+                return (), f"{role}/{rank} is {rank_state.phase.value}"
+            members.append(CutMember(role, rank, rank_state.incarnation, world))
+    return tuple(members), "" if members else "no rank of the job uses dljob.checkpoint"
 
 
-def _may_go_back(d: StateTransaction, world: str) -> bool:
+def _can_restore(tx: StateTransaction, world: str) -> bool:
     """Return whether a world has ranks that may still restore: another attempt may have had others."""
-    role, _, rank = world.partition("/")
-    if role not in d.roles:
+    role, _, rank_text = world.partition("/")
+    if role not in tx.roles:
         return False
-    ranks = [int(rank)] if rank else d.facts(role).ranks
-    return any((role, one) in d.ranks and d.ranks[role, one].phase is not RankPhase.SUCCEEDED for one in ranks)
+    keys = [(role, rank) for rank in ([int(rank_text)] if rank_text else tx.facts(role).ranks)]
+    return any(key in tx.ranks and tx.ranks[key].phase is not RankPhase.SUCCEEDED for key in keys)
 
 
-def begun(d: StateTransaction, event: CutBegun) -> None:
+def handle_begun_cut(tx: StateTransaction, event: CutBegun) -> None:
     """Let ranks save: all queues have begun the cut."""
-    if (cut := _open(d, event.number)) is None or cut.begun:
+    if (cut := _open_cut(tx, event.number)) is None or cut.begun:
         return
-    consumers = frozenset(event.consumers)
-    ranks = Map({key: evolve(one, consumes=f"{one.role}/{one.rank}" in consumers) for key, one in cut.ranks.items()})
-    d.cuts = evolve(d.cuts, open=evolve(cut, begun=True, ranks=ranks))
+    consumers, members = frozenset(event.consumers), cut.ranks.items()
+    ranks = Map({key: evolve(member, consumes=f"{key[0]}/{key[1]}" in consumers) for key, member in members})
+    tx.cuts = evolve(tx.cuts, open=evolve(cut, begun=True, ranks=ranks))
 
 
-def taken(d: StateTransaction, event: CutTaken) -> None:
+def handle_saved_checkpoint(tx: StateTransaction, event: CutTaken) -> None:
     """Record the checkpoint that a rank saved for the cut."""
-    if (cut := _open(d, event.number)) is None:
+    if (cut := _open_cut(tx, event.number)) is None:
         return
     key = (event.role, event.rank)
-    one = cut.ranks.get(key)
-    if one is None or one.incarnation != event.incarnation:
+    member = cut.ranks.get(key)
+    if member is None or member.incarnation != event.incarnation:
         return
-    ranks = cut.ranks.set(key, evolve(one, mark=event.mark))
-    d.cuts = evolve(d.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (one.mark is None)))
+    ranks = cut.ranks.set(key, evolve(member, mark=event.mark))
+    tx.cuts = evolve(tx.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (member.mark is None)))
 
 
-def sealed(d: StateTransaction, event: CutSealed) -> None:
+def handle_sealed_cut(tx: StateTransaction, event: CutSealed) -> None:
     """Record the files of the queues."""
-    if (cut := _open(d, event.number)) is not None:
-        d.cuts = evolve(d.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
+    if (cut := _open_cut(tx, event.number)) is not None:
+        tx.cuts = evolve(tx.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
 
 
-def given_up(d: StateTransaction, event: CutGivenUp) -> None:
+def handle_given_up_cut(tx: StateTransaction, event: CutGivenUp) -> None:
     """Give a cut up: a queue or a rank could not take part, or not in time."""
-    if _open(d, event.number) is not None:
-        _give_up(d, event.why)
+    if _open_cut(tx, event.number) is not None:
+        _give_up_cut(tx, event.why)
 
 
-def _open(d: StateTransaction, number: int) -> OpenCut | None:
-    cut = d.cuts.open
-    return cut if cut is not None and cut.number == number else None
+def _open_cut(tx: StateTransaction, cut_number: int) -> OpenCut | None:
+    cut = tx.cuts.open
+    return cut if cut is not None and cut.number == cut_number else None
 
 
-def _give_up(d: StateTransaction, why: str) -> None:
-    cut = d.cuts.open
+def _give_up_cut(tx: StateTransaction, explanation: str) -> None:
+    cut = tx.cuts.open
     assert cut is not None  # noqa: S101 - callers look
-    d.cuts = evolve(d.cuts, open=None, refused=f"cut {cut.number}: {why}", given_up=d.cuts.given_up + 1)
-    last = d.cuts.kept[-1].number if d.cuts.kept else 0
-    before = f"cut {last} stays the last one" if last else "there is no earlier one"
-    d.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {why}; {before}")
+    tx.cuts = evolve(tx.cuts, open=None, refused=f"cut {cut.number}: {explanation}", given_up=tx.cuts.given_up + 1)
+    last_number = tx.cuts.kept[-1].number if tx.cuts.kept else 0
+    fallback = f"cut {last_number} stays the last one" if last_number else "there is no earlier one"
+    tx.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {explanation}; {fallback}")
 
 
-def follow(d: StateTransaction) -> None:
+def advance_cut(tx: StateTransaction) -> None:
     """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
-    cut = d.cuts.open
+    cut = tx.cuts.open
     if cut is None:
         return
     if not cut.ranks:  # of a state of another version, which wrote them otherwise
-        _give_up(d, "the version of dljob has changed")
+        _give_up_cut(tx, "the version of dljob has changed")
     # Only ranks of this event: it runs at each event of the job, and may have 10,000 members.
-    elif lost := [key for key in d.touched.ranks if key in cut.ranks and _is_lost(d, cut.ranks[key])]:
-        role, rank = min(lost)
-        _give_up(d, f"{role}/{rank} was lost, or ended, before it was complete")
+    elif lost_members := [key for key in tx.touched.ranks if key in cut.ranks and _is_member_lost(tx, cut.ranks[key])]:
+        role, rank = min(lost_members)
+        _give_up_cut(tx, f"{role}/{rank} was lost, or ended, before it was complete")
     elif cut.sealed and not cut.missing:
-        _complete(d, cut)
+        _commit_if_on_disk(tx, cut)
 
 
-def _is_lost(d: StateTransaction, one: CutMember) -> bool:
-    own = d.ranks[one.role, one.rank]
+def _is_member_lost(tx: StateTransaction, member: CutMember) -> bool:
+    rank_state = tx.ranks[member.role, member.rank]
     # A rank that ended well after it had saved is no loss: what it saved is whole.
-    ended = own.phase is RankPhase.SUCCEEDED and one.mark is not None
-    return own.incarnation != one.incarnation or (own.phase is not RankPhase.READY and not ended)
+    has_saved_and_ended = rank_state.phase is RankPhase.SUCCEEDED and member.mark is not None
+    is_present = rank_state.phase is RankPhase.READY or has_saved_and_ended
+    return rank_state.incarnation != member.incarnation or not is_present
 
 
-def _complete(d: StateTransaction, cut: OpenCut) -> None:
+def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
     """Commit a cut that all ranks have saved for once their checkpoints are on disk; ranks of a world save one step."""
-    # By the event after which all have saved: the next ones change nothing in it.
-    if cut is not d.base.cuts.open:
+    members = cut.ranks.values()
+    # Only the event after which all have saved can find different steps: later ones do not change the cut.
+    if cut is not tx.base.cuts.open:
         steps: dict[str, CheckpointId | None] = {}
-        differing = [one.world for one in cut.ranks.values() if steps.setdefault(one.world, one.mark) != one.mark]
+        differing = [member for member in members if steps.setdefault(member.world, member.mark) != member.mark]
         if differing:
-            _give_up(d, f"ranks of {min(differing)} saved different steps")
+            world = min(member.world for member in differing)
+            _give_up_cut(tx, f"ranks of {world} saved different steps")
             return
     # The first whose checkpoint is not on disk ends the search.
-    if all(one.mark in map(_mark, d.saves.get(one.world, Saves()).committed) for one in cut.ranks.values()):
-        whole = sorted({(one.world, one.mark) for one in cut.ranks.values() if one.mark is not None})
-        _commit(d, cut, Cut(cut.number, d.now, tuple(whole), cut.queues, cut.weights))
+    if all(member.mark in map(_checkpoint_of, tx.saves.get(member.world, Saves()).committed) for member in members):
+        checkpoints = sorted({(member.world, member.mark) for member in members if member.mark is not None})
+        _commit_cut(tx, cut, Cut(cut.number, tx.now, tuple(checkpoints), cut.queues, cut.weights))
 
 
-def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
-    d.cuts = evolve(d.cuts, open=None, committed=d.cuts.committed + 1, kept=(*d.cuts.kept, made)[-KEPT:])
-    shards.cut_committed(d, d.cuts.kept[0].number)
-    items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
-    steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)
-    told = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(made.queues), 'queue')}"
-    where = f", in {cut.place}" if cut.place else ""
-    d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s{where}")
+def _commit_cut(tx: StateTransaction, open_cut: OpenCut, cut: Cut) -> None:
+    tx.cuts = evolve(tx.cuts, open=None, committed=tx.cuts.committed + 1, kept=(*tx.cuts.kept, cut)[-KEPT:])
+    shards.cut_committed(tx, tx.cuts.kept[0].number)
+    items, size = sum(queue.items for queue in cut.queues), sum(queue.bytes for queue in cut.queues)
+    steps = ", ".join(f"{world} {mark.step}" for world, mark in cut.marks)
+    contents = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(cut.queues), 'queue')}"
+    location = f", in {open_cut.place}" if open_cut.place else ""
+    duration = f"in {tx.now - open_cut.at:.1f} s{location}"
+    tx.note(reasons.CUT_COMMITTED, "job", f"cut {open_cut.number}: steps {steps}; {contents}; {duration}")
 
 
-def damaged(d: StateTransaction, event: CutDamaged) -> None:
+def handle_damaged_cut(tx: StateTransaction, event: CutDamaged) -> None:
     """Pass over a cut with a damaged part, whole: its worlds and queues go back to the one before, or begin anew."""
-    _drop(d, event.number, event.why)
+    _drop_cut(tx, event.number, event.why)
 
 
-def _drop(d: StateTransaction, number: int, why: str) -> None:
-    cut = next((one for one in d.cuts.kept if one.number == number), None)
+def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
+    cut = next((old_cut for old_cut in tx.cuts.kept if old_cut.number == cut_number), None)
     if cut is None:
         return
-    kept = tuple(one for one in d.cuts.kept if one.number != number)
-    # A world that has no part in an older cut must not stay at the moment of this one.
-    lost = tuple(dict.fromkeys((*d.cuts.lost, *worlds_of((cut,)))))
-    lost = () if is_alone(d.cuts) else tuple(world for world in lost if world not in worlds_of(kept))
-    # Whoever is on the way back to it restarts with the others, and goes where they go.
-    broken = number == d.cuts.back
-    pending = () if broken else d.cuts.pending
-    d.cuts = evolve(d.cuts, kept=kept, lost=lost, pending=pending, broken=broken or d.cuts.broken)
-    _pass_over(d, number, why, _consequence(d.cuts, (cut,)))
+    remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept if old_cut.number != cut_number)
+    remaining_worlds = frozenset(worlds_of(remaining_cuts))
+    # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
+    lost_worlds = dict.fromkeys(() if is_alone(tx.cuts) else (*tx.cuts.lost, *worlds_of((cut,))))
+    restarting_worlds = tuple(world for world in lost_worlds if world not in remaining_worlds)
+    tx.cuts = evolve(tx.cuts, kept=remaining_cuts, lost=restarting_worlds)
+    # Worlds on the way back to this cut restart with the others, and go where those go.
+    if cut_number == tx.cuts.back:
+        tx.cuts = evolve(tx.cuts, pending=(), broken=True)
+    _note_damaged_cut(tx, cut_number, damage, cut)
 
 
-def _pass_over(d: StateTransaction, number: int, why: str, then: str) -> None:
-    d.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {why}; {then}")
-
-
-def _consequence(cuts: Cuts, dropped: Sequence[Cut]) -> str:
+def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, dropped_cut: Cut | None) -> None:
+    """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
+    cuts = tx.cuts
     if cuts.kept:
-        return f"ranks and queues go back to cut {cuts.kept[-1].number}"
-    if not dropped:
-        who = f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
-        return f"no cut is left: its items are lost, and {who}"
-    one = dropped[-1]
-    if not cuts.lost:
-        return f"no cut is left: {one.marks[0][0]} restores its last checkpoint, for there is no queue it must fit"
-    items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in one.queues) or "no items"
-    steps = ", ".join(f"{world} {mark.step}" for world, mark in one.marks)
-    return f"no cut is left: {items} and the steps up to {steps} are lost, and all begin anew with empty queues"
+        consequence = f"ranks and queues go back to cut {cuts.kept[-1].number}"
+    elif dropped_cut is None:
+        new_start = f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
+        consequence = f"no cut is left: its items are lost, and {new_start}"
+    elif not cuts.lost:
+        world = dropped_cut.marks[0][0]
+        consequence = f"no cut is left: {world} restores its last checkpoint, for there is no queue it must fit"
+    else:
+        items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in dropped_cut.queues)
+        steps = ", ".join(f"{world} {mark.step}" for world, mark in dropped_cut.marks)
+        losses = f"{items or 'no items'} and the steps up to {steps} are lost"
+        consequence = f"no cut is left: {losses}, and all begin anew with empty queues"
+    tx.note(reasons.CUT_DAMAGED, "job", f"cut {cut_number} is passed over: {damage}; {consequence}")
 
 
-def fitting(d: StateTransaction, event: CheckpointDecided) -> bool:
+def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
     """Return whether a decision may stand. A world that cannot follow the others back makes the cut a damaged one.
 
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
     """
-    alone = _all_unreadable(d, event)
-    if _known(d.saves, event) or (fits(d.cuts, event.world, event.chosen) and not alone):
+    # The only world of a job without queues may go back to any other of its checkpoints: they are as good.
+    has_choice = choices(tx.cuts, event.world) not in (None, ())
+    is_sole_world_unreadable = event.chosen is None and has_choice and is_alone(tx.cuts)
+    if _is_decided(tx.saves, event) or (fits(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable):
         return True
-    for text in event.damaged:
-        d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
-    for cut in reversed(d.cuts.kept):
-        if alone or (event.world in d.cuts.pending and cut.number == d.cuts.back):
-            _drop(d, cut.number, f"{event.world} cannot read its checkpoint")
+    for damage in event.damaged:
+        tx.note(reasons.CHECKPOINT_DAMAGED, event.world, damage)
+    for cut in reversed(tx.cuts.kept):
+        if is_sole_world_unreadable or (event.world in tx.cuts.pending and cut.number == tx.cuts.back):
+            _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     return False
 
 
-def _all_unreadable(d: StateTransaction, event: CheckpointDecided) -> bool:
-    """Return whether the only world of a job without queues cannot read a cut: its other checkpoints are as good."""
-    return event.chosen is None and choices(d.cuts, event.world) not in (None, ()) and is_alone(d.cuts)
-
-
-def _known(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
+def _is_decided(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
     return saves.get(event.world, Saves()).decision(event.life) is not None
 
 
-def decided(d: StateTransaction, event: CheckpointDecided) -> None:
+def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) -> None:
     """Go back to a cut when a new life of one of its worlds restores it; the worlds that restore it with it follow."""
-    if _known(d.base.saves, event) or not _known(d.saves, event):
+    if _is_decided(tx.base.saves, event) or not _is_decided(tx.saves, event):
         return
-    cuts = d.cuts
+    cuts = tx.cuts
     if event.world in cuts.pending:
-        d.cuts = evolve(cuts, pending=tuple(one for one in cuts.pending if one != event.world))
+        tx.cuts = evolve(cuts, pending=tuple(world for world in cuts.pending if world != event.world))
         return
     if choices(cuts, event.world) is None:
         return
     if cuts.open is not None:
-        _give_up(d, f"{event.world} restores a checkpoint")
-    # A world that is lost has no checkpoint in any cut: it begins anew, and the others take the last whole one.
-    without = event.world in cuts.lost
-    for one in reversed(cuts.kept):
-        if not without and one.mark_of(event.world) != event.chosen:
-            _drop(d, one.number, f"{event.world} cannot read its checkpoint")
-        else:
+        _give_up_cut(tx, f"{event.world} restores a checkpoint")
+    # A lost world has no checkpoint in any cut: it begins anew, and the others take the last whole one.
+    for cut in reversed(() if event.world in cuts.lost else cuts.kept):
+        if cut.mark_of(event.world) == event.chosen:
             break
-    now = d.cuts
-    target = now.kept[-1] if now.kept else None
-    follow = tuple(world for world in (*worlds_of(now.kept), *now.lost) if world != event.world)
-    back = target.number if target is not None else 0
-    ahead = tuple(dict.fromkeys(follow))
+        _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
+    restored_cut = tx.cuts.kept[-1] if tx.cuts.kept else None
+    cut_number, cut_weights = (restored_cut.number, dict(restored_cut.weights)) if restored_cut else (0, {})
+    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept), *tx.cuts.lost))
+    pending_worlds = tuple(world for world in worlds if world != event.world)
+    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, back=cut_number, pending=pending_worlds, broken=False, lost=())
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=ahead, broken=False, lost=(), tokens=())
-    shards.cut_restored(d, back)
-    weights.cut_restored(d, back, dict(target.weights) if target is not None else {})
-    what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"
-    d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")
+    tx.cuts = evolve(tx.cuts, tokens=())
+    shards.cut_restored(tx, cut_number)
+    weights.cut_restored(tx, cut_number, cut_weights)
+    destination = f"cut {cut_number}" if restored_cut else "the beginning, with empty queues: no cut can be read"
+    tx.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {destination}")

@@ -1,8 +1,8 @@
-"""Failed deliveries: items of queues pay for the failures of ranks that held them, in place of the ranks' role.
+"""Failed deliveries: a failure counts against the queue items that the rank held, and not against its role's budget.
 
 PrimeMaster tells the queues which processes have ended (`runtime.controller.services.holder_ends`), and hears which
-items pay. A queue says that none does where a row of its items was set aside with none finished between: then the code
-fails on every item, and the budget of the role ends that.
+items count the failure. A queue names no item once a row of its items was set aside with none finished between: then
+the code fails on every item, and the role's budget is charged.
 """
 
 from __future__ import annotations
@@ -19,56 +19,57 @@ from dljob.master.state.views import Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-CAUSE = 500
-"""Characters of a cause that are remembered, and told to queues."""
+MAX_CAUSE = 500
+"""Characters of a cause that are remembered, and sent to queues."""
 _ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
 """Reasons of an end that what the process worked on can have caused."""
 
 
 def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
-    """Remember a failure that items which these ranks held may pay for."""
+    """Remember a failure that may count against the items that these ranks held."""
     has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ordered, failure.outcome
     if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
         return
-    for rank in ranks:
-        old = tx.ranks[failure.role, rank]
-        tx.set_rank((failure.role, rank), evolve(old, own_failure=OwnFailure(old.incarnation, tx.now, cause[:CAUSE])))
+    for key in ((failure.role, rank) for rank in ranks):
+        own_failure = OwnFailure(tx.ranks[key].incarnation, tx.now, cause[:MAX_CAUSE])
+        tx.set_rank(key, evolve(tx.ranks[key], own_failure=own_failure))
 
 
-def record_payment(tx: StateTransaction, event: DeliveriesFailed) -> None:
-    """Give the role its restart back, as if the failure had not been: the items that the process held pay for it."""
-    key, name = (event.role, event.rank), f"{event.role}/{event.rank}"
+def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> None:
+    """Refund the restart to the role's budget: the failure counts against the items that the process held."""
+    key, rank_name = (event.role, event.rank), f"{event.role}/{event.rank}"
     failure = tx.ranks[key].own_failure if key in tx.ranks else None
     if failure is None or failure.incarnation != event.incarnation:
         return
-    state = tx.roles[event.role]
+    role_state = tx.roles[event.role]
     if not event.items:
-        words = f"{event.row} items of queue {event.queue} in a row were set aside, and none was finished between"
-        tx.set_role(event.role, evolve(state, barren=words))
-        message = f"{words}: the code is at fault, and the budget of {event.role} pays"
-        tx.note(reasons.ITEMS_KEEP_FAILING, name, message)
+        explanation = f"{event.row} items of queue {event.queue} in a row were set aside, and none was finished between"
+        tx.set_role(event.role, evolve(role_state, barren=explanation))
+        message = f"{explanation}: the code is at fault, and the budget of {event.role} pays"
+        tx.note(reasons.ITEMS_KEEP_FAILING, rank_name, message)
         stand(tx, StandingProblem(reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}", message, tx.now))
         return
-    if state.barren:
-        tx.set_role(event.role, evolve(state, barren=""))
+    if role_state.barren:
+        tx.set_role(event.role, evolve(role_state, barren=""))
         end_problem(tx, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
-    budget.refund(tx, (event.role, budget.JOB, budget.failures_of(event.role)), frozenset({failure.at}))
-    for error in (key, (event.role, -1)):
-        if error in tx.errors:
-            tx.errors = tx.errors.delete(error)
-    for item_key, deliveries, dead in event.items:
-        item, again = f"item {item_key} of queue {event.queue}", "another rank gets it next"
-        after = counted(deliveries, "failed delivery", plural="failed deliveries")
-        if dead:
-            message = f"{item} is set aside after {after}: {failure.cause}"
-            tx.note(reasons.ITEM_SET_ASIDE, name, message)
+    budget.refund_marks(tx, (event.role, budget.JOB_KEY, budget.failure_key(event.role)), frozenset({failure.at}))
+    for error_key in (key, (event.role, -1)):
+        if error_key in tx.errors:
+            tx.errors = tx.errors.delete(error_key)
+    for item_key, failure_count, is_dead in event.items:
+        item_text = f"item {item_key} of queue {event.queue}"
+        deliveries_text = counted(failure_count, "failed delivery", plural="failed deliveries")
+        if is_dead:
+            message = f"{item_text} is set aside after {deliveries_text}: {failure.cause}"
+            tx.note(reasons.ITEM_SET_ASIDE, rank_name, message)
             # One for each queue, with its last item: the others are in the timeline.
             stand(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
         else:
-            tx.note(reasons.ITEM_FAILED, name, f"{item} has {after}, {again}: {failure.cause}")
+            message = f"{item_text} has {deliveries_text}, another rank gets it next: {failure.cause}"
+            tx.note(reasons.ITEM_FAILED, rank_name, message)
 
 
-def barren_words(tx: StateTransaction, role: str) -> str:
+def describe_barren_role(tx: StateTransaction, role: str) -> str:
     """Return what the end of a job adds where a role failed on every item of a queue."""
-    words = tx.roles[role].barren
-    return f"; {words}" if words else ""
+    explanation = tx.roles[role].barren
+    return f"; {explanation}" if explanation else ""

@@ -14,144 +14,141 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import every
 
-_ORDERED = (reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED)
-"""Ends that say nothing of why somebody ordered them: a job that stood still is often ended for that."""
+_ORDERED_ENDS = (reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED)
+"""Reasons of ordered ends, which do not say why they were ordered: a job that stood still is often ended for that."""
 
 
-def unfinished(rank: RankState) -> bool:
+def is_unfinished(rank_state: RankState) -> bool:
     """Whether a rank has a process or is to get one."""
-    return rank.phase is RankPhase.WAITING or rank.phase.live
+    return rank_state.phase is RankPhase.WAITING or rank_state.phase.live
 
 
-def inhabited(d: StateTransaction, unit: str) -> bool:
+def is_inhabited(tx: StateTransaction, unit: str) -> bool:
     """Whether an unfinished rank lives in a unit."""
-    return any(
-        unfinished(d.ranks[role, rank])
-        for role, group in d.job.plan.units[unit].members
-        for rank in d.facts(role).group_ranks(group)
-    )
+    members = tx.job.plan.units[unit].members
+    keys = ((role, rank) for role, group in members for rank in tx.facts(role).group_ranks(group))
+    return any(is_unfinished(tx.ranks[key]) for key in keys)
 
 
-def drop_process(d: StateTransaction, key: RankKey) -> None:
+def drop_process(tx: StateTransaction, key: RankKey) -> None:
     """Mark a rank as without a process: it waits for a new one, unless its role goes on without it."""
-    sizing = d.sizes.get(key[0])
-    leaves = sizing is not None and key[1] in sizing.leaving
-    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT if leaves else RankPhase.WAITING, pid=0))
+    sizing = tx.sizes.get(key[0])
+    is_leaving = sizing is not None and key[1] in sizing.leaving
+    tx.set_rank(key, evolve(tx.ranks[key], phase=RankPhase.ABSENT if is_leaving else RankPhase.WAITING, pid=0))
 
 
-def role_changed(d: StateTransaction, role: str) -> None:
+def follow_role_change(tx: StateTransaction, role: str) -> None:
     """Follow up on a rank that became ready or ended: dependent roles may start, and the job may run or be done."""
-    state = d.roles[role]
-    if state.waiting or state.starting or state.stopping:
+    role_state = tx.roles[role]
+    if role_state.waiting or role_state.starting or role_state.stopping:
         return
-    done = starting.completed(d, role)
+    is_completed = starting.completed(tx, role)
     # Set before completion is handled: a role may complete without all its ranks ever being ready at once.
-    if not state.was_ready:
-        d.set_role(role, evolve(state, was_ready=True))
-        _first_ready(d, role)
-    if done:
-        d.note(reasons.ROLE_COMPLETED, role, every(state.succeeded + state.failed, "rank", one="ended", many="ended"))
-        if all(starting.completed(d, driver) for driver in d.job.drivers):
-            end(d, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=d.now))
+    if not role_state.was_ready:
+        tx.set_role(role, evolve(role_state, was_ready=True))
+        _handle_first_readiness(tx, role)
+    if is_completed:
+        message = every(role_state.succeeded + role_state.failed, "rank", one="ended", many="ended")
+        tx.note(reasons.ROLE_COMPLETED, role, message)
+        if all(starting.completed(tx, driver) for driver in tx.job.drivers):
+            end_job(tx, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=tx.now))
             return
-        spares.dismiss(d, role)
-        _start_dependents(d, role)
+        spares.dismiss(tx, role)
+        _start_dependents(tx, role)
 
 
-def _first_ready(d: StateTransaction, role: str) -> None:
+def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
     """Handle a role's first readiness: fill its spares and start its dependents; with the last role the job runs."""
-    facts = d.facts(role)
-    d.note(
-        reasons.ROLE_READY,
-        role,
-        every(facts.plan.replicas, "rank", one="is ready", many="are ready"),
-        seconds=d.now - d.started_at,
-    )
-    if spares.per_node(d):
-        spares.keep(d, role, spares.homes(d, role, facts.ranks))
-    waved = all(d.roles[name].was_ready for name, f in d.job.roles.items() if f.first_wave)
-    if d.running_at is None and waved:
-        d.running_at, d.phase = d.now, Phase.RUNNING
-        d.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=d.now - d.started_at)
+    facts = tx.facts(role)
+    start_duration_s = tx.now - tx.started_at
+    message = every(facts.plan.replicas, "rank", one="is ready", many="are ready")
+    tx.note(reasons.ROLE_READY, role, message, seconds=start_duration_s)
+    if spares.per_node(tx):
+        spares.keep(tx, role, spares.homes(tx, role, facts.ranks))
+    first_wave = [name for name, role_facts in tx.job.roles.items() if role_facts.first_wave]
+    is_first_wave_ready = all(tx.roles[name].was_ready for name in first_wave)
+    if tx.running_at is None and is_first_wave_ready:
+        tx.running_at, tx.phase = tx.now, Phase.RUNNING
+        tx.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=start_duration_s)
         # Warned once, when the job runs: a timeout of torch that is too short hides the cause of every hang.
-        for name, own in d.job.roles.items():
-            if own.world and (words := hang.crossed(own.plan.comm_timeout_s, d.job.fault_tolerance.hang)):
-                d.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, words)
-    _start_dependents(d, role)
+        for name, role_facts in tx.job.roles.items():
+            warning = hang.crossed(role_facts.plan.comm_timeout_s, tx.job.fault_tolerance.hang)
+            if role_facts.world and warning:
+                tx.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, warning)
+    _start_dependents(tx, role)
 
 
-def _start_dependents(d: StateTransaction, role: str) -> None:
+def _start_dependents(tx: StateTransaction, role: str) -> None:
     """Start the hosts, and where all dependencies are met the ranks, of roles that wait for this one."""
-    if not d.facts(role).dependents:
+    if not tx.facts(role).dependents:
         return
-    starting.start_roles(d)
-    for name in d.facts(role).dependents:
-        if starting.dependencies_met(d, name):
-            starting.start_waiting(d, name)
+    starting.start_roles(tx)
+    for name in tx.facts(role).dependents:
+        if starting.dependencies_met(tx, name):
+            starting.start_waiting(tx, name)
 
 
-def fail(d: StateTransaction, reason: str, message: str) -> None:
+def fail_job(tx: StateTransaction, reason: str, message: str) -> None:
     """Fail the job, and release everything at once, without a grace period."""
-    end(d, Verdict(ok=False, reason=reason, message=message, at=d.now), graceful=False)
+    end_job(tx, Verdict(ok=False, reason=reason, message=message, at=tx.now), graceful=False)
 
 
-def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None:
+def end_job(tx: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None:
     """Set the verdict, unless there is one: the first one stands. A graceful end gives ranks time to leave."""
-    if d.verdict is not None:
+    if tx.verdict is not None:
         return
-    if d.stalls and verdict.reason in _ORDERED:
-        standing = "; ".join(describe_since(stall) for stall in d.stalls[:2])
-        verdict = evolve(verdict, message=f"{verdict.message}{STOOD_STILL}{standing}")
-    d.phase, d.verdict = Phase.STOPPING, verdict
-    d.incidents = Map()  # nothing is restarted any more
-    d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
-    if graceful and d.live:
-        drain_s = max(facts.plan.drain_s for facts in d.job.roles.values())
-        kill_at = d.now + limits.GRACE_S + limits.STOP_S + drain_s
-        d.verdict = evolve(verdict, kill_at=kill_at)
-        d.wake_at(kill_at)
-        _ask_all_to_leave(d, verdict.reason)
+    if tx.stalls and verdict.reason in _ORDERED_ENDS:
+        stall_text = "; ".join(describe_since(stall) for stall in tx.stalls[:2])
+        verdict = evolve(verdict, message=f"{verdict.message}{STOOD_STILL}{stall_text}")
+    tx.phase, tx.verdict = Phase.STOPPING, verdict
+    tx.incidents = Map()  # nothing is restarted any more
+    tx.note(verdict.reason, "job", verdict.message, seconds=tx.now - tx.started_at)
+    if graceful and tx.live:
+        drain_s = max(facts.plan.drain_s for facts in tx.job.roles.values())
+        kill_at = tx.now + limits.GRACE_S + limits.STOP_S + drain_s
+        tx.verdict = evolve(verdict, kill_at=kill_at)
+        tx.wake_at(kill_at)
+        _stop_live_ranks(tx, verdict.reason)
     else:
-        release(d, verdict)
+        release_job(tx, verdict)
 
 
-def _ask_all_to_leave(d: StateTransaction, reason: str) -> None:
+def _stop_live_ranks(tx: StateTransaction, reason: str) -> None:
     """Ask all live ranks to shut down within the grace period."""
-    for host, state in sorted(d.hosts.items(), key=lambda item: (item[0].role, item[0].index)):
-        if state.phase is HostPhase.READY and host.index >= 0:
-            ranks = d.facts(host.role).ranks_of(host.index)
-            live = tuple(rank for rank in ranks if d.ranks[host.role, rank].phase.live)
-            if live:
-                incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in live)
-                d.do(StopRanks(host, state.life, live, limits.GRACE_S, reason, incarnations))
+    for host, host_state in sorted(tx.hosts.items(), key=lambda item: (item[0].role, item[0].index)):
+        if host_state.phase is HostPhase.READY and host.index >= 0:
+            ranks = tx.facts(host.role).ranks_of(host.index)
+            live_ranks = tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase.live)
+            if live_ranks:
+                incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
+                tx.do(StopRanks(host, host_state.life, live_ranks, limits.GRACE_S, reason, incarnations))
 
 
-def release(d: StateTransaction, verdict: Verdict) -> None:
+def release_job(tx: StateTransaction, verdict: Verdict) -> None:
     """Order the release of every actor and reservation of the job, and a timer to order it again."""
-    d.verdict = evolve(verdict, kill_at=None, release_at=d.now)
-    d.wake_at(d.now + limits.RELEASE_S)
-    d.do(Release())
+    tx.verdict = evolve(verdict, kill_at=None, release_at=tx.now)
+    tx.wake_at(tx.now + limits.RELEASE_S)
+    tx.do(Release())
 
 
-def record_leaver(d: StateTransaction, key: RankKey) -> None:
+def record_stopped_rank(tx: StateTransaction, key: RankKey) -> None:
     """Record a rank that ended while the job was stopping; the last one triggers the release."""
-    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
-    if not d.live and d.verdict is not None and d.verdict.kill_at is not None:
-        release(d, d.verdict)
+    tx.set_rank(key, evolve(tx.ranks[key], phase=RankPhase.STOPPED, pid=0))
+    if not tx.live and tx.verdict is not None and tx.verdict.kill_at is not None:
+        release_job(tx, tx.verdict)
 
 
-def released(d: StateTransaction) -> None:
+def handle_released(tx: StateTransaction) -> None:
     """Finish the job: the release is complete, and the verdict becomes the final phase."""
-    verdict = d.verdict
-    if d.phase is not Phase.STOPPING or verdict is None or verdict.release_at is None:
+    verdict = tx.verdict
+    if tx.phase is not Phase.STOPPING or verdict is None or verdict.release_at is None:
         return
     # A failed job is released without waiting for its ranks, so some may still count as live.
-    for key, rank in d.ranks.items():
-        if rank.phase.live:
-            d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))
-    d.phase = verdict.phase
-    d.ended_at, d.wake = d.now, None
-    d.note(
-        reasons.RELEASED, "job", "all actors and reservations of the job are gone", seconds=d.now - verdict.release_at
-    )
-    d.do(Finish(verdict.ok, verdict.reason, verdict.message))
+    for key, rank_state in tx.ranks.items():
+        if rank_state.phase.live:
+            tx.set_rank(key, evolve(rank_state, phase=RankPhase.STOPPED, pid=0))
+    tx.phase = verdict.phase
+    tx.ended_at, tx.wake = tx.now, None
+    message = "all actors and reservations of the job are gone"
+    tx.note(reasons.RELEASED, "job", message, seconds=tx.now - verdict.release_at)
+    tx.do(Finish(verdict.ok, verdict.reason, verdict.message))

@@ -10,15 +10,15 @@ from dljob.master.failure.policy import (
     Ignore,
     Replace,
     Restart,
-    announced,
-    at_least_role,
-    decide,
-    describe,
-    lift,
-    next_level,
-    own_level,
+    decide_about_failure,
+    describe_failure,
+    is_announced,
+    lift_level,
+    next_larger_level,
+    raise_to_role,
+    role_level,
 )
-from dljob.master.failure.restart import RestartOrder, begin, time_to_start
+from dljob.master.failure.restart import RestartOrder, begin_restart, seconds_to_start
 from dljob.master.start import spares, starting
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
@@ -30,347 +30,356 @@ from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted, seconds
 
-# How nodes end without notice: those of one rack may be reported in both ways.
-_UNANNOUNCED = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
-_NODE_REASONS = _UNANNOUNCED | {Reason.PREEMPTED}
+# Reasons of nodes that end without notice: those of one rack may be reported in both ways.
+_UNANNOUNCED_REASONS = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
+_NODE_REASONS = _UNANNOUNCED_REASONS | {Reason.PREEMPTED}
 # Reasons that a process gets before it is known that its node is lost.
-_VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
+_VAGUE_REASONS = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
 
-def failed(
-    d: StateTransaction,
+def handle_failed_ranks(
+    tx: StateTransaction,
     role: str,
     ranks: tuple[int, ...],
     outcome: Outcome,
     *,
     host_lost: bool,
-    begun: bool = True,
-    decided: Restart | None = None,
-    who: str = "",
-    blamed: bool = True,
+    has_begun: bool = True,
+    fixed_decision: Restart | None = None,
+    store: str = "",
+    is_culprit_known: bool = True,
 ) -> None:
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         role: Role of the ranks.
         ranks: The failed ranks; the first one stands for all in messages and in the attribution.
         outcome: How they ended.
         host_lost: Whether the host's process is gone as well.
-        begun: Whether any rank of the role had been started since the role last waited as a whole.
-        decided: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
-        who: Name of what failed, if it was none of the ranks (a torch store).
-        blamed: Whether it is known which rank is to blame: the first one. Otherwise no node is left.
+        has_begun: Whether any rank of the role had been started since the role last waited as a whole.
+        fixed_decision: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
+        store: Name of the torch store or SubMaster host that failed; empty: the ranks did.
+        is_culprit_known: Whether the first rank is to blame. Otherwise nobody knows which rank is, and no node is left.
     """
-    failure = attribution.attribute_failure(d, role, ranks[0], outcome)
-    cause = describe(who or failure.name, failure.outcome, lost_peer=failure.secondary)
-    if blamed and not who:
-        deliveries.remember_failure(d, failure, ranks, cause)
-    joined = _joined(d, failure)
-    repeated = ("", "") if who else repeats.judge(d, failure, lived=_life(d, failure) is not None)
-    decision = decide(d, failure, repeated, joined=joined) if decided is None or repeated[0] else decided
+    failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
+    culprit_name, repetition = store or failure.name, ("", "")
+    cause = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    if is_culprit_known and not store:
+        deliveries.remember_failure(tx, failure, ranks, cause)
+    is_counted = _is_counted_already(tx, failure)
+    if not store:
+        had_process = _live_state_before(tx, failure) is not None
+        repetition = repeats.check_repetition(tx, failure, had_process=had_process)
+    decision: Restart | Replace | Fail | Ignore | None = fixed_decision
+    if decision is None or repetition[0]:
+        decision = decide_about_failure(tx, failure, repetition, is_counted=is_counted)
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
-        is_own = failure.outcome.origin is None
-        restart = _leave_node(d, failure, decision, who or failure.name, blamed=blamed and is_own)
-        if restart is None:
+        can_blame_node = is_culprit_known and failure.outcome.origin is None
+        decision = _leave_node(tx, failure, decision, culprit_name, can_blame_node=can_blame_node)
+        if decision is None:
             return
-        decision = restart
     if isinstance(decision, Fail):
-        attribution.ends(d, failure, cause)
-        ending.fail(d, decision.reason, f"{cause}; {decision.why}{deliveries.barren_words(d, role)}")
+        attribution.record_final_fault(tx, failure, cause)
+        message = f"{cause}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+        ending.fail_job(tx, decision.reason, message)
     elif isinstance(decision, Ignore):
-        _ignore(d, role, ranks, f"{cause}; {decision.why}")
+        _ignore_failure(tx, role, ranks, f"{cause}; {decision.explanation}")
     else:
-        level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        order = _order(d, failure, ranks, evolve(decision, level=level), who or failure.name, joined=joined)
-        _begin(d, order, failure)
+        level = _needed_level(tx, role, decision.level, host_lost=host_lost, has_begun=has_begun)
+        order = _make_order(tx, failure, ranks, evolve(decision, level=level), culprit_name, is_counted=is_counted)
+        _begin_restart(tx, order, failure)
 
 
-def _life(d: StateTransaction, failure: Failure) -> RankState | None:
+def _live_state_before(tx: StateTransaction, failure: Failure) -> RankState | None:
     """Return a failed rank as it was before this event; None if it had no process, as where none could be made.
 
     A rank that waits for a process still has the times of the one before.
     """
-    before = d.base.ranks.get((failure.role, failure.rank))
-    return before if before is not None and before.phase.live else None
+    rank_state = tx.base.ranks.get((failure.role, failure.rank))
+    return rank_state if rank_state is not None and rank_state.phase.live else None
 
 
-def left(d: StateTransaction, role: str, ranks: tuple[int, ...], order: NodeDeparture, *, begun: bool) -> None:
-    """Restart ranks whose node a rule says to leave: for the failure of one of them, or of another role's rank.
+def restart_elsewhere(
+    tx: StateTransaction, role: str, ranks: tuple[int, ...], departure: NodeDeparture, *, has_begun: bool
+) -> None:
+    """Restart ranks that a rule moves off their node: for the failure of one of them, or of another role's rank.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         role: Role of the ranks.
         ranks: The ranks, whose processes have ended; the one that failed, if it is among them, is the first.
-        order: The order to leave the node.
-        begun: Whether any rank of the role had been started since the role last waited as a whole.
+        departure: The order to leave the node.
+        has_begun: Whether any rank of the role had been started since the role last waited as a whole.
     """
-    failure = attribution.on_left_node(d, order.failure, role, ranks[0])
-    level = _lifted(d, role, own_level(d.facts(role)), host_lost=True, begun=begun)
-    decision = Restart(level, order.counts, "its node is left")
-    restart = _order(d, failure, ranks, decision, order.culprit, joined=_joined(d, failure), culprit=order.failure)
-    _begin(d, restart, failure if failure is order.failure else None)
+    culprit = departure.failure
+    failure = attribution.failure_of_leaving_rank(tx, culprit, role, ranks[0])
+    level = _needed_level(tx, role, role_level(tx.facts(role)), host_lost=True, has_begun=has_begun)
+    decision, is_counted = Restart(level, departure.uses_budget, "its node is left"), _is_counted_already(tx, failure)
+    order = _make_order(tx, failure, ranks, decision, departure.culprit_name, is_counted=is_counted, culprit=culprit)
+    _begin_restart(tx, order, failure if failure is culprit else None)
 
 
-def _leave_node(d: StateTransaction, failure: Failure, decision: Replace, who: str, *, blamed: bool) -> Restart | None:
+def _leave_node(
+    tx: StateTransaction, failure: Failure, decision: Replace, culprit_name: str, *, can_blame_node: bool
+) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
-    facts = d.facts(failure.role)
-    if not blamed:
-        return Restart(at_least_role(own_level(facts)), decision.counts, f"{decision.why}, with no node to blame,")
-    node = d.units[facts.unit_of(facts.host_of(failure.rank))].node
+    facts, uses_budget, explanation = tx.facts(failure.role), decision.uses_budget, decision.explanation
+    if not can_blame_node:
+        return Restart(raise_to_role(role_level(facts)), uses_budget, f"{explanation}, with no node to blame,")
+    node = tx.units[facts.unit_of(facts.host_of(failure.rank))].node
     if not node:  # the unit is being moved already
-        return Restart(own_level(facts), decision.counts, decision.why)
-    why = f"{describe(who, failure.outcome, lost_peer=failure.secondary)}; {decision.why}"
-    d.leaving.setdefault(node, NodeDeparture(failure, who, why, decision.counts))
+        return Restart(role_level(facts), uses_budget, explanation)
+    cause = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
+    tx.leaving.setdefault(node, NodeDeparture(failure, culprit_name, f"{cause}; {explanation}", uses_budget))
     return None
 
 
-def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+def _needed_level(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, has_begun: bool) -> Level:
     """Return the level that a failure needs, given how far the start of its role has come."""
-    if d.facts(role).world and not begun and level is not Level.JOB:
+    if tx.facts(role).world and not has_begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
-    return lift(d.facts(role), level, host_lost=host_lost)
+    return lift_level(tx.facts(role), level, host_lost=host_lost)
 
 
-def begun(d: StateTransaction, role: str) -> bool:
+def has_role_begun(tx: StateTransaction, role: str) -> bool:
     """Whether any rank of a role was started since the role last waited as a whole."""
-    return d.roles[role].waiting < d.facts(role).plan.replicas
+    return tx.roles[role].waiting < tx.facts(role).plan.replicas
 
 
-def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
+def _ignore_failure(tx: StateTransaction, role: str, ranks: tuple[int, ...], message: str) -> None:
     """Leave failed ranks in the phase Failed, as a rule says; their role may be complete with that."""
     for rank in ranks:
-        settle(d, (role, rank))
-        old = d.ranks[role, rank]
-        d.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
-    d.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
-    ending.role_changed(d, role)
+        finish_rank_restart(tx, (role, rank))
+        rank_state = tx.ranks[role, rank]
+        tx.set_rank((role, rank), evolve(rank_state, phase=RankPhase.FAILED, incident=0))
+    tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", message)
+    ending.follow_role_change(tx, role)
 
 
-def _order(
-    d: StateTransaction,
+def _make_order(
+    tx: StateTransaction,
     failure: Failure,
     ranks: tuple[int, ...],
     decision: Restart,
-    who: str,
+    culprit_name: str,
     *,
-    joined: bool,
+    is_counted: bool,
     culprit: Failure | None = None,
 ) -> RestartOrder | None:
     """Charge a budget, escalate while none is left, and return the order; None if nothing restarts for this failure.
 
-    `culprit`: the failure to blame, if it may be that of another role's rank: its fault may be recorded already.
+    `culprit`: the failure to blame, if it is perhaps that of another role's rank; its fault may be recorded already.
     """
     culprit = culprit or failure
     role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause = describe(who, outcome, lost_peer=failure.secondary)
-    level = decision.level
-    if outcome.reason in _NODE_REASONS and not decision.counts:
-        _refund(d, failure)
-    if by := coupling.covered(d, role, ranks, level):
-        d.because(f"{cause}; {role} restarts with {by} already")
+    cause = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
+    level, explanation = decision.level, decision.explanation
+    if outcome.reason in _NODE_REASONS and not decision.uses_budget:
+        _refund_echoes(tx, failure)
+    if covering_target := coupling.covering_target(tx, role, ranks, level):
+        tx.because(f"{cause}; {role} restarts with {covering_target} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if joined or _moves_as_announced(d, failure):
-        wait = _left_of_backoff(d, role, ranks)
+    if is_counted or _left_node_as_announced(tx, failure):
+        backoff_s = _remaining_backoff(tx, role, ranks)
     else:
-        ready_at = life.ready_at if (life := _life(d, failure)) is not None else 0.0
-        wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
-    root = 0 if culprit is failure else attribution.fault_of(d, culprit)
-    if decision.counts and not joined:
-        charged = charge(d, role, level, cause)
-        if charged is None:
-            attribution.ends(d, culprit, cause, root)
+        ready_at = old_state.ready_at if (old_state := _live_state_before(tx, failure)) is not None else 0.0
+        ready_s = tx.now - ready_at if ready_at else 0.0
+        backoff_s = budget.backoff_seconds(tx, budget.add_failure(tx, role, failure.node, ready_s))
+    root_number = 0 if culprit is failure else attribution.fault_number_of(tx, culprit)
+    if decision.uses_budget and not is_counted:
+        charged_level = charge_budget(tx, role, level, cause)
+        if charged_level is None:
+            attribution.record_final_fault(tx, culprit, cause, root_number)
             return None
-        level = charged
-    d.because(_why(d, role, level, decision, wait))
-    # After an escalation even live hosts are replaced: keeping them was tried and did not help.
-    fresh = level is not decision.level
-    new = None if root else culprit
-    return RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=new, root=root)
+        level = charged_level
+    limit = budget.restart_limit(tx, level, role)
+    used_count = len(budget.recent_marks(tx, budget.budget_key(level, role)))
+    window = seconds(tx.job.fault_tolerance.window_seconds)
+    cost = f"{used_count} of {counted(limit, 'restart')} used within {window}"
+    cost = cost if decision.uses_budget else "it costs no budget"
+    tx.because(f"{explanation} restarts {role} at level {level.value}; {cost}; backoff {backoff_s:.1f} s")
+    return RestartOrder(
+        level,
+        role,
+        ranks,
+        reason,
+        cause,
+        backoff_s=backoff_s,
+        # After an escalation even live hosts are replaced: keeping them was tried and did not help.
+        replaces_hosts=level is not decision.level,
+        failure=None if root_number else culprit,
+        root_number=root_number,
+    )
 
 
-def _begin(d: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
+def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Failure | None) -> None:
     """Begin a restart, if one is ordered, after a failure of the role itself, or of another role's rank (None)."""
     if order is None:
         return
     role, level = order.role, order.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended: memory.Ended = memory.grow(d, failure) if failure else {}
-    if role in ended and level is Level.PROCESS:
+    ended_by_role: memory.EndedRanks = memory.raise_memory_after_kill(tx, failure) if failure else {}
+    if role in ended_by_role and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
-    begin(d, evolve(order, level=level))
+    begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
-        restarted = (role, *d.facts(role).coupled)
-        memory.follow(d, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
+        restarting_roles = (role, *tx.facts(role).coupled)
+        uncovered_ranks = {name: ranks for name, ranks in ended_by_role.items() if name not in restarting_roles}
+        memory.restart_ended_ranks(tx, uncovered_ranks, failure.name)
 
 
-def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
-    """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
-    most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
-    cost = f"{used} of {counted(most, 'restart')} used within {seconds(d.job.fault_tolerance.window_seconds)}"
-    paid = cost if decision.counts else "it costs no budget"
-    return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
-
-
-def _joined(d: StateTransaction, failure: Failure) -> bool:
+def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
     were reported before it (also those started there since), or peers whose errors only tell of it, or another node
     that was lost at the same time (one rack): before the processes started or the role has come back.
     """
-    role, host = failure.role, d.facts(failure.role).host_of(failure.rank)
-    since = max(d.ranks[role, failure.rank].since, d.hosts[host].since)
-    if budget.joined(d, role, failure.node, since):
+    role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
+    started_at = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
+    if budget.is_counted_already(tx, role, failure.node, started_at):
         return True
     reason = failure.outcome.reason
-    alike = _UNANNOUNCED if reason in _UNANNOUNCED else {reason}
+    matching_reasons = _UNANNOUNCED_REASONS if reason in _UNANNOUNCED_REASONS else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason in alike and (since < fault.detected or _under_way(d, fault)))
-        for fault in d.faults
+        or (fault.reason in matching_reasons and (started_at < fault.detected or _is_restart_under_way(tx, fault)))
+        for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
-        if d.now - fault.detected <= limits.JOIN_S
+        if tx.now - fault.detected <= limits.JOIN_S
     )
 
 
-def _under_way(d: StateTransaction, fault: FaultRecord) -> bool:
+def _is_restart_under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     """Whether the restart after a fault goes on, and began seconds ago.
 
-    Its ranks have new processes, so that their age does not tell. Seconds count from the failure that was counted: a
+    Its ranks have new processes, so their age shows nothing. Seconds count from the failure that was counted: a
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     role = fault.rank.partition("/")[0]
-    return fault.recovered is None and d.now - budget.counted_at(d, role, fault.detected) <= limits.JOIN_S
+    return fault.recovered is None and tx.now - budget.time_counted(tx, role, fault.detected) <= limits.JOIN_S
 
 
-def _moves_as_announced(d: StateTransaction, failure: Failure) -> bool:
+def _left_node_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a rank left its node as announced: that is no failure, and the next node need not be waited for.
 
     A process that dies on such a node has not left it. It starts there again, so it has to wait.
     """
-    facts = d.facts(failure.role)
-    return announced(d, failure) and not d.units[facts.unit_of(facts.host_of(failure.rank))].node
+    facts = tx.facts(failure.role)
+    return is_announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
-def _refund(d: StateTransaction, failure: Failure) -> None:
+def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
     """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
 
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
     """
-    echoes = frozenset(
+    echo_times = frozenset(
         fault.detected
-        for fault in d.faults
+        for fault in tx.faults
         if fault.rank.startswith(f"{failure.role}/")
         and fault.recovered is None
-        and d.now - fault.detected <= limits.LEARN_S
-        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
+        and tx.now - fault.detected <= limits.LEARN_S
+        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE_REASONS))
     )
-    budget.refund(d, (failure.role, budget.JOB), echoes)
+    budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echo_times)
 
 
-def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
+def _remaining_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
     """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
-    under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
-    return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
+    incidents = [incident for rank in ranks if (incident := tx.incidents.get(tx.ranks[role, rank].incident))]
+    return max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
 
 
-def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
+def charge_budget(tx: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
     """Charge a restart to the budget of a level, or to the next larger level that has one left.
 
     Returns None, and fails the job, if no level has any left.
     """
-    at = level
-    while not budget.has_restart(d, at, role):
-        larger = next_level(d.facts(role), at)
-        if larger is None:
+    charged_level, window = level, seconds(tx.job.fault_tolerance.window_seconds)
+    while not budget.has_restart_left(tx, charged_level, role):
+        larger_level = next_larger_level(tx.facts(role), charged_level)
+        if larger_level is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
-            last = at if budget.limit(d, at, role) else level
-            whose = "the job" if last is Level.JOB else role
-            most, window = budget.limit(d, last, role), seconds(d.job.fault_tolerance.window_seconds)
-            used = f"no restarts are left: {most} of {whose} within {window}"
-            used = used if most else f"{whose} may not restart: maxRestarts is 0"
-            if last is not Level.JOB and d.facts(role).plan.is_torchrun_script:
-                used += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {used}{deliveries.barren_words(d, role)}"
-            ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
+            exhausted_level = charged_level if budget.restart_limit(tx, charged_level, role) else level
+            owner = "the job" if exhausted_level is Level.JOB else role
+            limit = budget.restart_limit(tx, exhausted_level, role)
+            explanation = f"no restarts are left: {limit} of {owner} within {window}"
+            explanation = explanation if limit else f"{owner} may not restart: maxRestarts is 0"
+            if exhausted_level is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
+                explanation += " (dljob torchrun --max-restarts=N allows more)"
+            message = f"{cause}; {explanation}{deliveries.describe_barren_role(tx, role)}"
+            ending.fail_job(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
-        at = larger
-    if at is not level:
-        allowed = counted(budget.limit(d, level, role), "restart")
-        used = f"the budget of {allowed} of {role} within {seconds(d.job.fault_tolerance.window_seconds)} is used up"
-        d.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
-    budget.add(d, budget.key(at, role))
-    return at
+        charged_level = larger_level
+    if charged_level is not level:
+        allowed_restarts, new_level = counted(budget.restart_limit(tx, level, role), "restart"), charged_level.value
+        explanation = f"the budget of {allowed_restarts} of {role} within {window} is used up"
+        tx.note(reasons.ESCALATED, role, f"{explanation}: restarting at level {new_level}", level=new_level)
+    budget.add_mark(tx, budget.budget_key(charged_level, role))
+    return charged_level
 
 
-def timed_out(d: StateTransaction, number: int) -> None:
+def escalate_overdue_restart(tx: StateTransaction, incident_number: int) -> None:
     """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
-    incident = d.incidents[number]
-    # Not the members that have left it: a fleet may have dropped them, and they must not start again.
-    pending = [key for key in incident.members if d.ranks[key].incident == number]
-    role = pending[0][0]
+    incident = tx.incidents[incident_number]
+    # Members that have left the restart do not count: a fleet may have dropped them, and they must not start again.
+    pending_keys = [key for key in incident.members if tx.ranks[key].incident == incident_number]
+    role = pending_keys[0][0]
+    level, rank_names = incident.level, ", ".join(f"{name}/{rank}" for name, rank in pending_keys[:3])
     cause = (
-        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
-        f" {time_to_start(d, incident.members):.0f} s after"
+        f"{incident.target}: {len(pending_keys)} of {len(incident.members)} ranks not ready"
+        f" {seconds_to_start(tx, incident.members):.0f} s after a restart at level {level.value} ({rank_names})"
     )
-    names = ", ".join(f"{name}/{rank}" for name, rank in pending[:3])
-    cause = f"{cause} a restart at level {incident.level.value} ({names})"
-    larger = next_level(d.facts(role), incident.level)
-    if larger is None:
-        ending.fail(d, reasons.RESTART_TIMED_OUT, cause)
+    larger_level = next_larger_level(tx.facts(role), level)
+    if larger_level is None:
+        ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
         return
-    # Of a role that was taken along whole, a smaller level may not do.
-    level = charge(d, role, lift(d.facts(role), larger, host_lost=False), cause)
-    if level is not None:
-        d.note(reasons.ESCALATED, incident.target, cause, level=level.value)
-        ranks = tuple(rank for name, rank in pending if name == role)
-        begin(d, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
+    # A role that restarts with others restarts whole, so the next level may be too small for it.
+    charged_level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause)
+    if charged_level is not None:
+        tx.note(reasons.ESCALATED, incident.target, cause, level=charged_level.value)
+        ranks = tuple(rank for name, rank in pending_keys if name == role)
+        begin_restart(tx, RestartOrder(charged_level, role, ranks, incident.reason, cause, replaces_hosts=True))
 
 
-def settle(d: StateTransaction, key: RankKey) -> None:
+def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:
     """Count a rank as done with its restart; the restart ends with the last one."""
-    number = d.ranks[key].incident
-    incident = d.incidents.get(number)
+    incident_number = tx.ranks[key].incident
+    incident = tx.incidents.get(incident_number)
     if incident is None:
         return
     incident = evolve(incident, pending=incident.pending - 1)
     if incident.pending:
-        d.incidents = d.incidents.set(number, incident)
+        tx.incidents = tx.incidents.set(incident_number, incident)
         return
-    d.incidents = d.incidents.delete(number)
-    d.recover_faults(incident.faults)
-    lasted = d.now - incident.detected
-    count = len(incident.members)
-    message = f"{counted(count, 'rank')} ready again {lasted:.2f} s after the failure"
-    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=lasted)
+    tx.incidents = tx.incidents.delete(incident_number)
+    tx.recover_faults(incident.faults)
+    recovery_s = tx.now - incident.detected
+    message = f"{counted(len(incident.members), 'rank')} ready again {recovery_s:.2f} s after the failure"
+    tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=recovery_s)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
-    if spares.per_node(d):
-        _keep_spares(d, incident.members)
+    ranks_by_role: dict[str, list[int]] = {}
+    for role, rank in incident.members if spares.per_node(tx) else ():
+        ranks_by_role.setdefault(role, []).append(rank)
+    for role in sorted(ranks_by_role):
+        # In a restart of the job, this role may have completed before the others were ready.
+        if not starting.completed(tx, role):
+            spares.keep(tx, role, spares.homes(tx, role, ranks_by_role[role]))
 
 
-def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
-    """Order the spares that the nodes of these ranks lack."""
-    ranks: dict[str, list[int]] = {}
-    for role, rank in members:
-        ranks.setdefault(role, []).append(rank)
-    for role in sorted(ranks):
-        if starting.completed(d, role):
-            continue  # in a restart of the job, this role may have completed before the others were ready
-        spares.keep(d, role, spares.homes(d, role, ranks[role]))
-
-
-def restart_world(d: StateTransaction, role: str, outcome: Outcome) -> None:
+def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished = [r for r in d.facts(role).ranks if ending.unfinished(d.ranks[role, r])]
-    if unfinished:
-        store = str(HostId(role, STORE))
-        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)
+    unfinished_ranks = tuple(rank for rank in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, rank]))
+    if unfinished_ranks:
+        store, has_begun = str(HostId(role, STORE)), has_role_begun(tx, role)
+        handle_failed_ranks(tx, role, unfinished_ranks, outcome, host_lost=True, has_begun=has_begun, store=store)

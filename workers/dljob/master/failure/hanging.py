@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dljob.master.failure import ending, failover, policy
-from dljob.master.failure.policy import Restart, at_least_role, own_level
-from dljob.master.failure.restart import kill
+from dljob.master.failure import failover, policy
+from dljob.master.failure.policy import Restart, raise_to_role, role_level
+from dljob.master.failure.restart import kill_hosts_of_one_rank
 from dljob.master.failure.stalling import mark_hung
 from dljob.master.start.problems import stand
 from dljob.master.state import early_end
@@ -21,69 +21,61 @@ _NOTES = {Reason.STRAGGLER: reasons.STRAGGLER_FOUND, Reason.SILENT_CORRUPTION: r
 _WORDS = {Reason.STRAGGLER: "straggler", Reason.SILENT_CORRUPTION: "silent corruption"}
 
 
-def report_hang(d: StateTransaction, event: HangFound) -> None:
+def report_hang(tx: StateTransaction, event: HangFound) -> None:
     """Report a finding about a rank, and restart it like a failed one unless a rule or the policy says otherwise."""
-    rank = d.ranks.get((event.role, event.rank))
-    if not d.phase.active or rank is None or rank.incarnation != event.incarnation:
+    rank_state = tx.ranks.get((event.role, event.rank))
+    if not tx.phase.active or rank_state is None or rank_state.incarnation != event.incarnation:
         return
-    kind = Reason(event.kind)
+    reason = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
-    ended = kind is Reason.HANG and rank.phase is RankPhase.SUCCEEDED and d.facts(event.role).world
-    if rank.phase is not RankPhase.READY and not ended:
+    has_ended = reason is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
+    if rank_state.phase is not RankPhase.READY and not has_ended:
         return
-    outcome = _ended_outcome(event, rank.end_step) if ended else _outcome(event, kind)
+    outcome = _finding_outcome(event, reason)
+    if has_ended:
+        outcome = evolve(early_end.as_failure(event.why, rank_state.end_step), clues=outcome.clues[1:])
     target = event.role if event.whole else f"{event.role}/{event.rank}"
-    stacks = f"; stacks: {event.stacks}" if event.stacks else ""
-    d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
-    _show(d, event, kind)
-    rule = policy.rule_for(d, event.role, outcome)
-    # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
-    asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
+    stacks_text = f"; stacks: {event.stacks}" if event.stacks else ""
+    tx.note(_NOTES.get(reason, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
+    if reason is Reason.HANG:
+        mark_hung(tx, (event.role, event.rank))
+    elif reason is Reason.STRAGGLER:
+        rank_name = f"{event.role}/{event.rank}"
+        stand(tx, StandingProblem(reasons.STRAGGLER, rank_name, f"{rank_name}: {event.why}", tx.now))
+    rule = policy.matching_rule(tx, event.role, outcome)
     if rule is not None and rule.action == "Ignore":
         return
-    if not event.by and not asked_for and (kind is Reason.STRAGGLER or d.job.fault_tolerance.hang.action != "Restart"):
+    # A straggler still makes progress: only a rule that names Straggler, or a witness that may act, restarts it.
+    is_named_by_rule = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
+    restarts_by_policy = reason is not Reason.STRAGGLER and tx.job.fault_tolerance.hang.action == "Restart"
+    if not (event.by or is_named_by_rule or restarts_by_policy):
         return
-    facts = d.facts(event.role)
-    live = tuple(r for r in facts.ranks if d.ranks[event.role, r].phase is RankPhase.READY)
-    ranks = live if event.whole else (event.rank,)
-    decided = None
+    facts = tx.facts(event.role)
+    ready_ranks = tuple(rank for rank in facts.ranks if tx.ranks[event.role, rank].phase is RankPhase.READY)
+    ranks = ready_ranks if event.whole else (event.rank,)
+    decision = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decided = Restart(at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
-    if facts.ranks_per_host == 1:
-        # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
-        for number in ranks:
-            if d.ranks[event.role, number].phase.live:
-                kill(d, facts.host_of(number))
-                ending.drop_process(d, (event.role, number))
-    failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided, blamed=not event.whole)
+        explanation = f"all of {event.role} stands still"
+        decision = Restart(raise_to_role(role_level(facts)), uses_budget=True, explanation=explanation)
+    # A hanging process obeys no order, so it is killed first.
+    kill_hosts_of_one_rank(tx, event.role, ranks)
+    failover.handle_failed_ranks(
+        tx, event.role, ranks, outcome, host_lost=False, fixed_decision=decision, is_culprit_known=not event.whole
+    )
 
 
-def _show(d: StateTransaction, event: HangFound, kind: Reason) -> None:
-    """Have the status show a finding for as long as it stands."""
-    if kind is Reason.HANG:
-        mark_hung(d, (event.role, event.rank))
-    elif kind is Reason.STRAGGLER:
-        rank = f"{event.role}/{event.rank}"
-        stand(d, StandingProblem(reasons.STRAGGLER, rank, f"{rank}: {event.why}", d.now))
-
-
-def _ended_outcome(event: HangFound, step: int | None) -> Outcome:
-    """Return the end of a rank for which the others of its world wait as a failure, with the stacks as evidence."""
-    return evolve(early_end.as_failure(event.why, step), clues=_outcome(event, Reason.HANG).clues[1:])
-
-
-def _outcome(event: HangFound, kind: Reason) -> Outcome:
+def _finding_outcome(event: HangFound, reason: Reason) -> Outcome:
     """Return the finding as an outcome, with the monitor's words and the stacks as evidence."""
-    seen = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
+    finding = Clue(Source.MONITOR, f"{_WORDS.get(reason, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
     return Outcome(
         ok=False,
-        reason=kind,
+        reason=reason,
         message=event.why,
         frame=event.line,
         step=event.step,
         advanced=event.advanced,
         finished=event.finished,
-        clues=(seen, *stacks),
+        clues=(finding, *stacks),
     )

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dljob.master.failure import attribution, ending, failover, stalling
-from dljob.master.failure.restart import kill
+from dljob.master.failure import attribution, failover, stalling
+from dljob.master.failure.restart import kill_hosts_of_one_rank
 from dljob.master.state import early_end, limits
 from dljob.master.state.events import HostLost, PeersSeen, RankEnded
 from dljob.master.state.evolve import evolve
@@ -32,18 +32,19 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.evidence import Source
 
-LOOKED_AT = 64
+MAX_SAMPLES = 64
 """Most living ranks of a world that are looked at."""
-_OF_TORCH = re.compile(r"torch[/.]distributed|process ?group|collective|gloo|[nh]ccl|Dist\w*Error", re.IGNORECASE)
+_TORCH_ERROR = re.compile(r"torch[/.]distributed|process ?group|collective|gloo|[nh]ccl|Dist\w*Error", re.IGNORECASE)
 """Words in the error of a rank that waited for others in a torch group."""
+_RUNNING_PHASES = (RankPhase.STARTING, RankPhase.READY)
 HeldEvent = RankEnded | HostLost
 
 
-def hold(d: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int = 0) -> bool:
+def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int = 0) -> bool:
     """Hold the end of a live rank if it only reports the loss of a peer, and a cause may still show.
 
     Args:
-        d: The transaction, of an active job.
+        tx: The transaction, of an active job.
         key: The rank.
         outcome: How it ended.
         host_life: Life of the host if its process ended; 0: its user code ended.
@@ -51,218 +52,204 @@ def hold(d: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int 
     Returns:
         Whether it is held; otherwise it is to be handled now.
     """
-    role, state = key[0], d.roles[key[0]]
-    if key in d.held_ends:
+    role, role_state = key[0], tx.roles[key[0]]
+    if key in tx.held_ends:
         return True  # a host repeats a report that PrimeMaster has not acknowledged
     # While ranks wait or stop, a restart is under way, whose cause is known.
-    if not d.facts(role).world or state.waiting or state.stopping:
+    if not tx.facts(role).world or role_state.waiting or role_state.stopping:
         return False
-    inquiry = d.inquiries.get(role)
-    has_peer = state.ready + state.starting > 1 or state.succeeded > 0
-    hold_s = attribution.seconds_to_hold(d, key, outcome) if inquiry or has_peer else 0.0
+    inquiry = tx.inquiries.get(role)
+    has_peer = role_state.ready + role_state.starting > 1 or role_state.succeeded > 0
+    hold_s = attribution.seconds_to_hold(tx, key, outcome) if inquiry or has_peer else 0.0
     if not hold_s:
         return False
     if inquiry is None:
-        inquiry = PeerInquiry(d.now, d.now + hold_s)
-        d.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
-    kept = outcome if inquiry.count < attribution.FOLLOWERS else evolve(outcome, detail="", clues=())
-    end = HeldEnd(d.next_serial(), d.ranks[key].incarnation, kept, host_life)
-    d.held_ends = d.held_ends.set(key, end)
-    _set_inquiry(d, role, evolve(inquiry, count=inquiry.count + 1))
+        inquiry = PeerInquiry(tx.now, tx.now + hold_s)
+        tx.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
+    held_outcome = outcome if inquiry.count < attribution.MAX_CONSEQUENCES else evolve(outcome, detail="", clues=())
+    held_end = HeldEnd(tx.next_serial(), tx.ranks[key].incarnation, held_outcome, host_life)
+    tx.held_ends = tx.held_ends.set(key, held_end)
+    _set_inquiry(tx, role, evolve(inquiry, count=inquiry.count + 1))
     if inquiry.count == 0:
-        d.touched.ranks.update((role, rank) for rank in d.facts(role).ranks)  # all wait: the ledger books it
-        _wait_less(d, role)
+        tx.touched.ranks.update((role, rank) for rank in tx.facts(role).ranks)  # all wait: the ledger books it
+        shorten_inquiry(tx, role)
     return True
 
 
-def hold_host(d: StateTransaction, event: HostLost) -> bool:
-    """Hold the loss of the host of one rank, as `hold` does; also where the end of its user code is held already."""
+def hold_host_loss(tx: StateTransaction, event: HostLost) -> bool:
+    """Hold the loss of a host of one rank, as `hold_end` does; also where the end of its user code is held already."""
     role, index = event.host.role, event.host.index
-    if index == STORE or d.facts(role).ranks_per_host != 1 or not d.phase.active:
+    if index == STORE or tx.facts(role).ranks_per_host != 1 or not tx.phase.active:
         return False
     key = (role, index)
-    end = d.held_ends.get(key)
-    if end is not None:  # the later death of a process whose code has failed is no other cause
-        d.held_ends = d.held_ends.set(key, evolve(end, host_life=event.life))
+    held_end = tx.held_ends.get(key)
+    if held_end is not None:  # the later death of a process whose code has failed is no other cause
+        tx.held_ends = tx.held_ends.set(key, evolve(held_end, host_life=event.life))
         return True
-    return d.ranks[key].phase in _RUNNING and hold(d, key, event.outcome, host_life=event.life)
+    return tx.ranks[key].phase in _RUNNING_PHASES and hold_end(tx, key, event.outcome, host_life=event.life)
 
 
-_RUNNING = (RankPhase.STARTING, RankPhase.READY)
+def shorten_inquiry(tx: StateTransaction, role: str) -> None:
+    """Shorten an inquiry about a world of which a rank has ended with code 0, which then is the likely cause."""
+    inquiry = tx.inquiries.get(role)
+    if inquiry is None:
+        return
+    if _first_early_end(tx, role, _held_ends_of(tx, role)[0][1].outcome) is not None:
+        _set_inquiry(tx, role, evolve(inquiry, until=min(inquiry.until, tx.now + limits.EARLY_END_S)))
 
 
-def note_early_end(d: StateTransaction, role: str) -> None:
-    """Shorten the wait of an inquiry once a rank of its world has ended with code 0."""
-    if role in d.inquiries:
-        _wait_less(d, role)
-
-
-def seen(d: StateTransaction, event: PeersSeen) -> None:
-    """Take in what was seen of the living ranks of a world."""
-    inquiry = d.inquiries.get(event.role)
+def handle_seen_peers(tx: StateTransaction, event: PeersSeen) -> None:
+    """Record the samples of the living ranks of a world."""
+    inquiry = tx.inquiries.get(event.role)
     if inquiry is not None:
-        _set_inquiry(d, event.role, evolve(inquiry, samples=event.peers[:LOOKED_AT]))
+        _set_inquiry(tx, event.role, evolve(inquiry, samples=event.peers[:MAX_SAMPLES]))
 
 
-def end_inquiries(d: StateTransaction) -> list[HeldEvent]:
+def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
     """End the inquiries that are over, with the restart for their cause; return the held events to be handled now."""
     events: list[HeldEvent] = []
-    for role in sorted(d.inquiries):
-        inquiry = d.inquiries[role]
-        is_handled = _is_handled(d, role)
-        if not is_handled and not _is_over(d, role, inquiry):
+    for role in sorted(tx.inquiries):
+        inquiry = tx.inquiries[role]
+        is_taken_down = _is_world_taken_down(tx, role)
+        if not is_taken_down and not _is_inquiry_over(tx, role, inquiry):
             continue
-        ends = sorted(
-            ((key, end) for key, end in d.held_ends.items() if key[0] == role), key=lambda item: item[1].number
-        )
-        culprit = None if is_handled else _find_culprit(d, role, inquiry, [(key[1], end.outcome) for key, end in ends])
-        for key, _ in ends:
-            d.held_ends = d.held_ends.delete(key)
-        d.inquiries = d.inquiries.delete(role)
-        d.touched.ranks.update((role, rank) for rank in d.facts(role).ranks)
+        held_ends = sorted(_held_ends_of(tx, role), key=lambda pair: pair[1].number)
+        ends = [(key[1], held_end.outcome) for key, held_end in held_ends]
+        culprit = None if is_taken_down else _find_culprit(tx, role, inquiry, ends)
+        for key, _ in held_ends:
+            tx.held_ends = tx.held_ends.delete(key)
+        tx.inquiries = tx.inquiries.delete(role)
+        tx.touched.ranks.update((role, rank) for rank in tx.facts(role).ranks)
         if culprit is not None:
-            _fail(d, role, *culprit)
-        events += [_event(d, key, end) for key, end in ends]
+            rank, outcome = culprit
+            kill_hosts_of_one_rank(tx, role, (rank,))
+            failover.handle_failed_ranks(tx, role, (rank,), outcome, host_lost=False)
+        events += [_held_event(tx, key, held_end) for key, held_end in held_ends]
     return events
 
 
-def deadlines(state: JobState | StateTransaction) -> Iterable[float]:
+def inquiry_deadlines(state: JobState | StateTransaction) -> Iterable[float]:
     """Return when inquiries end at the latest (unix seconds)."""
     return (inquiry.until for inquiry in state.inquiries.values())
 
 
-def ranks_to_look_at(state: JobState, role: str, now: float) -> tuple[int, ...]:
-    """Return the living ranks that may be the cause of held ends; empty while it is too early, and after the answer."""
+def ranks_to_sample(state: JobState, role: str, now: float) -> tuple[int, ...]:
+    """Return the living ranks that may be the cause of held ends; empty too early, and once they are sampled."""
     inquiry = state.inquiries.get(role)
     if inquiry is None or inquiry.samples or now < inquiry.since + limits.PEER_LOOK_S:
         return ()
-    facts = state.job.roles[role]
-    living = (r for r in facts.ranks if state.ranks[role, r].phase in _RUNNING and (role, r) not in state.held_ends)
-    return tuple(living)[:LOOKED_AT]
+    ranks = state.job.roles[role].ranks
+    return tuple(rank for rank in ranks if _may_be_culprit(state, (role, rank)))[:MAX_SAMPLES]
 
 
-def away_from_collective(seen: SamplePair) -> str:
+def _may_be_culprit(state: JobState | StateTransaction, key: RankKey) -> bool:
+    """Whether a rank runs, and has not reported the loss of a peer itself."""
+    return state.ranks[key].phase in _RUNNING_PHASES and key not in state.held_ends
+
+
+def describe_absence(pair: SamplePair) -> str:
     """Return in words what a rank does outside of a collective; empty where it is in one, or its stack is unknown."""
-    if seen.stopped:
-        return seen.stopped
-    if seen.activity in (Where.UNKNOWN, Where.COLLECTIVE):
+    if pair.stopped:
+        return pair.stopped
+    if pair.activity in (Where.UNKNOWN, Where.COLLECTIVE):
         return ""
-    what = "works" if seen.works else "waits"
-    line = f" at {seen.second.at_line}" if seen.second.at_line else ""
-    return f"it {what} {seen.activity}{line}"
+    verb = "works" if pair.works else "waits"
+    location = f" at {pair.second.at_line}" if pair.second.at_line else ""
+    return f"it {verb} {pair.activity}{location}"
 
 
 # -- when an inquiry ends
 
 
-def _is_handled(d: StateTransaction, role: str) -> bool:
+def _is_world_taken_down(tx: StateTransaction, role: str) -> bool:
     """Whether the world is taken down already: for a failure that is a cause, by a command, or with the job."""
-    state = d.roles[role]
-    if not d.phase.active or state.waiting or state.stopping:
+    role_state = tx.roles[role]
+    if not tx.phase.active or role_state.waiting or role_state.stopping:
         return True
-    changed = (key for key in d.touched.ranks if key in d.held_ends and key[0] == role)
-    return any(
-        d.ranks[key].phase not in _RUNNING or d.ranks[key].incarnation != d.held_ends[key].incarnation
-        for key in changed
-    )
+    changed_keys = (key for key in tx.touched.ranks if key in tx.held_ends and key[0] == role)
+    changes = [(tx.ranks[key], tx.held_ends[key].incarnation) for key in changed_keys]
+    return any(state.phase not in _RUNNING_PHASES or state.incarnation != incarnation for state, incarnation in changes)
 
 
-def _is_over(d: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:
-    state = d.roles[role]
-    nobody_left = state.ready + state.starting <= inquiry.count
-    return nobody_left or inquiry.until <= d.now or _shown_by_sample(d, role, inquiry) is not None
+def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:
+    role_state = tx.roles[role]
+    all_ended = role_state.ready + role_state.starting <= inquiry.count
+    return all_ended or inquiry.until <= tx.now or _culprit_by_samples(tx, role, inquiry) is not None
 
 
-def _wait_less(d: StateTransaction, role: str) -> None:
-    """Shorten the wait where a rank of the world has ended with code 0, which then is the likely cause."""
-    inquiry = d.inquiries[role]
-    outcomes = (end.outcome for key, end in d.held_ends.items() if key[0] == role)
-    if _ended_early(d, role, next(outcomes)) is not None:
-        _set_inquiry(d, role, evolve(inquiry, until=min(inquiry.until, d.now + limits.EARLY_END_S)))
+def _held_ends_of(tx: StateTransaction, role: str) -> list[tuple[RankKey, HeldEnd]]:
+    return [(key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role]
 
 
-def _set_inquiry(d: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
-    d.inquiries = d.inquiries.set(role, inquiry)
-    d.wake_at(inquiry.until)
+def _set_inquiry(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
+    tx.inquiries = tx.inquiries.set(role, inquiry)
+    tx.wake_at(inquiry.until)
 
 
-def _event(d: StateTransaction, key: RankKey, end: HeldEnd) -> HeldEvent:
-    if end.host_life:
-        return HostLost(d.facts(key[0]).host_of(key[1]), end.host_life, end.outcome)
-    return RankEnded(*key, end.incarnation, end.outcome)
+def _held_event(tx: StateTransaction, key: RankKey, held_end: HeldEnd) -> HeldEvent:
+    if held_end.host_life:
+        return HostLost(tx.facts(key[0]).host_of(key[1]), held_end.host_life, held_end.outcome)
+    return RankEnded(*key, held_end.incarnation, held_end.outcome)
 
 
 # -- who is the cause
 
 
 def _find_culprit(
-    d: StateTransaction, role: str, inquiry: PeerInquiry, ends: Sequence[tuple[int, Outcome]]
+    tx: StateTransaction, role: str, inquiry: PeerInquiry, ends: Sequence[tuple[int, Outcome]]
 ) -> tuple[int, Outcome] | None:
     """Return the rank that is the cause of held ends, and its failure; None: it is unknown. `ends`: (rank, outcome)."""
-    shown = _shown_by_sample(d, role, inquiry)
+    culprit = _culprit_by_samples(tx, role, inquiry)
     first_outcome = ends[0][1]
-    ended = None if shown is not None else _ended_early(d, role, first_outcome)
-    if ended is None:
-        return shown or _kept_waiting(d, role)
-    step, call = d.ranks[role, ended].end_step, early_end.collective_of(first_outcome.detail)
-    message = early_end.early_end(role, step, sorted(rank for rank, _ in ends), call)
-    return ended, early_end.as_failure(message, step)
+    early_rank = None if culprit is not None else _first_early_end(tx, role, first_outcome)
+    if early_rank is None:
+        return culprit or _culprit_by_stall(tx, role)
+    step, collective = tx.ranks[role, early_rank].end_step, early_end.collective_of(first_outcome.detail)
+    message = early_end.early_end(role, step, sorted(rank for rank, _ in ends), collective)
+    return early_rank, early_end.as_failure(message, step)
 
 
-def _fail(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> None:
-    """Handle the failure of the rank that is the cause. Its process may live."""
-    facts = d.facts(role)
-    if facts.ranks_per_host == 1 and d.ranks[role, rank].phase.live:
-        # Its peers can leave their group only when it is gone.
-        kill(d, facts.host_of(rank))
-        ending.drop_process(d, (role, rank))
-    failover.failed(d, role, (rank,), outcome, host_lost=False)
-
-
-def _shown_by_sample(d: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
+def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
     """Return the living rank that is the cause by what was seen of it, and its failure."""
-    present = [
-        sample
-        for sample in inquiry.samples
-        if (own := d.ranks.get((role, sample.rank))) is not None
-        and own.incarnation == sample.incarnation
-        and own.phase in _RUNNING
-        and (role, sample.rank) not in d.held_ends
-    ]
-    failing = next((sample for sample in present if sample.failure is not None), None)
-    if failing is not None and failing.failure is not None:
-        return failing.rank, failing.failure
-    absent = [sample for sample in present if sample.away]
+    states = ((sample, tx.ranks.get((role, sample.rank))) for sample in inquiry.samples)
+    samples = [sample for sample, state in states if state and state.incarnation == sample.incarnation]
+    current_samples = [sample for sample in samples if _may_be_culprit(tx, (role, sample.rank))]
+    for sample in current_samples:
+        if sample.failure is not None:
+            return sample.rank, sample.failure
+    absent_samples = [sample for sample in current_samples if sample.away]
     # A wait for an asynchronous collective may look like user code: only a minority is blamed.
-    if not absent or len(absent) > len(present) - len(absent) + inquiry.count:
+    if not absent_samples or len(absent_samples) > len(current_samples) - len(absent_samples) + inquiry.count:
         return None
-    sample = absent[0]
-    held = sorted((end.number, key[1], end.outcome) for key, end in d.held_ends.items() if key[0] == role)
-    if not _OF_TORCH.search(f"{held[0][2].error_type} {held[0][2].message} {held[0][2].detail}"):
+    sample = absent_samples[0]
+    held_ends = sorted((held_end.number, key[1], held_end.outcome) for key, held_end in _held_ends_of(tx, role))
+    first_outcome = held_ends[0][2]
+    if not _TORCH_ERROR.search(f"{first_outcome.error_type} {first_outcome.message} {first_outcome.detail}"):
         return None  # it has lost a connection of its own, for which no other rank of the world has to be anywhere
-    call = early_end.collective_of(held[0][2].detail) or "a collective"
-    peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held))
-    others = f", as does {early_end.ranks_in_words(role, [other.rank for other in absent[1:]])}" if absent[1:] else ""
-    why = f"{sample.away}{others}, while {peers} waited for it in {call}, in vain"
-    clues = (Clue(Source.MONITOR, f"hang: {why}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
-    outcome = Outcome(ok=False, reason=Reason.HANG, message=why, clues=clues)
-    return sample.rank, stalling.blame_root(d, (role, sample.rank), outcome)
+    collective = early_end.collective_of(first_outcome.detail) or "a collective"
+    peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held_ends))
+    also_absent = [absent_sample.rank for absent_sample in absent_samples[1:]]
+    absent_text = f", as does {early_end.ranks_in_words(role, also_absent)}" if also_absent else ""
+    message = f"{sample.away}{absent_text}, while {peers} waited for it in {collective}, in vain"
+    clues = (Clue(Source.MONITOR, f"hang: {message}"), *([Clue(Source.STACKS, sample.stacks)] if sample.stacks else []))
+    outcome = Outcome(ok=False, reason=Reason.HANG, message=message, clues=clues)
+    return sample.rank, stalling.blame_root(tx, (role, sample.rank), outcome)
 
 
-def _kept_waiting(d: StateTransaction, role: str) -> tuple[int, Outcome] | None:
+def _culprit_by_stall(tx: StateTransaction, role: str) -> tuple[int, Outcome] | None:
     """Return the living rank that another role keeps waiting by a stall, so that its peers waited in vain."""
-    for rank in d.facts(role).ranks:
-        if (role, rank) in d.stalled and (role, rank) not in d.held_ends and d.ranks[role, rank].phase in _RUNNING:
-            outcome = stalling.blame_root(d, (role, rank), Outcome(ok=False, reason=Reason.HANG))
+    for rank in tx.facts(role).ranks:
+        if (role, rank) in tx.stalled and _may_be_culprit(tx, (role, rank)):
+            outcome = stalling.blame_root(tx, (role, rank), Outcome(ok=False, reason=Reason.HANG))
             if outcome.origin is not None:
                 return rank, outcome
     return None
 
 
-def _ended_early(d: StateTransaction, role: str, outcome: Outcome) -> int | None:
+def _first_early_end(tx: StateTransaction, role: str, outcome: Outcome) -> int | None:
     """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
-    if not d.roles[role].succeeded or attribution.is_local_connection(d, outcome):
+    if not tx.roles[role].succeeded or attribution.is_local_connection(tx, outcome):
         return None
-    ended = [rank for rank in d.facts(role).ranks if d.ranks[role, rank].phase is RankPhase.SUCCEEDED]
-    first = min(ended, key=lambda rank: d.ranks[role, rank].ended_at)
-    return None if early_end.went_on(d.ranks[role, first], outcome) else first
+    succeeded_ranks = [rank for rank in tx.facts(role).ranks if tx.ranks[role, rank].phase is RankPhase.SUCCEEDED]
+    first_rank = min(succeeded_ranks, key=lambda rank: tx.ranks[role, rank].ended_at)
+    return None if early_end.went_on(tx.ranks[role, first_rank], outcome) else first_rank

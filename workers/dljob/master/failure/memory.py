@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import lift, own_level
-from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.failure.moving import other_units
+from dljob.master.failure.policy import lift_level, role_level
+from dljob.master.failure.repeats import is_memory_kill
+from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
-from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
-from dljob.master.state import causes, limits, memory_overrides
+from dljob.master.start.reservations import reserve, tell_domains, unit_hosts, without_unit
+from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
 from dljob.master.state.memory_overrides import Given
 from dljob.master.state.state import RankPhase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Outcome, Reason
+from dljob.master.state.views import Reason
 from dljob.plan.model import GRAIN, Amount, Unit
 from dljob.spec.model import OutOfMemory
 from dljob.spec.quantity import parse_factor, parse_memory, show_memory
@@ -29,142 +31,135 @@ from dljob.telemetry import reasons
 
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
-Ended = Mapping[str, tuple[int, ...]]
+EndedRanks = Mapping[str, tuple[int, ...]]
 """Role -> ranks that were ended because their unit was given back."""
 
 
-def grow(d: StateTransaction, failure: Failure) -> Ended:
+def raise_memory_after_kill(tx: StateTransaction, failure: Failure) -> EndedRanks:
     """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
-    if not failure.secondary and _starved(failure.outcome):
-        return _more(d, failure.role, failure.rank)
+    if not failure.secondary and is_memory_kill(failure.outcome):
+        return _raise_memory(tx, failure.role, failure.rank)
     return {}
 
 
-def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
-    """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
+def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name: str) -> None:
+    """Restart the ranks that ended with another rank's unit: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
-    root = next((fault.root or fault.id for fault in reversed(d.faults) if fault.rank == rank and _hungry(fault)), 0)
-    for role, ranks in ended.items():
-        level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
-        words = f"{rank} restarts with more memory"
-        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
+    memory_faults = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
+    root_number = next((fault.root or fault.id for fault in memory_faults), 0)
+    reason, cause = Reason.OOM_KILLED.value, f"{rank_name} restarts with more memory"
+    for role, ranks in ended_ranks.items():
+        level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
+        begin_restart(tx, RestartOrder(level, role, ranks, reason, cause, root_number=root_number))
 
 
-def learned(d: StateTransaction) -> None:
+def raise_memory_of_late_kills(tx: StateTransaction) -> None:
     """Raise the memory of ranks whose OOM kill became known only after their restart, and restart them once more.
 
-    A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since is left
-    alone.
+    A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since stays
+    as it is.
     """
-    if d.faults is d.base.faults or not d.seats:
+    if tx.faults is tx.base.faults or not tx.seats:
         return
-    before = {fault.id: _hungry(fault) for fault in d.base.faults}
-    for fault in d.faults:
-        if d.ending or before.get(fault.id, True) or not _hungry(fault):
+    had_asked = {fault.id: _asks_for_memory(fault) for fault in tx.base.faults}
+    for fault in tx.faults:
+        if tx.ending or had_asked.get(fault.id, True) or not _asks_for_memory(fault):
             continue
         role, _, rank = fault.rank.partition("/")
-        own = d.ranks[role, int(rank)]
-        if own.incarnation <= fault.incarnation + 1 and ending.unfinished(own):
-            follow(d, _more(d, role, int(rank)), fault.rank)
+        rank_state = tx.ranks[role, int(rank)]
+        if rank_state.incarnation <= fault.incarnation + 1 and ending.is_unfinished(rank_state):
+            restart_ended_ranks(tx, _raise_memory(tx, role, int(rank)), fault.rank)
 
 
-def _hungry(fault: FaultRecord) -> bool:
+def _asks_for_memory(fault: FaultRecord) -> bool:
     """Whether a fault asks for more memory."""
-    return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
+    return fault.outcome is not None and not fault.secondary and is_memory_kill(fault.outcome)
 
 
-def _starved(outcome: Outcome) -> bool:
-    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
-
-
-def _unit(d: StateTransaction, role: str, rank: int) -> str:
-    facts = d.facts(role)
+def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
+    facts = tx.facts(role)
     return facts.unit_of(facts.host_of(rank))
 
 
-def _together(d: StateTransaction, name: str, unit: str) -> bool:
+def _is_raised_already(tx: StateTransaction, rank_name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    for other in d.faults:
-        if _hungry(other) and other.rank != name and d.now - other.detected <= limits.JOIN_S:
-            role, _, rank = other.rank.partition("/")
-            if _unit(d, role, int(rank)) == unit:
-                return True
-    return False
+    faults = (fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected <= limits.JOIN_S)
+    ranks = (fault.rank.partition("/") for fault in faults if _asks_for_memory(fault))
+    return any(_unit_of_rank(tx, role, int(rank)) == unit for role, _, rank in ranks)
 
 
-def _more(d: StateTransaction, role: str, rank: int) -> Ended:
+def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
     """Raise the memory of a rank's unit if its policy allows and there is room; return the ranks ended for that."""
-    name, unit, plan = f"{role}/{rank}", _unit(d, role, rank), d.job.plan
-    policy = memory_overrides.policy_of(d.job, role)
-    if policy is None or _together(d, name, unit):
+    rank_name, unit, plan = f"{role}/{rank}", _unit_of_rank(tx, role, rank), tx.job.plan
+    policy = memory_overrides.policy_of(tx.job, role)
+    if policy is None or _is_raised_already(tx, rank_name, unit):
         return {}
-    now = memory_overrides.given(d.grants, unit)
-    has = dict(now).get(role, memory_overrides.memory_of(plan, role))
-    more = raised(has, policy)
-    if more <= has:
-        d.note(
-            reasons.MEMORY_INCREASE_SKIPPED,
-            name,
-            f"memory stays {show_memory(has)} after OOMKilled: it is at maxMemory",
-        )
+    current_memory = memory_overrides.given(tx.grants, unit)
+    amount = dict(current_memory).get(role, memory_overrides.memory_of(plan, role))
+    larger_amount = next_amount(amount, policy)
+    if larger_amount <= amount:
+        message = f"memory stays {show_memory(amount)} after OOMKilled: it is at maxMemory"
+        tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, message)
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.
-    wanted = max(more, d.grants.wanted.get(role, 0))
-    d.grants = evolve(d.grants, wanted=d.grants.wanted.set(role, wanted))
-    words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
-    then = tuple(sorted({**dict(now), role: more}.items()))
-    if d.units[unit].phase is UnitPhase.LOST:
-        d.grants = memory_overrides.with_given(d.grants, unit, then)  # the unit looks for a node already
-        d.note(reasons.MEMORY_RAISED, name, words)
+    requested_amount = max(larger_amount, tx.grants.wanted.get(role, 0))
+    tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, requested_amount))
+    amounts = f"{show_memory(amount)} -> {show_memory(larger_amount)} of at most {policy.max_memory}"
+    change_text = f"memory {amounts} after OOMKilled of {rank_name}"
+    new_memory = tuple(sorted({**dict(current_memory), role: larger_amount}.items()))
+    if tx.units[unit].phase is UnitPhase.LOST:
+        tx.grants = memory_overrides.with_given(tx.grants, unit, new_memory)  # the unit looks for a node already
+        tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
         return {}
     # A place is found before the unit is given back: without room the rank goes on as before.
-    found = _place(d, unit, memory_overrides.unit_of(plan, unit, then))
-    if isinstance(found, Refusal):
-        why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
-        d.note(reasons.MEMORY_INCREASE_SKIPPED, name, f"{words}: {why}")
+    assignment = _assign_larger_unit(tx, unit, memory_overrides.unit_of(plan, unit, new_memory))
+    if isinstance(assignment, Refusal):
+        explanation = f"it goes on with {show_memory(amount)}, there is no room: {assignment.why}"
+        tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, f"{change_text}: {explanation}")
         return {}
-    d.note(reasons.MEMORY_RAISED, name, words)
-    return _renew(d, unit, then, found)
+    tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
+    return _reserve_larger_unit(tx, unit, new_memory, assignment)
 
 
-def raised(amount: Amount, policy: OutOfMemory) -> Amount:
+def next_amount(amount: Amount, policy: OutOfMemory) -> Amount:
     """Return an amount multiplied by the policy's factor, rounded up to whole MiB, and at most the policy's maximum."""
-    more = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
-    return min(more, parse_memory(policy.max_memory))
+    larger_amount = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
+    return min(larger_amount, parse_memory(policy.max_memory))
 
 
-def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
+def _assign_larger_unit(tx: StateTransaction, unit_name: str, larger_unit: Unit) -> Assignment | Refusal:
     """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
-    own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
-    holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
-    rooms = [
-        without_unit(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
-        for node in d.nodes
-        if node.id not in barred
-    ]
-    others = [held for held in assigned_units(d) if held.unit.name != name]
-    here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
-    return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
+    unit_state, barred_nodes = tx.units[unit_name], frozenset(tx.exclusions).union(tx.departures)
+    present_unit = memory_overrides.unit_of(tx.job.plan, unit_name, memory_overrides.given(tx.grants, unit_name))
+    present_node = unit_state.node if unit_state.phase is UnitPhase.HELD else None
+    nodes = [node for node in tx.nodes if node.id not in barred_nodes]
+    nodes = [without_unit(node, present_unit) if node.id == present_node else node for node in nodes]
+    staying_units = other_units(tx, (unit_name,))
+    for candidate_nodes in ([node for node in nodes if node.id == unit_state.node], nodes):
+        assignment = assign([larger_unit], candidate_nodes, taken=staying_units)
+        if isinstance(assignment, Assignment):
+            break
+    return assignment
 
 
-def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
+def _reserve_larger_unit(tx: StateTransaction, unit_name: str, new_memory: Given, assignment: Assignment) -> EndedRanks:
     """Reserve a unit anew with more memory. Its hosts are killed, and start again once it is held.
 
     Return the ranks that ran in it, by role.
     """
-    d.grants = memory_overrides.with_given(d.grants, name, given)
-    d.do(Unreserve(name, d.units[name].token))
-    d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))
-    lost: dict[str, tuple[int, ...]] = {}
+    tx.grants = memory_overrides.with_given(tx.grants, unit_name, new_memory)
+    tx.do(Unreserve(unit_name, tx.units[unit_name].token))
+    tx.set_unit(unit_name, UnitState(UnitPhase.LOST, tx.units[unit_name].token))
+    ended_ranks: dict[str, tuple[int, ...]] = {}
     # All that lives in the unit ends with its placement group: Ray would kill it anyway.
-    for host in unit_hosts(d, name):
-        kill(d, host)
-        for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
-            phase = d.ranks[host.role, rank].phase
+    for host in unit_hosts(tx, unit_name):
+        kill_host(tx, host)
+        for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
+            phase = tx.ranks[host.role, rank].phase
             if phase.live:
-                ending.drop_process(d, (host.role, rank))
+                ending.drop_process(tx, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
-                lost[host.role] = (*lost.get(host.role, ()), rank)
-    tell_domains(d, found.domains)
-    reserve(d, dict(found.nodes))
-    return lost
+                ended_ranks[host.role] = (*ended_ranks.get(host.role, ()), rank)
+    tell_domains(tx, assignment.domains)
+    reserve(tx, dict(assignment.nodes))
+    return ended_ranks

@@ -14,11 +14,11 @@ from dljob.spec.model import Rule
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-LADDER = (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)
+LEVELS = (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)
 """The restart levels in the order of escalation."""
 
 # Actions of a rule that are restarts, with their levels.
-_ACTIONS = {
+_ACTION_LEVELS = {
     "RestartInProcess": Level.IN_PROCESS,
     "RestartProcess": Level.PROCESS,
     "RestartRoleGroup": Level.ROLE_GROUP,
@@ -32,16 +32,16 @@ class Restart:
     """Restart at a level. `counts`: whether the restart uses up a budget."""
 
     level: Level
-    counts: bool
-    why: str
+    uses_budget: bool
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
     """Leave the node, so that all its units move. `counts`: whether the restarts that follow use up budgets."""
 
-    counts: bool
-    why: str
+    uses_budget: bool
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,170 +49,173 @@ class Fail:
     """Fail the job."""
 
     reason: str
-    why: str
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
     """Leave the rank in the phase Failed, and go on without it."""
 
-    why: str
+    explanation: str
 
 
-def describe(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
+def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) -> str:
     """Return a failure in one line: target, or the callee whose error ended it, reason, error, place and exit code.
 
     `lost_peer`: the failure only reports that a peer is gone; then its own error is no cause.
     """
-    what = outcome.reason.value if outcome.reason else "Failed"
+    kind = outcome.reason.value if outcome.reason else "Failed"
     if lost_peer and outcome.reason is Reason.UNKNOWN:
-        what = "cause unknown, it lost its peer"
+        kind = "cause unknown, it lost its peer"
     elif outcome.reason is Reason.UNKNOWN and not outcome.error_type:
-        code = "" if outcome.code is None else f" with exit code {outcome.code}"
-        return f"{target}: process gone{code}, cause unknown" + (f" ({outcome.message})" if outcome.message else "")
-    where = f" (at {outcome.frame})" if outcome.frame and outcome.frame not in outcome.message else ""
-    code = f", exit code {outcome.code}" if outcome.code else ""
-    # The code of the callee is to blame, and the line of its caller is told behind.
-    if (origin := outcome.origin) is not None:
-        place = f" (at {origin.frame})" if origin.frame and origin.frame not in origin.message else ""
-        error = ": ".join(part for part in (origin.error_type, origin.message) if part)
-        return f"{origin.rank}: {what}: {error}{place}; it ended {target}{where}{code}"
-    error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
-    return f"{target}: {what}" + (f": {error}" if error else "") + where + causes.caused_by(outcome) + code
+        code_text = "" if outcome.code is None else f" with exit code {outcome.code}"
+        message_text = f" ({outcome.message})" if outcome.message else ""
+        return f"{target}: process gone{code_text}, cause unknown{message_text}"
+    place = f" (at {outcome.frame})" if outcome.frame and outcome.frame not in outcome.message else ""
+    code_text = f", exit code {outcome.code}" if outcome.code else ""
+    origin = outcome.origin or outcome
+    error_text = ": ".join(part for part in (origin.error_type, origin.message) if part)
+    # The code of a callee is to blame; the line of its caller comes behind it.
+    if outcome.origin is not None:
+        callee_place = f" (at {origin.frame})" if origin.frame and origin.frame not in origin.message else ""
+        return f"{outcome.origin.rank}: {kind}: {error_text}{callee_place}; it ended {target}{place}{code_text}"
+    error_text = f": {error_text}" if error_text else ""
+    return f"{target}: {kind}{error_text}{place}{causes.caused_by(outcome)}{code_text}"
 
 
-def decide(
-    d: StateTransaction, failure: Failure, repeats: tuple[str, str], *, joined: bool = False
+def decide_about_failure(
+    tx: StateTransaction, failure: Failure, repetition: tuple[str, str], *, is_counted: bool = False
 ) -> Restart | Replace | Fail | Ignore:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
     Args:
-        d: The transaction.
+        tx: The transaction.
         failure: The failure.
-        repeats: Result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
-        joined: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
+        repetition: Result of `repeats.check_repetition`: the reason and the words to end the job; empty: restart.
+        is_counted: Whether it belongs to a failure that is counted already, with the attempt of the same rule.
     """
     role, outcome = failure.role, failure.outcome
-    ends, why = repeats
-    for rule in d.job.fault_tolerance.rules:
-        if _matches(rule, role, outcome):
+    end_reason, message = repetition
+    for rule in tx.job.fault_tolerance.rules:
+        if _matches_failure(rule, role, outcome):
             # A rule that names the reason or exit code was written for this failure, so it goes before `repeats`. A
             # rule for any failure does not: it would restart what can only fail again.
-            if ends and not _names(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
+            if end_reason and not _names_reason(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
                 break
-            return _by_rule(d, rule, role, joined=joined)
-    if ends:
-        return Fail(ends, why)
-    level = d.facts(role).plan.restart_level
+            return _apply_rule(tx, rule, role, is_counted=is_counted)
+    if end_reason:
+        return Fail(end_reason, message)
+    level = tx.facts(role).plan.restart_level
     if level == "Never":
         return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
     # A node that computes wrong results would do so for the next process, too.
     if outcome.reason is Reason.SILENT_CORRUPTION:
-        return Replace(counts=True, why="a node with silent corruption is replaced")
-    return Restart(Level(level), counts=not announced(d, failure), why=f"restartPolicy of {role}")
+        return Replace(uses_budget=True, explanation="a node with silent corruption is replaced")
+    return Restart(Level(level), uses_budget=not is_announced(tx, failure), explanation=f"restartPolicy of {role}")
 
 
-def announced(d: StateTransaction, failure: Failure) -> bool:
+def is_announced(tx: StateTransaction, failure: Failure) -> bool:
     """Whether the node was taken away after an announcement; no budget pays for such a restart."""
-    host = d.facts(failure.role).host_of(failure.rank)
-    return failure.outcome.reason is Reason.PREEMPTED and d.hosts[host].node in d.departures
+    host = tx.facts(failure.role).host_of(failure.rank)
+    return failure.outcome.reason is Reason.PREEMPTED and tx.hosts[host].node in tx.departures
 
 
-def rule_for(d: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
+def matching_rule(tx: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
     """Return the first rule that matches a failure, or None. The attempt is not counted."""
-    return next((rule for rule in d.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
+    return next((rule for rule in tx.job.fault_tolerance.rules if _matches_failure(rule, role, outcome)), None)
 
 
-def next_level(facts: RoleFacts, level: Level) -> Level | None:
+def next_larger_level(facts: RoleFacts, level: Level) -> Level | None:
     """Return the next larger level that restarts more than this one; None above the job."""
     if level is Level.JOB:
         return None
     if level is Level.IN_PROCESS:
         # It covers the whole role already, so only new processes for the same ranks are more.
-        return lift(facts, Level.PROCESS, host_lost=False)
-    larger = LADDER[LADDER.index(level) + 1]
-    return Level.ROLE if larger is Level.ROLE_GROUP and facts.plan.group_size == 1 else larger
+        return lift_level(facts, Level.PROCESS, host_lost=False)
+    larger_level = LEVELS[LEVELS.index(level) + 1]
+    return Level.ROLE if larger_level is Level.ROLE_GROUP and facts.plan.group_size == 1 else larger_level
 
 
-def lift(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
+def lift_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     """Return the least level at or above the given one that the role allows.
 
     A torch world can only restart as a whole, since its ranks form one process group. A lost fork host takes all ranks
-    of its group along. A role that a coupled one takes along in turn restarts as a whole.
+    of its group along. Roles that name each other restart as a whole.
     """
     if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
-    level = max(level, Level.PROCESS, key=LADDER.index)
-    # Roles that name each other restart as a whole together, whichever rank failed.
+    level = max(level, Level.PROCESS, key=LEVELS.index)
     if facts.plan.name in facts.coupled:
         level = Level.ROLE
     if facts.world:
-        return Level.ROLE if facts.plan.groups > 1 else max(level, Level.ROLE_GROUP, key=LADDER.index)
+        return Level.ROLE if facts.plan.groups > 1 else max(level, Level.ROLE_GROUP, key=LEVELS.index)
     if host_lost and facts.ranks_per_host > 1:
-        return max(level, Level.ROLE_GROUP, key=LADDER.index)
+        return max(level, Level.ROLE_GROUP, key=LEVELS.index)
     return level
 
 
-def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
+def _matches_failure(rule: Rule, role: str, outcome: Outcome) -> bool:
     """Whether a rule matches a failure: all conditions that it names must hold."""
     return (
         (not rule.roles or role in rule.roles)
-        and (not rule.on_reasons or _names(rule, outcome.reason))
+        and (not rule.on_reasons or _names_reason(rule, outcome.reason))
         and (not rule.on_exit_codes or outcome.code in rule.on_exit_codes)
     )
 
 
-def _names(rule: Rule, reason: Reason | None) -> bool:
+def _names_reason(rule: Rule, reason: Reason | None) -> bool:
     """Whether a rule names a reason. Unknown includes Killed: the kernel decides which of both is known."""
     if reason is Reason.KILLED and Reason.UNKNOWN.value in rule.on_reasons:
         return True
     return reason is not None and reason.value in rule.on_reasons
 
 
-def _by_rule(d: StateTransaction, rule: Rule, role: str, *, joined: bool) -> Restart | Replace | Fail | Ignore:
+def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool) -> Restart | Replace | Fail | Ignore:
     """Return the action of a rule, or its escalation when its attempts are used up."""
-    marks = budget.recent(d, f"rule:{rule.name}")
-    if joined and marks and d.now - marks[-1].at <= limits.JOIN_S:
-        return _act(rule, rule.action, f"rule {rule.name}")
-    attempts = len(marks)
+    recent_uses = budget.recent_marks(tx, f"rule:{rule.name}")
+    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.JOIN_S:
+        return _decision_for_action(rule, rule.action, f"rule {rule.name}")
+    attempts = len(recent_uses)
     if rule.max_attempts is None or attempts < rule.max_attempts:
-        budget.add(d, f"rule:{rule.name}")
-        return _act(rule, rule.action, f"rule {rule.name}")
-    why = f"rule {rule.name} was used {counted(attempts, 'time')}"
+        budget.add_mark(tx, f"rule:{rule.name}")
+        return _decision_for_action(rule, rule.action, f"rule {rule.name}")
+    explanation = f"rule {rule.name} was used {counted(attempts, 'time')}"
     if rule.escalate_to is not None:
-        return _act(rule, rule.escalate_to, why)
+        return _decision_for_action(rule, rule.escalate_to, explanation)
     # Without `escalateTo` a restart climbs by one level, and a replaced node leads to a restart of the job.
-    level = _ACTIONS.get(rule.action)
-    larger = _beyond(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
-    if larger is None:
-        return Fail(reasons.BUDGET_EXHAUSTED, why)
-    return Restart(larger, rule.counts_towards_limit, why)
+    level = _ACTION_LEVELS.get(rule.action)
+    larger_level = Level.JOB if rule.action == "ReplaceNode" else None
+    if level is not None:
+        larger_level = _level_beyond(tx.facts(role), level)
+    if larger_level is None:
+        return Fail(reasons.BUDGET_EXHAUSTED, explanation)
+    return Restart(larger_level, rule.counts_towards_limit, explanation)
 
 
-def _beyond(facts: RoleFacts, level: Level) -> Level | None:
+def _level_beyond(facts: RoleFacts, level: Level) -> Level | None:
     """Return the next level that restarts more than an action of this level did, which may itself have been lifted."""
-    done = lift(facts, level, host_lost=False)
-    whole = done is Level.ROLE_GROUP and facts.plan.groups == 1
-    return next_level(facts, Level.ROLE if whole else done)
+    effective_level = lift_level(facts, level, host_lost=False)
+    is_whole_role = effective_level is Level.ROLE_GROUP and facts.plan.groups == 1
+    return next_larger_level(facts, Level.ROLE if is_whole_role else effective_level)
 
 
-def own_level(facts: RoleFacts) -> Level:
+def role_level(facts: RoleFacts) -> Level:
     """Return a role's restart level when its node is left; Never becomes Process, since the rank did not fail."""
     level = facts.plan.restart_level
     return Level.PROCESS if level == "Never" else Level(level)
 
 
-def at_least_role(level: Level) -> Level:
+def raise_to_role(level: Level) -> Level:
     """Return the level at which a whole role restarts, or the job where a role's level says so."""
     return level if level is Level.JOB else Level.ROLE
 
 
-def _act(rule: Rule, action: str, why: str) -> Restart | Replace | Fail | Ignore:
+def _decision_for_action(rule: Rule, action: str, explanation: str) -> Restart | Replace | Fail | Ignore:
     """Return the decision that the action of a rule stands for."""
     if action == "Fail":
-        return Fail(reasons.FAIL_RULE, why)
+        return Fail(reasons.FAIL_RULE, explanation)
     if action == "ReplaceNode":
-        return Replace(rule.counts_towards_limit, why)
+        return Replace(rule.counts_towards_limit, explanation)
     if action == "Ignore":
-        return Ignore(why)
-    return Restart(_ACTIONS[action], rule.counts_towards_limit, why)
+        return Ignore(explanation)
+    return Restart(_ACTION_LEVELS[action], rule.counts_towards_limit, explanation)

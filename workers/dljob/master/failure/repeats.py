@@ -24,7 +24,7 @@ CRASH_LOOP_S = 30.0
 """Seconds after its start within which a life of a crash loop ends."""
 SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
-_FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
+_OUTSIDE_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
 _PEER_REASONS = frozenset(
     {
@@ -34,7 +34,7 @@ _PEER_REASONS = frozenset(
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
-_CHILDS = frozenset({Reason.UNKNOWN, Reason.KILLED})
+_CHILD_REASONS = frozenset({Reason.UNKNOWN, Reason.KILLED})
 """Reasons of an exception that only says that another process was lost, such as a child."""
 # Errors of dljob and of torch that only say that a peer is gone.
 _PEER_ERRORS = frozenset(
@@ -42,7 +42,9 @@ _PEER_ERRORS = frozenset(
 )
 
 
-def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: bool = True) -> tuple[str, str]:
+def check_repetition(
+    tx: StateTransaction, failure: Failure, *, is_late: bool = False, had_process: bool = True
+) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
     `late`: the rank was started again before its end was reported. `lived`: it had a process that could end.
@@ -52,109 +54,106 @@ def judge(d: StateTransaction, failure: Failure, *, late: bool = False, lived: b
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if early_end.is_early(outcome):
-        return _ended_early_again(d, failure)
+        return _check_early_end(tx, failure)
     if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
         return "", ""
     if outcome.reason is Reason.HANG and outcome.frame:
-        return _hung_again(d, failure)
-    key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
-    last, own = d.errors.get(key), d.ranks[failure.role, failure.rank]
-    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILDS and outcome.error_type):
-        d.errors = d.errors.delete(key) if last else d.errors
+        return _check_hang(tx, failure)
+    key: RankKey = (failure.role, -1 if tx.facts(failure.role).world else failure.rank)
+    last_error, rank_state = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
+    if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILD_REASONS and outcome.error_type):
+        tx.errors = tx.errors.delete(key) if last_error else tx.errors
         return "", ""
-    began = d.now - limits.JOIN_S if late else own.since
-    if not lived or (began == 0.0 and not late) or (last is not None and began < last.at):
-        return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
-    ready = late or own.ready_at > 0.0
-    progressed = _progressed(d, last, outcome, began, own.ready_at)
-    short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, failure)
-    short_lives = (last.short_lives if last and short else 0) + short
+    began_at = tx.now - limits.JOIN_S if is_late else rank_state.since
+    if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
+        return "", ""  # it had no process, or an end of this process is already remembered
+    was_ready = is_late or rank_state.ready_at > 0.0
+    # At the first end, progress counts since the process began.
+    last_step, since = (None, began_at) if last_error is None else (last_error.step, last_error.at)
+    is_settled = rank_state.ready_at > 0.0 and tx.now - rank_state.ready_at >= SETTLED_S
+    has_progressed = is_settled or _has_progressed(tx, outcome, last_step, since)
+    # The next process of a rank that gets more memory (`outOfMemory`) does not repeat this one.
+    gets_memory = is_memory_kill(outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
+    is_short = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
+    short_lives = (last_error.short_lives if last_error and is_short else 0) + is_short
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
-    error = outcome if outcome.origin is None else outcome.origin
-    memory = ErrorMemory(error.error_type, error.frame, outcome.step, outcome.code, d.now, ready, short_lives)
-    d.errors = d.errors.set(key, memory)
-    if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
-        return (
-            reasons.USER_ERROR_REPEATS,
-            f"{_describe_end(outcome)} twice, with no progress between{_proviso(outcome)}",
-        )
+    origin = outcome if outcome.origin is None else outcome.origin
+    new_error = ErrorMemory(origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_lives)
+    tx.errors = tx.errors.set(key, new_error)
+    can_repeat = not has_progressed and not is_memory_kill(outcome)
+    if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
+        is_signal = not outcome.error_type and outcome.code in _OUTSIDE_CODES
+        proviso = ", both before it was ready" if is_signal else ""
+        return reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}"
     if short_lives >= CRASH_LOOP_LIVES:
-        words = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
-        return reasons.CRASH_LOOP, f"a crash loop: {words}"
+        explanation = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
+        return reasons.CRASH_LOOP, f"a crash loop: {explanation}"
     return "", ""
 
 
-def _ended_early_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_early_end(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
 
     Each life makes steps, so that only a step above the one where it ended last is progress; without steps a save is.
     """
     key, step = (failure.role, failure.rank), failure.outcome.step
-    last = d.errors.get(key)
-    d.errors = d.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, d.now))
-    if last is None:
+    last_error = tx.errors.get(key)
+    tx.errors = tx.errors.set(key, ErrorMemory("", "", step, failure.outcome.code, tx.now))
+    if last_error is None:
         return "", ""
-    if step is None and last.step is None:
-        went_further = any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
+    if step is None and last_error.step is None:
+        has_progressed = _has_saved_since(tx, last_error.at)
     else:
-        went_further = step is not None and (last.step is None or step > last.step)
-    if went_further:
+        has_progressed = _is_higher_step(step, last_error.step)
+    if has_progressed:
         return "", ""
     return reasons.USER_ERROR_REPEATS, "it ended so twice, with no progress between"
 
 
-def _hung_again(d: StateTransaction, failure: Failure) -> tuple[str, str]:
+def _check_hang(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank hangs at the same line as at its last failure, with nothing more done.
 
     A process counts from 0, so that equal numbers of calls and items are no progress; nor are equal steps.
     """
     key, outcome = (failure.role, failure.rank), failure.outcome
-    last = d.errors.get(key)
-    memory = ErrorMemory("", outcome.frame, outcome.step, at=d.now, ready=True, finished=outcome.finished)
-    d.errors = d.errors.delete((failure.role, -1)) if (failure.role, -1) in d.errors else d.errors
-    d.errors = d.errors.set(key, memory)
-    if last is None or (last.error_type, last.frame, last.code) != ("", outcome.frame, None):
+    last_error = tx.errors.get(key)
+    new_error = ErrorMemory("", outcome.frame, outcome.step, at=tx.now, ready=True, finished=outcome.finished)
+    tx.errors = tx.errors.delete((failure.role, -1)) if (failure.role, -1) in tx.errors else tx.errors
+    tx.errors = tx.errors.set(key, new_error)
+    if last_error is None or (last_error.error_type, last_error.frame, last_error.code) != ("", outcome.frame, None):
         return "", ""
-    went_further = (
-        (outcome.step is not None and (last.step is None or outcome.step > last.step))
-        or (outcome.advanced is not None and outcome.advanced > last.at)
-        or outcome.finished > last.finished
-        or any(saves.last is not None and saves.last.at > last.at for saves in d.saves.values())
-    )
-    if went_further:
+    has_done_more = outcome.finished > last_error.finished
+    if has_done_more or _has_progressed(tx, outcome, last_error.step, last_error.at):
         return "", ""
     return reasons.HANG_REPEATS, "it stood at the same line before its restart, with no progress between"
 
 
-def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
+def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
     """Whether two ends are the same and caused by the process itself."""
-    if (last.error_type, last.frame) != (new.error_type, new.frame):
+    if (last_error.error_type, last_error.frame) != (new_error.error_type, new_error.frame):
         return False
     # An exception is known by its type and frame; SystemExit says nothing without its code.
-    if new.error_type and new.error_type != "SystemExit":
+    if new_error.error_type and new_error.error_type != "SystemExit":
         return True
-    sent = not new.error_type and new.code in _FROM_OUTSIDE
-    return last.code == new.code and not (sent and (last.ready or new.ready))
+    is_signal = not new_error.error_type and new_error.code in _OUTSIDE_CODES
+    return last_error.code == new_error.code and not (is_signal and (last_error.ready or new_error.ready))
 
 
-def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float) -> bool:
-    """Whether the job made progress since the last remembered end; at the first end, since the life began."""
-    since = began if last is None else last.at
-    before = None if last is None else last.step
-    return (
-        (outcome.step is not None and (before is None or outcome.step > before))
-        or (outcome.advanced is not None and outcome.advanced > since)
-        or (ready_at > 0.0 and d.now - ready_at >= SETTLED_S)
-        or any(saves.last is not None and saves.last.at > since for saves in d.saves.values())
-    )
+def _has_progressed(tx: StateTransaction, outcome: Outcome, last_step: int | None, since: float) -> bool:
+    """Whether the job made progress since a moment (unix seconds), by a step, by what a rank did, or by a save."""
+    has_advanced = outcome.advanced is not None and outcome.advanced > since
+    return has_advanced or _is_higher_step(outcome.step, last_step) or _has_saved_since(tx, since)
 
 
-def _grows(d: StateTransaction, failure: Failure) -> bool:
-    """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
-    return _kernels(failure.outcome) and memory_overrides.policy_of(d.job, failure.role) is not None
+def _has_saved_since(tx: StateTransaction, since: float) -> bool:
+    return any(saves.last is not None and saves.last.at > since for saves in tx.saves.values())
 
 
-def _kernels(outcome: Outcome) -> bool:
+def _is_higher_step(step: int | None, last_step: int | None) -> bool:
+    return step is not None and (last_step is None or step > last_step)
+
+
+def is_memory_kill(outcome: Outcome) -> bool:
     """Whether the kernel, the kubelet or Ray's monitor killed the process for its memory."""
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
@@ -166,8 +165,3 @@ def _describe_end(outcome: Outcome) -> str:
     if outcome.code is None:
         return "the same end"
     return f"the same signal {outcome.code - 128}" if outcome.code > 128 else f"the same exit code {outcome.code}"
-
-
-def _proviso(outcome: Outcome) -> str:
-    sent = not outcome.error_type and outcome.code in _FROM_OUTSIDE
-    return ", both before it was ready" if sent else ""

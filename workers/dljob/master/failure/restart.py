@@ -32,102 +32,100 @@ class RestartOrder:
     ranks: tuple[int, ...]
     reason: str
     cause: str
-    wait: float = 0.0
-    """Seconds of backoff."""
-    fresh: bool = False
+    backoff_s: float = 0.0
+    replaces_hosts: bool = False
     """Whether live hosts are replaced as well."""
     failure: Failure | None = None
     """The failure that caused it; None for an ordered restart."""
-    root: int = 0
+    root_number: int = 0
     """Number of the earlier fault that a restart without a failure of its own follows from; 0: none."""
-    leaving: tuple[RankKey, ...] = ()
+    dropped_ranks: tuple[RankKey, ...] = ()
     """Ranks that the shrinking role drops; they leave their incidents and are not started again."""
-    without_fault: bool = False
+    is_continuation: bool = False
     """Whether it continues a restart that is under way with other members: no new fault, and not counted again."""
-    gathers: bool = False
+    decides_size_later: bool = False
     """Whether ranks only leave user code: the number of ranks that start is decided once all have left."""
 
 
-def begin(d: StateTransaction, order: RestartOrder) -> None:
+def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     """End the processes of a restart's members, and start them again at once or after the backoff."""
-    if order.level is not Level.JOB and starting.ahead(d, order.role):
+    if order.level is not Level.JOB and starting.ahead(tx, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
-    own = _members(d, order)
-    along = () if order.level is Level.JOB else coupling.joining(d, order.role, own)
-    members = (*own, *along)
-    fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
-    number = d.next_serial()
-    target = _target(d, order)
-    fault = () if order.without_fault else (d.add_fault(order.level, order.reason, target, order.cause),)
-    follows = attribution.record_fault(d, fault[0], order.failure, order.root) if fault else ""
-    later = _later_ranks(d) if order.level is Level.JOB else ()
+    role_members, is_job_restart = _find_members(tx, order), order.level is Level.JOB
+    coupled_members = () if is_job_restart else coupling.coupled_ranks(tx, order.role, role_members)
+    members = (*role_members, *coupled_members)
+    incident_number = tx.next_serial()
+    target = _target_name(tx, order)
+    fault_numbers = () if order.is_continuation else (tx.add_fault(order.level, order.reason, target, order.cause),)
+    root_text = ""
+    if fault_numbers:
+        root_text = attribution.record_fault(tx, fault_numbers[0], order.failure, order.root_number)
+    later_wave_roles = [facts for facts in tx.job.roles.values() if is_job_restart and not facts.first_wave]
+    later_ranks = tuple((facts.plan.name, rank) for facts in later_wave_roles for rank in facts.ranks)
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
-    inherited = _leave_incidents(d, (*members, *later, *order.leaving))
-    # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
-    if order.level is Level.JOB:
-        _reset_roles(d, order.reason)
+    inherited_faults = _leave_incidents(tx, (*members, *later_ranks, *order.dropped_ranks))
+    if is_job_restart:
+        _reset_roles(tx, order.reason)
     else:
-        _begin_lives(d, order.role, own, along)
-    due = d.now + (GATHER_S if order.gathers else order.wait)
-    d.incidents = d.incidents.set(
-        number,
+        _begin_role_lives(tx, order.role, role_members, coupled_members)
+    due_at = tx.now + (GATHER_S if order.decides_size_later else order.backoff_s)
+    tx.incidents = tx.incidents.set(
+        incident_number,
         Incident(
             level=order.level,
-            role="" if order.level is Level.JOB else order.role,
+            role="" if is_job_restart else order.role,
             target=target,
             reason=order.reason,
             members=members,
             pending=len(members),
-            detected=d.now,
-            due=due,
-            deadline=due + time_to_start(d, members),
-            fresh=fresh,
-            faults=(*inherited, *fault),
+            detected=tx.now,
+            due=due_at,
+            deadline=due_at + seconds_to_start(tx, members),
+            fresh=order.replaces_hosts or is_job_restart,
+            faults=(*inherited_faults, *fault_numbers),
         ),
     )
-    if not order.without_fault:
-        roles = () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in along)))
-        d.count_restart(order.level, *roles)
-    wait = f" in {order.wait:g} s" if order.wait else ""
-    d.note(
-        reasons.RESTARTING,
-        target,
-        f"{order.cause}{follows}; restarting {counted(len(members), 'rank')}{wait}",
-        level=order.level.value,
-    )
-    coupling.report(d, order.role, target, along)
-    # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
-    _hold(d, d.incidents[number], 1)
+    if not order.is_continuation:
+        coupled_roles = (name for name, _ in coupled_members)
+        tx.count_restart(order.level, *(() if is_job_restart else dict.fromkeys((order.role, *coupled_roles))))
+    backoff_text = f" in {order.backoff_s:g} s" if order.backoff_s else ""
+    message = f"{order.cause}{root_text}; restarting {counted(len(members), 'rank')}{backoff_text}"
+    tx.note(reasons.RESTARTING, target, message, level=order.level.value)
+    coupling.report_coupled_roles(tx, order.role, target, coupled_members)
+    # The roles may not start before the backoff is over: a torch world needs all its ranks at once.
+    _change_holds(tx, tx.incidents[incident_number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
-    with d.many():
-        _take_down(d, number, _staying(d, order, members))
-    if due > d.now:
-        d.wake_at(due)
+    with tx.many():
+        _take_down_members(tx, incident_number, _rejoining_members(tx, order, members))
+    if due_at > tx.now:
+        tx.wake_at(due_at)
     else:
-        launch(d, number)
+        launch_restart(tx, incident_number)
 
 
-def time_to_start(d: StateTransaction, members: Iterable[RankKey]) -> float:
+def seconds_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
     """Return the seconds in which a restart must be over: more where startup probes allow more.
 
     The roles' times add up, since one may wait for another.
     """
-    return limits.RESTART_S + sum(d.facts(role).plan.startup_s for role in {role for role, _ in members})
+    return limits.RESTART_S + sum(tx.facts(role).plan.startup_s for role in {role for role, _ in members})
 
 
-def _begin_lives(d: StateTransaction, role: str, own: Sequence[RankKey], along: Sequence[RankKey]) -> None:
-    """Begin new lives of the roles that restart as a whole, and order the start of those that restart together."""
-    taken = dict.fromkeys(name for name, _ in along if name != role)
-    if role in (name for name, _ in along) or len(own) == d.facts(role).plan.replicas:
-        starting.new_life(d, role)
-    for name in taken:
-        starting.new_life(d, name)
-    coupling.start_in_order(d, (role, *taken))
+def _begin_role_lives(
+    tx: StateTransaction, role: str, role_members: Sequence[RankKey], coupled_members: Sequence[RankKey]
+) -> None:
+    """Begin new lives, by which checkpoints are numbered, of the roles that restart whole; they start in order."""
+    coupled_roles = dict.fromkeys(name for name, _ in coupled_members if name != role)
+    if role in (name for name, _ in coupled_members) or len(role_members) == tx.facts(role).plan.replicas:
+        starting.new_life(tx, role)
+    for name in coupled_roles:
+        starting.new_life(tx, name)
+    coupling.start_roles_in_order(tx, (role, *coupled_roles))
 
 
-def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
+def _find_members(tx: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
     """Return the ranks that restart. At job level, roles that wait for another one to complete are not among them."""
-    facts = d.facts(order.role)
+    facts = tx.facts(order.role)
     if order.level is Level.PROCESS:
         return tuple((order.role, rank) for rank in order.ranks)
     if order.level is Level.ROLE_GROUP:
@@ -135,305 +133,301 @@ def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
         return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
     if order.level in (Level.IN_PROCESS, Level.ROLE):
         return tuple((order.role, rank) for rank in facts.ranks)
-    return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in f.ranks)
+    return tuple((name, rank) for name, facts in tx.job.roles.items() if facts.first_wave for rank in facts.ranks)
 
 
-def _target(d: StateTransaction, order: RestartOrder) -> str:
+def _target_name(tx: StateTransaction, order: RestartOrder) -> str:
     """Return the restart's target as messages name it: "job", the role, or the first failed rank."""
     if order.level is Level.JOB:
         return "job"
-    plan = d.facts(order.role).plan
-    whole = order.level in (Level.IN_PROCESS, Level.ROLE) or (order.level is Level.ROLE_GROUP and plan.groups == 1)
-    return order.role if whole else f"{order.role}/{order.ranks[0]}"
+    plan = tx.facts(order.role).plan
+    is_only_group = order.level is Level.ROLE_GROUP and plan.groups == 1
+    is_whole_role = is_only_group or order.level in (Level.IN_PROCESS, Level.ROLE)
+    return order.role if is_whole_role else f"{order.role}/{order.ranks[0]}"
 
 
-def _leave_incidents(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
+def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
     """Take members out of their present incidents; return the faults of incidents that end because none are left."""
-    leaving = Counter(d.ranks[key].incident for key in members)
-    inherited: list[int] = []
-    for number in sorted(leaving):
-        incident = d.incidents.get(number)
+    leaver_counts = Counter(tx.ranks[key].incident for key in members)
+    inherited_faults: list[int] = []
+    for incident_number in sorted(leaver_counts):
+        incident = tx.incidents.get(incident_number)
         if incident is None:
             continue
         # An incident without members is over, but what it would have recovered is inherited by the new one.
-        pending = incident.pending - leaving[number]
+        pending = incident.pending - leaver_counts[incident_number]
         if pending:
-            d.incidents = d.incidents.set(number, evolve(incident, pending=pending))
+            tx.incidents = tx.incidents.set(incident_number, evolve(incident, pending=pending))
             continue
-        d.incidents = d.incidents.delete(number)
-        inherited.extend(incident.faults)
+        tx.incidents = tx.incidents.delete(incident_number)
+        inherited_faults.extend(incident.faults)
         if not incident.launched:
-            _hold(d, incident, -1)
-    return tuple(inherited)
+            _change_holds(tx, incident, -1)
+    return tuple(inherited_faults)
 
 
-def leave(d: StateTransaction, gone: tuple[RankKey, ...]) -> None:
-    """Take ranks that are no more out of their restarts; those that waited for nobody else are over."""
-    d.recover_faults(_leave_incidents(d, gone))
+def leave_restarts(tx: StateTransaction, dropped_ranks: tuple[RankKey, ...]) -> None:
+    """Take ranks that their role drops out of their restarts; a restart that waited for no other rank is over."""
+    tx.recover_faults(_leave_incidents(tx, dropped_ranks))
 
 
-def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
-    """Return the ranks of roles that wait for another role to complete."""
-    return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in f.ranks)
-
-
-def _reset_roles(d: StateTransaction, reason: str) -> None:
+def _reset_roles(tx: StateTransaction, reason: str) -> None:
     """Prepare all roles of a restarting job to start in order again, also those that the restart does not wait for."""
-    for name, facts in d.job.roles.items():
-        d.set_role(name, evolve(d.roles[name], spawned=False, was_ready=False))
+    for name, facts in tx.job.roles.items():
+        tx.set_role(name, evolve(tx.roles[name], spawned=False, was_ready=False))
         if not facts.first_wave:
-            _end_later(d, name, reason)
+            _end_later_role(tx, name, reason)
 
 
-def _end_later(d: StateTransaction, role: str, reason: str) -> None:
+def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
     """End the ranks of a role that waits for another one to complete; its servers finish their requests.
 
     They belong to no incident, so their deadline is the role's. Until then the role does not begin anew.
     """
-    facts = d.facts(role)
-    finishing = False
+    facts = tx.facts(role)
+    has_draining_ranks = False
     for host in facts.hosts():
         ranks = facts.ranks_of(host.index) if host.index != STORE else ()
-        drains = facts.plan.drain is not None and d.hosts[host].phase is HostPhase.READY
-        live = tuple(rank for rank in ranks if drains and d.ranks[role, rank].phase.live)
+        can_drain = facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY
+        draining_ranks = tuple(rank for rank in ranks if can_drain and tx.ranks[role, rank].phase.live)
         for rank in ranks:
-            old = d.ranks[role, rank]
-            if rank in live:
-                new = evolve(old, phase=RankPhase.STOPPING, incident=0, restart_reason=reason)
+            old_state = tx.ranks[role, rank]
+            if rank in draining_ranks:
+                new_state = evolve(old_state, phase=RankPhase.STOPPING, incident=0, restart_reason=reason)
             else:
-                new = evolve(old, phase=RankPhase.WAITING, incident=0, pid=0)
-            d.set_rank((role, rank), new)
-        if live:
-            d.do(stop_ranks(d, host, live))
+                new_state = evolve(old_state, phase=RankPhase.WAITING, incident=0, pid=0)
+            tx.set_rank((role, rank), new_state)
+        if draining_ranks:
+            tx.do(stop_order(tx, host, draining_ranks))
         else:
-            kill(d, host)
-        finishing = finishing or bool(live)
-    if finishing:
+            kill_host(tx, host)
+        has_draining_ranks = has_draining_ranks or bool(draining_ranks)
+    if has_draining_ranks:
         # The deadline of an earlier restart stands: the time of a drain began with that.
-        stop_by = d.roles[role].stop_by or d.now + limits.STOP_S + _grace(reason) + facts.plan.drain_s
-        d.set_role(role, evolve(d.roles[role], stop_by=stop_by))
-        d.wake_at(stop_by)
+        stop_by = tx.roles[role].stop_by or tx.now + limits.STOP_S + _seconds_of_grace(reason) + facts.plan.drain_s
+        tx.set_role(role, evolve(tx.roles[role], stop_by=stop_by))
+        tx.wake_at(stop_by)
 
 
-def end_overdue(d: StateTransaction, role: str) -> None:
+def kill_overdue_hosts_of_role(tx: StateTransaction, role: str) -> None:
     """Kill the hosts of a role that did not end their ranks in time before it begins anew."""
-    for host in d.facts(role).hosts():
-        ranks = d.facts(role).ranks_of(host.index) if host.index != STORE else ()
-        late = [rank for rank in ranks if d.ranks[role, rank].phase is RankPhase.STOPPING]
-        if late:
-            kill(d, host)
-            for rank in late:
-                ending.drop_process(d, (role, rank))
+    for host in tx.facts(role).hosts():
+        ranks = tx.facts(role).ranks_of(host.index) if host.index != STORE else ()
+        late_ranks = [rank for rank in ranks if tx.ranks[role, rank].phase is RankPhase.STOPPING]
+        if late_ranks:
+            kill_host(tx, host)
+            for rank in late_ranks:
+                ending.drop_process(tx, (role, rank))
 
 
-def follow_ends(d: StateTransaction) -> None:
-    """Let roles begin anew whose last rank of before a restart of the job has ended."""
-    if d.roles is d.base.roles or not d.phase.active:
+def begin_ended_roles(tx: StateTransaction) -> None:
+    """Let roles begin anew whose last rank from before a restart of the job has ended."""
+    if tx.roles is tx.base.roles or not tx.phase.active:
         return
-    over = [name for name, own in d.roles.items() if own.stop_by is not None and not own.stopping]
-    for name in over:
-        d.set_role(name, evolve(d.roles[name], stop_by=None))
-    if over:
-        _start_in_order(d)
+    ended_roles = [name for name, state in tx.roles.items() if state.stop_by is not None and not state.stopping]
+    for name in ended_roles:
+        tx.set_role(name, evolve(tx.roles[name], stop_by=None))
+    if ended_roles:
+        _start_roles_unless_held(tx)
 
 
-def _start_in_order(d: StateTransaction) -> None:
+def _start_roles_unless_held(tx: StateTransaction) -> None:
     """Start the roles whose turn it is, unless a restart of the job waits out its backoff: it starts them itself."""
-    if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
-        starting.start_roles(d)
+    if not any(incident.level is Level.JOB and not incident.launched for incident in tx.incidents.values()):
+        starting.start_roles(tx)
 
 
-def _hold(d: StateTransaction, incident: Incident, change: int) -> None:
+def _change_holds(tx: StateTransaction, incident: Incident, change: int) -> None:
     """Change by one the number of incidents that keep the roles of the members from starting."""
     for role in sorted({role for role, _ in incident.members}):
-        state = d.roles[role]
-        d.set_role(role, evolve(state, hold=state.hold + change))
+        role_state = tx.roles[role]
+        tx.set_role(role, evolve(role_state, hold=role_state.hold + change))
 
 
-def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
+def _rejoining_members(tx: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
     """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
 
     An error that only reports a lost peer is no failure of the process. A failed rank, one that ended well and one that
     was half set up get a new process: the state that they left behind is unknown. A world restarts by processes only
     before it begins: where its store was lost, all its ranks wait, and those whose host is ready stay in it.
     """
-    if order.level is Level.PROCESS and d.facts(order.role).world and not order.fresh:
-        return frozenset(key for key in members if key[0] == order.role and d.ranks[key].phase is RankPhase.WAITING)
-    if order.level is not Level.IN_PROCESS or order.fresh:
+    if order.level is Level.PROCESS and tx.facts(order.role).world and not order.replaces_hosts:
+        return frozenset(key for key in members if key[0] == order.role and tx.ranks[key].phase is RankPhase.WAITING)
+    if order.level is not Level.IN_PROCESS or order.replaces_hosts:
         return frozenset()
-    failed = () if order.failure is not None and order.failure.secondary else order.ranks
+    failed_ranks = () if order.failure is not None and order.failure.secondary else order.ranks
     return frozenset(
         key
         for key in members
         if key[0] == order.role
-        and ((phase := d.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed))
+        and ((phase := tx.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed_ranks))
     )
 
 
-def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) -> None:
+def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_members: frozenset[RankKey]) -> None:
     """End the members' processes. A fork host whose ranks alone restart, and a rank that rejoins, keep theirs."""
-    incident = d.incidents[number]
-    hosts: dict[HostId, list[int]] = {}
+    incident = tx.incidents[incident_number]
+    ranks_by_host: dict[HostId, list[int]] = {}
     for role, rank in incident.members:
-        hosts.setdefault(d.facts(role).host_of(rank), []).append(rank)
-    stopping = False
-    for host, ranks in hosts.items():
+        ranks_by_host.setdefault(tx.facts(role).host_of(rank), []).append(rank)
+    has_stopping_ranks = False
+    for host, ranks in ranks_by_host.items():
         # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
-        # the host is killed. A host of one rank stays only if the rank has requests to finish; `renew` replaces it
-        # after them, where the restart is fresh.
-        facts = d.facts(host.role)
-        keep = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
-        if keep and d.hosts[host].phase is HostPhase.READY:
-            stopping = _stop(d, host, ranks, number) or stopping
-        elif (host.role, ranks[0]) in staying and d.hosts[host].phase is HostPhase.READY:
-            stopping = _leave(d, host, ranks[0], number) or stopping
+        # the host is killed. A host of one rank stays only if the rank has requests to finish; where the restart
+        # replaces hosts, `replace_stopped_host` does so after them.
+        facts = tx.facts(host.role)
+        can_stay = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
+        can_rejoin = (host.role, ranks[0]) in rejoining_members
+        if tx.hosts[host].phase is HostPhase.READY and (can_stay or can_rejoin):
+            leaves_group = not can_stay
+            is_stopping = _stop_host_ranks(tx, host, ranks, incident_number, leaves_group=leaves_group)
+            has_stopping_ranks = has_stopping_ranks or is_stopping
         else:
-            kill(d, host)
+            kill_host(tx, host)
             for rank in ranks:
-                _wait(d, (host.role, rank), number)
+                _set_waiting(tx, (host.role, rank), incident_number)
     for role in sorted({role for role, _ in incident.members}):
-        if d.facts(role).world and incident.fresh:
-            kill(d, HostId(role, STORE))
-    if stopping:
-        stop_by = d.now + _time_to_stop(d, incident, staying=bool(staying))
-        d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
-        d.wake_at(stop_by)
+        if tx.facts(role).world and incident.fresh:
+            kill_host(tx, HostId(role, STORE))
+    if has_stopping_ranks:
+        stop_by = tx.now + _seconds_to_stop(tx, incident, has_rejoining_members=bool(rejoining_members))
+        tx.incidents = tx.incidents.set(incident_number, evolve(tx.incidents[incident_number], stop_by=stop_by))
+        tx.wake_at(stop_by)
 
 
-def renew(d: StateTransaction, key: RankKey) -> None:
-    """Replace the host of a rank that ended as ordered, once its last rank has, where the restart is fresh."""
-    incident, host = d.incidents.get(d.ranks[key].incident), d.facts(key[0]).host_of(key[1])
-    mine = d.facts(host.role).ranks_of(host.index)
+def replace_stopped_host(tx: StateTransaction, key: RankKey) -> None:
+    """Replace the host whose last rank has ended as ordered, if the restart replaces hosts."""
+    incident, host = tx.incidents.get(tx.ranks[key].incident), tx.facts(key[0]).host_of(key[1])
+    host_ranks = tx.facts(host.role).ranks_of(host.index)
     # A role that ends before it begins anew keeps no process either.
-    fresh = d.roles[host.role].stop_by is not None if incident is None else incident.fresh
-    if not fresh or any(d.ranks[host.role, rank].phase.live for rank in mine):
+    replaces_host = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
+    if not replaces_host or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
         return
-    kill(d, host)
+    kill_host(tx, host)
     if incident is not None and incident.launched:
-        starting.ensure_host(d, host)
+        starting.ensure_host(tx, host)
 
 
-def _time_to_stop(d: StateTransaction, incident: Incident, *, staying: bool) -> float:
+def _seconds_to_stop(tx: StateTransaction, incident: Incident, *, has_rejoining_members: bool) -> float:
     """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
-    plans = {role: d.facts(role).plan for role, _ in incident.members}
-    asked = {role: plan for role, plan in plans.items() if d.facts(role).ranks_per_host > 1 or plan.drain}
-    ends = (limits.STOP_S + _grace(coupling.reason_of(incident, role)) + plan.drain_s for role, plan in asked.items())
-    return max([limits.LEAVE_S if staying else 0.0, *ends])
+    plans = {role: tx.facts(role).plan for role, _ in incident.members}
+    stopping_plans = {role: plan for role, plan in plans.items() if tx.facts(role).ranks_per_host > 1 or plan.drain}
+    limit_s = limits.LEAVE_S if has_rejoining_members else 0.0
+    for role, plan in stopping_plans.items():
+        grace_s = _seconds_of_grace(coupling.restart_reason_of(incident, role))
+        limit_s = max(limit_s, limits.STOP_S + grace_s + plan.drain_s)
+    return limit_s
 
 
-def _wait(d: StateTransaction, key: RankKey, number: int) -> None:
+def _set_waiting(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
     """Mark a rank as waiting for a new process, as a member of an incident."""
-    reason = coupling.reason_of(d.incidents[number], key[0])
-    old = d.ranks[key]
-    d.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
+    reason = coupling.restart_reason_of(tx.incidents[incident_number], key[0])
+    new_state = evolve(tx.ranks[key], phase=RankPhase.WAITING, incident=incident_number, pid=0, restart_reason=reason)
+    tx.set_rank(key, new_state)
 
 
-def _stop(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
-    """Ask the live ranks of a host to end; return whether there were any."""
-    live: list[int] = []
+def _stop_host_ranks(
+    tx: StateTransaction, host: HostId, ranks: Sequence[int], incident_number: int, *, leaves_group: bool
+) -> bool:
+    """Ask the live ranks of a host to end, or to leave their torch group and stay; return whether there were any."""
+    stopping_ranks = tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase.live)
+    reason = coupling.restart_reason_of(tx.incidents[incident_number], host.role)
     for rank in ranks:
-        old = d.ranks[host.role, rank]
-        if old.phase.live:
-            reason = coupling.reason_of(d.incidents[number], host.role)
-            stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
-            d.set_rank((host.role, rank), stopping)
-            live.append(rank)
-        else:
-            _wait(d, (host.role, rank), number)
-    if live:
-        d.do(stop_ranks(d, host, tuple(live)))
-    return bool(live)
+        if rank not in stopping_ranks:
+            _set_waiting(tx, (host.role, rank), incident_number)
+            continue
+        rank_state = tx.ranks[host.role, rank]
+        new_state = evolve(rank_state, phase=RankPhase.STOPPING, incident=incident_number, restart_reason=reason)
+        tx.set_rank((host.role, rank), new_state)
+    if stopping_ranks and leaves_group:
+        tx.do(*(leave_order(tx, host, rank) for rank in stopping_ranks))
+    elif stopping_ranks:
+        tx.do(stop_order(tx, host, stopping_ranks))
+    return bool(stopping_ranks)
 
 
-def stop_ranks(d: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+def stop_order(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
     """Return the order that ends ranks, in their present incarnations, on a host that will start them again."""
-    incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
-    grace = _grace(d.ranks[host.role, ranks[0]].restart_reason)
-    return StopRanks(host, d.hosts[host].life, ranks, grace, "restart", incarnations)
+    incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
+    grace_s = _seconds_of_grace(tx.ranks[host.role, ranks[0]].restart_reason)
+    return StopRanks(host, tx.hosts[host].life, ranks, grace_s, "restart", incarnations)
 
 
-def _grace(reason: str) -> float:
+def _seconds_of_grace(reason: str) -> float:
     """Return the seconds that scripts get to end after SIGTERM; 0 for a hang: a hung process would not react to it."""
     return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
-def _leave(d: StateTransaction, host: HostId, rank: int, number: int) -> bool:
-    """Ask a rank to leave its torch group in its process; return whether an answer is awaited."""
-    old = d.ranks[host.role, rank]
-    if not old.phase.live:
-        _wait(d, (host.role, rank), number)
-        return False
-    reason = d.incidents[number].reason
-    d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason))
-    d.do(leave_group(d, host, rank))
-    return True
-
-
-def leave_group(d: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
+def leave_order(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
     """Return the order that takes a rank, in its present incarnation, out of its torch group."""
-    own, state = d.ranks[host.role, rank], d.hosts[host]
-    sizing = d.sizes.get(host.role)
-    parts = sizing is not None and sizing.parting and rank >= sizing.target
-    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason, parts)
+    state, life, actor = tx.ranks[host.role, rank], tx.hosts[host].life, tx.hosts[host].actor
+    sizing = tx.sizes.get(host.role)
+    is_parting = sizing is not None and sizing.parting and rank >= sizing.target
+    return LeaveGroup(host, life, actor, rank, state.incarnation, state.restart_reason, is_parting)
 
 
-def kill(d: StateTransaction, host: HostId) -> None:
+def kill_host(tx: StateTransaction, host: HostId) -> None:
     """Kill a host's process, if it has one."""
-    state = d.hosts[host]
-    if state.phase is not HostPhase.DOWN:
-        d.set_host(host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
-        d.do(KillHost(host, state.life, state.actor))
+    host_state = tx.hosts[host]
+    if host_state.phase is not HostPhase.DOWN:
+        tx.set_host(host, evolve(host_state, phase=HostPhase.DOWN, pid=0, address=""))
+        tx.do(KillHost(host, host_state.life, host_state.actor))
 
 
-def launch(d: StateTransaction, number: int) -> None:
+def kill_hosts_of_one_rank(tx: StateTransaction, role: str, ranks: Iterable[int]) -> None:
+    """Kill the processes of live ranks whose hosts have no other rank: peers leave their group only when it is gone."""
+    facts = tx.facts(role)
+    for rank in ranks if facts.ranks_per_host == 1 else ():
+        if tx.ranks[role, rank].phase.live:
+            kill_host(tx, facts.host_of(rank))
+            ending.drop_process(tx, (role, rank))
+
+
+def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     """Start the members of a restart whose backoff is over."""
-    incident = evolve(d.incidents[number], launched=True)
-    d.incidents = d.incidents.set(number, incident)
-    d.wake_at(incident.deadline)
-    _hold(d, incident, -1)
-    d.touched.ranks.update(incident.members)
-    # At once: an earlier restart of the job that lost all its members to others left that to them.
-    _start_in_order(d)
-    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
+    incident = evolve(tx.incidents[incident_number], launched=True)
+    tx.incidents = tx.incidents.set(incident_number, incident)
+    tx.wake_at(incident.deadline)
+    _change_holds(tx, incident, -1)
+    tx.touched.ranks.update(incident.members)
+    # An earlier restart of the job whose members have all joined other restarts has not started its roles.
+    _start_roles_unless_held(tx)
+    hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
-        if d.facts(role).world:
-            starting.ensure_host(d, HostId(role, STORE))
-    with d.many():
+        if tx.facts(role).world:
+            starting.ensure_host(tx, HostId(role, STORE))
+    with tx.many():
         for host in hosts:
-            if d.hosts[host].phase is HostPhase.READY:
-                starting.try_start(d, host)
+            if tx.hosts[host].phase is HostPhase.READY:
+                starting.try_start(tx, host)
             else:
-                starting.ensure_host(d, host)
+                starting.ensure_host(tx, host)
 
 
-def stop_overdue(d: StateTransaction, number: int) -> None:
+def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) -> None:
     """Kill the hosts that did not end their ranks in time; their other live ranks join the restart."""
-    incident = evolve(d.incidents[number], stop_by=None)
-    d.incidents = d.incidents.set(number, incident)
-    late = [key for key in incident.members if _is_stopping(d, key, number)]
-    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in late)
+    incident = evolve(tx.incidents[incident_number], stop_by=None)
+    tx.incidents = tx.incidents.set(incident_number, incident)
+    members = [key for key in incident.members if tx.ranks[key].incident == incident_number]
+    late_keys = [key for key in members if tx.ranks[key].phase is RankPhase.STOPPING]
+    hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in late_keys)
     for host in hosts:
-        kill(d, host)
-        for rank in d.facts(host.role).ranks_of(host.index):
-            _swept_along(d, (host.role, rank), number)
+        kill_host(tx, host)
+        for rank in tx.facts(host.role).ranks_of(host.index):
+            _add_to_restart(tx, (host.role, rank), incident_number)
     for host in hosts:
-        starting.ensure_host(d, host)
+        starting.ensure_host(tx, host)
 
 
-def _swept_along(d: StateTransaction, key: RankKey, number: int) -> None:
-    """Add a rank, whose host was killed because of another rank, to that restart, unless it is in one already."""
-    rank = d.ranks[key]
-    if not rank.phase.live:
+def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
+    """Add a rank whose host was killed for another rank to that restart, unless it is in one already."""
+    rank_state = tx.ranks[key]
+    if not rank_state.phase.live:
         return
-    if rank.incident in d.incidents:
-        _wait(d, key, rank.incident)
+    if rank_state.incident in tx.incidents:
+        _set_waiting(tx, key, rank_state.incident)
         return
-    incident = d.incidents[number]
-    joined = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
-    d.incidents = d.incidents.set(number, joined)
-    _wait(d, key, number)
-
-
-def _is_stopping(d: StateTransaction, key: RankKey, number: int) -> bool:
-    rank = d.ranks[key]
-    return rank.incident == number and rank.phase is RankPhase.STOPPING
+    incident = tx.incidents[incident_number]
+    grown_incident = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
+    tx.incidents = tx.incidents.set(incident_number, grown_incident)
+    _set_waiting(tx, key, incident_number)

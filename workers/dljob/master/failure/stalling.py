@@ -18,7 +18,7 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import seconds
 
-_ALIVE = (RankPhase.STARTING, RankPhase.READY)
+_LIVE_PHASES = (RankPhase.STARTING, RankPhase.READY)
 """Phases of ranks that can wait for something: a rank that was asked to end is no longer in a stall."""
 
 
@@ -28,33 +28,34 @@ def standing_stalls(state: JobState | StateTransaction, stalls: Iterable[Stall])
     Ranks that are not there, have ended or are being restarted are left out, and so is a stall without any other. A
     stall that is already known keeps the `since` of its first report, so that its age never jumps.
     """
-    known = {stall.name: stall for stall in state.stalls}
-    rows: list[Stall] = []
+    known_stalls = {stall.name: stall for stall in state.stalls}
+    recorded_stalls: list[Stall] = []
     for stall in stalls:
-        old = known.get(stall.name, stall)
-        is_hung = old.hung or any(_was_found_hung(state, key, old.since) for key in stall.ranks)
-        rows.append(evolve(stall, ranks=_alive(state, stall), since=old.since, hung=is_hung))
-    return tuple(sorted((row for row in rows if row.ranks), key=lambda row: (row.since, row.name)))
+        known_stall = known_stalls.get(stall.name, stall)
+        is_hung = known_stall.hung or any(_was_found_hung(state, key, known_stall.since) for key in stall.ranks)
+        recorded_stalls.append(evolve(stall, ranks=_waiting_ranks(state, stall), since=known_stall.since, hung=is_hung))
+    standing = (stall for stall in recorded_stalls if stall.ranks)
+    return tuple(sorted(standing, key=lambda stall: (stall.since, stall.name)))
 
 
 def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
     """Record the stalls that stand now; note each new one, and each that ended without a restart."""
     if not tx.phase.active:
         return
-    present, before = standing_stalls(tx, event.stalls), tx.stalls
-    if present == before:
+    new_report, old_stalls = standing_stalls(tx, event.stalls), tx.stalls
+    if new_report == old_stalls:
         return
-    names, known = {stall.name for stall in present}, {stall.name for stall in before}
-    _set_stalls(tx, present)
-    new_stalls = [stall for stall in present if stall.name not in known]
+    reported_names, known_names = {stall.name for stall in new_report}, {stall.name for stall in old_stalls}
+    _set_stalls(tx, new_report)
+    new_stalls = [stall for stall in new_report if stall.name not in known_names]
     # A stall whose root turns out to be another one is reported under a new name: it did not end. A new one has stood
     # for longer than since the last report, and so was there while the old one still stood.
-    renamed = stalled_ranks(new_stalls)
-    for stall in before:
-        if stall.name not in names:
+    renamed_ranks = stalled_ranks(new_stalls)
+    for stall in old_stalls:
+        if stall.name not in reported_names:
             tx.touched.resumed.update(stall.ranks)
-            if not any(key in renamed for key in stall.ranks):
-                _note_end(tx, stall)
+            if not any(key in renamed_ranks for key in stall.ranks):
+                _note_stall_end(tx, stall)
     for stall in new_stalls:
         tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)
 
@@ -65,19 +66,19 @@ def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
     Of a circle another one of its ranks stands for all. The outcome of a rank that waits in no stall is returned as it
     is.
     """
-    name = _name(key)
+    name = _rank_name(key)
     for stall in tx.stalls:
         if key not in stall.ranks or stall.root == name or not (stall.root or stall.is_circle):
             continue
-        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _name(rank) == stall.root]
-        root, incarnation = (_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
+        roots = [rank for rank in stall.ranks if (stall.is_circle and rank != key) or _rank_name(rank) == stall.root]
+        root, incarnation = (_rank_name(roots[0]), tx.ranks[roots[0]].incarnation) if roots else (stall.root, 0)
         if root:
             origin = ErrorOrigin(root, incarnation, "", describe(stall, tx.now), "")
             return evolve(outcome, reason=Reason.HANG, origin=origin)
     return outcome
 
 
-def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
+def hang_sentence(state: JobState, key: RankKey, incarnation: int) -> str:
     """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one.
 
     A hang of a role, such as a circle, is recorded with one of its ranks, and ends the processes of all.
@@ -88,12 +89,9 @@ def hang_of(state: JobState, key: RankKey, incarnation: int) -> str:
         if rank_state is None or outcome is None or outcome.reason is not Reason.HANG:
             continue
         role = fault.rank.partition("/")[0]
-        with_role = (
-            role == key[0]
-            and rank_state.restart_reason == Reason.HANG
-            and rank_state.incarnation - incarnation in (0, 1)
-        )
-        if with_role or (fault.rank, fault.incarnation) == (_name(key), incarnation):
+        had_role_hang = role == key[0] and rank_state.restart_reason == Reason.HANG
+        ended_with_role = had_role_hang and rank_state.incarnation - incarnation in (0, 1)
+        if ended_with_role or (fault.rank, fault.incarnation) == (_rank_name(key), incarnation):
             return outcome.message if outcome.origin is None else outcome.origin.message
     return ""
 
@@ -110,37 +108,38 @@ def follow_stalls(tx: StateTransaction) -> None:
     if tx.verdict is not None:
         _set_stalls(tx, ())
         return
-    touched = [key for key in tx.touched.ranks if _ended_now(tx, key)]
-    if not touched:
+    ended_keys, remaining_stalls = {key for key in tx.touched.ranks if _has_process_ended(tx, key)}, list[Stall]()
+    if not ended_keys:
         return
-    ended, present = set(touched), list[Stall]()
-    succeeded = {key for key in touched if tx.ranks[key].phase is RankPhase.SUCCEEDED}
+    succeeded_keys = {key for key in ended_keys if tx.ranks[key].phase is RankPhase.SUCCEEDED}
     for stall in tx.stalls:
-        decisive = set(stall.ranks) if stall.is_circle else {key for key in touched if _name(key) == stall.root}
-        if decisive & succeeded:
+        roots = {key for key in ended_keys if _rank_name(key) == stall.root}
+        deciding_keys = set(stall.ranks) if stall.is_circle else roots
+        if deciding_keys & succeeded_keys:
             # The activity that the others waited for has come to its end, and the rank with it.
             tx.touched.resumed.update(stall.ranks)
-            _note_end(tx, stall)
-        elif not decisive & ended:
-            tx.touched.resumed.update(succeeded.intersection(stall.ranks))
-            rest = stall if ended.isdisjoint(stall.ranks) else evolve(stall, ranks=_alive(tx, stall))
-            present += [rest] if rest.ranks else []
-    _set_stalls(tx, tuple(present))
+            _note_stall_end(tx, stall)
+        elif not deciding_keys & ended_keys:
+            tx.touched.resumed.update(succeeded_keys.intersection(stall.ranks))
+            has_lost_ranks = not ended_keys.isdisjoint(stall.ranks)
+            remaining_stall = evolve(stall, ranks=_waiting_ranks(tx, stall)) if has_lost_ranks else stall
+            remaining_stalls += [remaining_stall] if remaining_stall.ranks else []
+    _set_stalls(tx, tuple(remaining_stalls))
 
 
 def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
-    """Replace the stalls; the ledger looks again at the ranks that came into one, left one, or are in an older one."""
+    """Replace the stalls; the ledger looks again at the ranks whose stall is new, over or older."""
     if stalls == tx.stalls:
         return
-    before, after = tx.stalled, stalled_ranks(stalls)
-    tx.stalls, tx.stalled = stalls, after
-    tx.touched.ranks.update(key for key in {*before, *after} if before.get(key) != after.get(key))
+    old_ranks, new_ranks = tx.stalled, stalled_ranks(stalls)
+    tx.stalls, tx.stalled = stalls, new_ranks
+    tx.touched.ranks.update(key for key in {*old_ranks, *new_ranks} if old_ranks.get(key) != new_ranks.get(key))
 
 
-def _note_end(tx: StateTransaction, stall: Stall) -> None:
-    waited = tx.now - stall.since
+def _note_stall_end(tx: StateTransaction, stall: Stall) -> None:
+    duration_s = tx.now - stall.since
     verb = "go on" if stall.is_circle else "goes on"
-    tx.note(reasons.STALL_ENDED, stall.whom, f"{stall.whom} {verb} after {seconds(waited)}", seconds=waited)
+    tx.note(reasons.STALL_ENDED, stall.whom, f"{stall.whom} {verb} after {seconds(duration_s)}", seconds=duration_s)
 
 
 def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: float) -> bool:
@@ -149,19 +148,19 @@ def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: flo
     return rank_state is not None and max(rank_state.since, since) <= rank_state.hung_at
 
 
-def _alive(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
+def _waiting_ranks(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:
     """Return the ranks of a stall that exist and can wait, in the order of the report and each once."""
-    rows = ((key, state.ranks.get(key)) for key in dict.fromkeys(stall.ranks))
-    return tuple(key for key, rank in rows if rank is not None and rank.phase in _ALIVE)
+    states = ((key, state.ranks.get(key)) for key in dict.fromkeys(stall.ranks))
+    return tuple(key for key, rank_state in states if rank_state is not None and rank_state.phase in _LIVE_PHASES)
 
 
-def _ended_now(tx: StateTransaction, key: RankKey) -> bool:
+def _has_process_ended(tx: StateTransaction, key: RankKey) -> bool:
     """Whether the process that a rank had before this transition has ended in it, or is being ended."""
-    old, new = tx.base.ranks.get(key), tx.ranks[key]
-    if old is None or old.phase not in _ALIVE:
+    old_state, new_state = tx.base.ranks.get(key), tx.ranks[key]
+    if old_state is None or old_state.phase not in _LIVE_PHASES:
         return False
-    return new.phase not in _ALIVE or new.incarnation != old.incarnation
+    return new_state.phase not in _LIVE_PHASES or new_state.incarnation != old_state.incarnation
 
 
-def _name(key: RankKey) -> str:
+def _rank_name(key: RankKey) -> str:
     return f"{key[0]}/{key[1]}"

@@ -6,8 +6,8 @@ but the chief restarts when a task listens elsewhere: on another node, or where 
 
 from __future__ import annotations
 
-from dljob.master.failure.policy import lift
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.policy import lift_level
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.state.events import RankServes
 from dljob.master.state.state import LISTENS, JobState, RankPhase, RankState
 from dljob.master.state.transaction import StateTransaction
@@ -18,29 +18,30 @@ from dljob.telemetry import reasons
 _STARTED = (RankPhase.STARTING, RankPhase.READY)
 
 
-def addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
+def cluster_addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
     """Return task -> the addresses of its ranks; empty until the address of each present process is known."""
-    found: dict[str, list[str]] = {}
+    addresses_by_task: dict[str, list[str]] = {}
     for name, facts in state.job.roles.items():
         if facts.plan.tf not in MEMBERS:
             continue
-        ranks = [state.ranks[name, rank] for rank in facts.ranks]
-        if any(rank.phase not in _STARTED or not rank.cluster for rank in ranks):
+        rank_states = [state.ranks[name, rank] for rank in facts.ranks]
+        if any(process.phase not in _STARTED or not process.cluster for process in rank_states):
             return {}
-        found[facts.plan.tf] = [dict(rank.addresses)[PORT] for rank in ranks]
-    return found
+        addresses_by_task[facts.plan.tf] = [dict(process.addresses)[PORT] for process in rank_states]
+    return addresses_by_task
 
 
-def follow(d: StateTransaction, event: RankServes, before: RankState) -> None:
+def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_state: RankState) -> None:
     """Restart the chief where a task listens at another address than the chief was given."""
-    chief = next((name for name, facts in d.job.roles.items() if facts.plan.tf == "chief"), "")
-    if not chief or not d.phase.active:
+    chief = next((name for name, facts in tx.job.roles.items() if facts.plan.tf == "chief"), "")
+    if not chief or not tx.phase.active:
         return
-    given = d.ranks[chief, 0]
-    now = addresses(d)
-    if not now or given.cluster in ("", LISTENS, checksum(now)):
+    chief_state = tx.ranks[chief, 0]
+    current_addresses = cluster_addresses(tx)
+    if not current_addresses or chief_state.cluster in ("", LISTENS, checksum(current_addresses)):
         return
-    was, at = (dict(found).get(PORT, "nowhere") for found in (before.addresses, event.addresses))
-    cause = f"{event.role}/{event.rank} listens at {at} now, not at {was}, which {chief}/0 was given"
-    level = lift(d.facts(chief), Level.PROCESS, host_lost=False)
-    begin(d, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))
+    old_address = dict(old_state.addresses).get(PORT, "nowhere")
+    new_address = dict(event.addresses).get(PORT, "nowhere")
+    cause = f"{event.role}/{event.rank} listens at {new_address} now, not at {old_address}, which {chief}/0 was given"
+    level = lift_level(tx.facts(chief), Level.PROCESS, host_lost=False)
+    begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))

@@ -12,7 +12,7 @@ from itertools import filterfalse
 from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
-from dljob.master.failure.policy import Restart, own_level
+from dljob.master.failure.policy import Restart, role_level
 from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
@@ -85,14 +85,14 @@ def try_to_place(tx: StateTransaction, *, last: bool = False) -> None:
 
 def lost_units(tx: StateTransaction) -> tuple[str, ...]:
     """Return the units that lost their nodes and have unfinished ranks."""
-    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.inhabited(tx, n))
+    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.is_inhabited(tx, n))
 
 
 def _place_finished_units(tx: StateTransaction, excluded: frozenset[str]) -> None:
     """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
     names = tuple(name for name in tx.homeless if tx.units[name].phase is UnitPhase.LOST)
     is_role_short = any(sizing.size < sizing.want and not completed(tx, role) for role, sizing in tx.sizes.items())
-    if not names or is_role_short or any(ending.inhabited(tx, name) for name in names):
+    if not names or is_role_short or any(ending.is_inhabited(tx, name) for name in names):
         return
     assignment = _assign_units(tx, names, excluded)
     if isinstance(assignment, Assignment):
@@ -115,8 +115,8 @@ def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str
             result = retry
     # Then a whole role may move to another topology domain.
     if isinstance(result, Refusal):
-        result = moving.to_another_domain(tx, names, excluded) or result
-    elif moving.finished(tx):
+        result = moving.move_to_another_domain(tx, names, excluded) or result
+    elif moving.have_servers_finished(tx):
         tx.moving = None
     if isinstance(result, Assignment):
         tell_domains(tx, result.domains)
@@ -184,7 +184,7 @@ def _wait_for_room(tx: StateTransaction, refusal: Refusal) -> None:
             return
         # On a RayCluster of somebody else's the operator sees whether KubeRay still starts workers, and ends the job.
         if tx.job.spec.ray_cluster_ref is None:
-            ending.fail(tx, reasons.NEVER_FITS, refusal.why)
+            ending.fail_job(tx, reasons.NEVER_FITS, refusal.why)
             return
         final_at = None
     reason = refusal.why + checks.describe_excluded(tx)
@@ -220,7 +220,7 @@ def _search_ends(tx: StateTransaction) -> tuple[tuple[str, float], ...]:
     search_ends = dict(search.until)
     # The units with which the search began share its deadline.
     search_end = tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds if search_ends else search.deadline
-    names = [name for name in sorted(tx.homeless) if ending.inhabited(tx, name)]
+    names = [name for name in sorted(tx.homeless) if ending.is_inhabited(tx, name)]
     return tuple((name, search_ends.get(name, search_end or tx.now)) for name in names)
 
 
@@ -239,7 +239,7 @@ def extend_search(tx: StateTransaction) -> None:
 
 def follow_move(tx: StateTransaction) -> None:
     """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
-    if tx.moving is None or tx.ending or not moving.finished(tx):
+    if tx.moving is None or tx.ending or not moving.have_servers_finished(tx):
         return
     if lost_units(tx):
         try_to_place(tx)
@@ -372,8 +372,8 @@ def leave_nodes(
         return
     tx.replaced += len({tx.units[name].node for name in names})
     # Asked for all roles before their ranks become WAITING below.
-    begun = {role: failover.begun(tx, role) for role in tx.job.roles}
-    lost = moving.give_up(tx, names)
+    begun = {role: failover.has_role_begun(tx, role) for role in tx.job.roles}
+    lost = moving.give_up_units(tx, names)
     if lost:
         tx.count_restart(Level.NODE)
     if order is not None:
@@ -381,9 +381,11 @@ def leave_nodes(
         return
     for role in tx.job.roles:
         if lost.get(role) and not tx.ending:
-            decided = None if counts is None else Restart(own_level(tx.facts(role)), counts, "its node is left")
+            decided = None if counts is None else Restart(role_level(tx.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
-            failover.failed(tx, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
+            failover.handle_failed_ranks(
+                tx, role, ranks, outcome, host_lost=True, has_begun=begun[role], fixed_decision=decided
+            )
 
 
 def _restart_by_rule(
@@ -395,12 +397,12 @@ def _restart_by_rule(
     for role in sorted(tx.job.roles, key=lambda name: name != culprit[0]):
         if lost.get(role) and not tx.ending:
             ranks = tuple(sorted(lost[role], key=lambda rank: (role, rank) != culprit))
-            failover.left(tx, role, ranks, order, begun=begun[role])
+            failover.restart_elsewhere(tx, role, ranks, order, has_begun=begun[role])
 
 
 def needs_room(tx: StateTransaction) -> bool:
     """Whether a unit without a node has unfinished ranks."""
-    return any(ending.inhabited(tx, name) for name in tx.homeless)
+    return any(ending.is_inhabited(tx, name) for name in tx.homeless)
 
 
 def follow(tx: StateTransaction) -> None:

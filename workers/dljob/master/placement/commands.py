@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dljob.master.failure import cuts, ending
-from dljob.master.failure.policy import lift
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.policy import lift_level
+from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import starting
 from dljob.master.state.events import Commanded, CutAsked
 from dljob.master.state.evolve import evolve
@@ -33,19 +33,19 @@ def handle_command(tx: StateTransaction, event: Commanded) -> None:
         words += f" to {counted(event.count, 'rank')}; its load decides again in {policy.cooldown_s:g} s"
     tx.note(reasons.COMMAND_ACCEPTED, event.target, words)
     if event.kind == "stop":
-        ending.end(tx, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=tx.now))
+        ending.end_job(tx, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=tx.now))
     elif event.kind == "suspend":
         verdict = Verdict(ok=False, reason=reasons.SUSPENDED, message=f"suspended{by}", at=tx.now, suspends=True)
-        ending.end(tx, verdict)
+        ending.end_job(tx, verdict)
     elif event.kind == "checkpoint":
         # A cut that cannot begin now is reported as CutGivenUp, with the reason.
-        cuts.asked(tx, CutAsked(event.by or "a command"))
+        cuts.handle_cut_request(tx, CutAsked(event.by or "a command"))
     elif event.kind == "scale":
         # This only sets the wanted size: `elastic.follow` looks for room after this event.
         sizing = evolve(tx.sizes[event.target], want=event.count, scaled=tx.now, calls=event.calls)
         tx.sizes = tx.sizes.set(event.target, sizing)
     else:
-        begin(tx, _restart_order(tx, event))
+        begin_restart(tx, _restart_order(tx, event))
 
 
 def _refusal(tx: StateTransaction, event: Commanded) -> str:
@@ -103,4 +103,4 @@ def _restart_order(tx: StateTransaction, event: Commanded) -> RestartOrder:
     level = Level.PROCESS if slash else Level.ROLE
     # For a role any rank will do: the level takes all of them.
     ranks = (int(number),) if slash else (tx.facts(role).ranks[0],)
-    return RestartOrder(lift(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)
+    return RestartOrder(lift_level(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from operator import attrgetter
 
 from dljob.master.failure import attribution, ending
-from dljob.master.failure.moving import ask_to_finish, elsewhere, servers_of
-from dljob.master.failure.restart import kill
+from dljob.master.failure.moving import ask_servers_to_finish, assign_elsewhere, servers_in_units
+from dljob.master.failure.restart import kill_host
 from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave_nodes, try_to_place
 from dljob.master.start import starting
@@ -60,7 +60,7 @@ def begin_ray_drains(tx: StateTransaction, nodes: Sequence[NodeView]) -> None:
 
 def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     """Add evidence to faults, and begin the departure of a node that Kubernetes is about to take away."""
-    attribution.learned(tx, event)
+    attribution.handle_learned_cause(tx, event)
     kind, _, name = event.target.partition("/")
     if kind != "node" or tx.ending or not any(node.id == name for node in tx.nodes):
         return
@@ -142,7 +142,7 @@ def _leaves_now(
     if departure.drain_by is None and _finish_fleet_ranks(tx, name, units, departure):
         _postpone_drain(tx, name, departure)
         return False
-    result = elsewhere(tx, leaving_units | units) if tx.seats else None
+    result = assign_elsewhere(tx, leaving_units | units) if tx.seats else None
     if isinstance(result, Refusal):
         if not departure.stays:  # reported once, though it is tried again at each change of the nodes
             tx.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {result.why}")
@@ -163,16 +163,16 @@ def _waits_for_drain(tx: StateTransaction, name: str, departure: Departure, unit
         # There is room now, so they leave as soon as they have finished; `stays` names the present obstacle.
         tx.departures = tx.departures.set(name, evolve(departure, stays=""))
         tx.wake_at(last_moment)
-    return departure.drain_by > tx.now and bool(servers_of(tx, units))
+    return departure.drain_by > tx.now and bool(servers_in_units(tx, units))
 
 
 def _order_drain(tx: StateTransaction, name: str, units: frozenset[str]) -> bool:
     """Ask the servers of a departing node to finish their requests; return whether any has to be waited for."""
-    departure, servers = tx.departures[name], servers_of(tx, units)
+    departure, servers = tx.departures[name], servers_in_units(tx, units)
     if not servers:
         tx.departures = tx.departures.set(name, evolve(departure, drain_at=None, drained=True))
         return False
-    drain_by = ask_to_finish(tx, servers, Reason.PREEMPTED.value)
+    drain_by = ask_servers_to_finish(tx, servers, Reason.PREEMPTED.value)
     tx.departures = tx.departures.set(name, evolve(departure, drain_at=None, drain_by=drain_by))
     tx.wake_at(_next_step_at(tx.departures[name]))
     server_count, end = counted(sum(map(len, servers.values())), "server"), _format_time(min(drain_by, departure.by))
@@ -182,7 +182,7 @@ def _order_drain(tx: StateTransaction, name: str, units: frozenset[str]) -> bool
 
 def _drain_in_place(tx: StateTransaction, name: str, units: frozenset[str]) -> None:
     """Begin or end the drain of servers whose node has ranks that stay; servers that ignore its end are killed."""
-    departure, servers = tx.departures[name], servers_of(tx, units)
+    departure, servers = tx.departures[name], servers_in_units(tx, units)
     if departure.drain_at is not None and departure.drain_at <= tx.now:
         _order_drain(tx, name, units)
         return
@@ -190,7 +190,7 @@ def _drain_in_place(tx: StateTransaction, name: str, units: frozenset[str]) -> N
         return
     tx.departures = tx.departures.set(name, evolve(departure, drain_by=None, drained=True))
     for host, ranks in servers.items():
-        kill(tx, host)
+        kill_host(tx, host)
         for rank in ranks:
             ending.drop_process(tx, (host.role, rank))
 
@@ -367,7 +367,7 @@ def _inhabited(tx: StateTransaction, name: str) -> frozenset[str]:
     units = frozenset(
         unit for unit in tx.housed.get(name, ()) if tx.units[unit].phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )
-    return units if any(ending.inhabited(tx, unit) for unit in units) else frozenset()
+    return units if any(ending.is_inhabited(tx, unit) for unit in units) else frozenset()
 
 
 def _format_time(at: float) -> str:

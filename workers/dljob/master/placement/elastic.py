@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from immutables import Map
 
-from dljob.master.failure.ending import inhabited
+from dljob.master.failure.ending import is_inhabited
 from dljob.master.placement import departures, gaps, giving, leaving, resizing
 from dljob.master.placement.admission import needs_room, overdue_units
 from dljob.master.placement.departures import GRACE_S
@@ -158,7 +158,7 @@ def _unplaced(tx: StateTransaction, role: str) -> Iterator[str]:
     # By the index: this runs at each event of a recovery, and 10,000 groups are too many for that.
     for name in tx.homeless:
         series, _, group = name.rpartition("/")
-        if series == facts.series and int(group) in facts.places and inhabited(tx, name):
+        if series == facts.series and int(group) in facts.places and is_inhabited(tx, name):
             yield name
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from dljob.master.failure import budget
-from dljob.master.failure.moving import elsewhere
+from dljob.master.failure.moving import assign_elsewhere
 from dljob.master.start.assign import Refusal
 from dljob.master.state.state import BudgetMark
 from dljob.master.state.transaction import StateTransaction
@@ -38,9 +38,9 @@ def count_failure(tx: StateTransaction, name: str) -> int:
     if tx.job.fault_tolerance.node.max_failures == 1:
         return 1
     # Ids of nodes never come back, so those that failed long ago would fill the state.
-    for key in [key for key in tx.marks if key.startswith(budget.NODE) and not budget.recent(tx, key)]:
+    for key in [key for key in tx.marks if key.startswith(budget.NODE_PREFIX) and not budget.recent_marks(tx, key)]:
         tx.marks = tx.marks.delete(key)
-    return budget.add(tx, f"{budget.NODE}{name}")
+    return budget.add_mark(tx, f"{budget.NODE_PREFIX}{name}")
 
 
 def domain_mates_to_leave(tx: StateTransaction, failed: frozenset[str], labels: Labels) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _leave_domain(
     units = frozenset(name for name, unit in tx.units.items() if unit.node in nodes)
     label = f"{policy.failure_domain_label}={domain}"
     reason = f"{counted(failure_count, 'node')} of {label} failed within {policy.domain_window_seconds} s"
-    room = elsewhere(tx, units, nodes) if units and tx.seats else None
+    room = assign_elsewhere(tx, units, nodes) if units and tx.seats else None
     if isinstance(room, Refusal):
         tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.why}")
         return {}
@@ -86,7 +86,7 @@ def _leave_domain(
 
 def _count_failed_nodes(tx: StateTransaction, domain: str, names: Iterable[str]) -> int:
     """Add failed nodes to a domain; return how many different ones failed within its window."""
-    key, since = f"{budget.DOMAIN}{domain}", tx.now - tx.job.fault_tolerance.node.domain_window_seconds
+    key, since = f"{budget.DOMAIN_PREFIX}{domain}", tx.now - tx.job.fault_tolerance.node.domain_window_seconds
     older_marks = tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since and mark.node not in names)
     marks = (*older_marks, *(BudgetMark(tx.now, name) for name in names))
     tx.marks = tx.marks.set(key, marks)

@@ -125,9 +125,9 @@ def leave_by_rule(tx: StateTransaction) -> None:
         # The node before this one may have ended the job.
         if tx.ending:
             return
-        tx.note(reasons.NODE_REPLACED, f"node/{name}", order.why)
+        tx.note(reasons.NODE_REPLACED, f"node/{name}", order.explanation)
         outcome = order.failure.outcome
-        exclude(tx, name, (outcome.reason or Reason.UNKNOWN).value, order.why)
+        exclude(tx, name, (outcome.reason or Reason.UNKNOWN).value, order.explanation)
         _leave_with_domain(tx, name, outcome, order)
         try_to_place(tx)
 

@@ -37,7 +37,7 @@ WORLDS = 64
 def carry(state: JobState) -> dict[str, Any]:
     """Return the state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
     # Ids of nodes end with their RayCluster.
-    lasting = [(key, times) for key, times in sorted(state.marks.items()) if not key.startswith(budget.NODE)]
+    lasting = [(key, times) for key, times in sorted(state.marks.items()) if not key.startswith(budget.NODE_PREFIX)]
     marks = {key: [mark.at for mark in times[-MARKS_A_KEY:]] for key, times in lasting}
     # The newest of all budgets are kept: the oldest leave their windows first anyhow.
     newest = sorted((at for times in marks.values() for at in times), reverse=True)[:MARKS]
@@ -178,4 +178,4 @@ def _take_memory(tx: StateTransaction, event: Carried) -> None:
 def _budget_keys(tx: StateTransaction) -> frozenset[str]:
     """Return the budget keys of the present spec, which may differ from the previous attempt's."""
     rules = (f"rule:{rule.name}" for rule in tx.job.fault_tolerance.rules)
-    return frozenset({budget.JOB, budget.MASTER, *tx.roles, *(f"fail:{name}" for name in tx.roles), *rules})
+    return frozenset({budget.JOB_KEY, budget.MASTER_KEY, *tx.roles, *(f"fail:{name}" for name in tx.roles), *rules})

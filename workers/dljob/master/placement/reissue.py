@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dljob.master.failure.restart import leave_group, stop_ranks
+from dljob.master.failure.restart import leave_order, stop_order
 from dljob.master.placement import departures, elastic, leaving
 from dljob.master.start import checks, relaunch, starting, visible_devices, weights
 from dljob.master.state import limits, memory_overrides
@@ -151,9 +151,9 @@ def _host_orders(
         stopping = tuple(rank for rank in stopping if rank not in leavers)
     # A rank in a thread host stops only by leaving its group in process; otherwise its host would be killed.
     if stopping and facts.plan.host is HostKind.THREAD:
-        yield leave_group(tx, host, *stopping)
+        yield leave_order(tx, host, *stopping)
     elif stopping:
-        yield stop_ranks(tx, host, stopping)
+        yield stop_order(tx, host, stopping)
 
 
 def _stop_orders(tx: StateTransaction, host: HostId, host_state: HostState) -> Iterator[Action]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import own_level
-from dljob.master.failure.restart import RestartOrder, begin, kill, leave
+from dljob.master.failure.policy import role_level
+from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, leave_restarts
 from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy, spare_nodes
@@ -133,7 +133,7 @@ def _lacks_node(tx: StateTransaction, name: str, sizes: Mapping[str, int]) -> bo
     phase = tx.units[name].phase if name in tx.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
         return phase.nowhere
-    return ending.inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
+    return ending.is_inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
 
 
 def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: Assignment) -> bool:
@@ -224,33 +224,35 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
         tx.note(reasons.RESIZED, role, words)
         # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
         if tx.facts(role).fleet:
-            leave(tx, left_out[role])
+            leave_restarts(tx, left_out[role])
         else:
             level = level_of(tx.job, role)
-            begin(tx, RestartOrder(level, role, (), RESIZED, words, leaving=left_out[role], without_fault=anew))
+            begin_restart(
+                tx, RestartOrder(level, role, (), RESIZED, words, dropped_ranks=left_out[role], is_continuation=anew)
+            )
         for key in left_out[role]:
             tx.set_rank(key, evolve(tx.ranks[key], incident=0))
         if tx.facts(role).fleet:
-            ending.role_changed(tx, role)
+            ending.follow_role_change(tx, role)
 
 
 def leave_user_code(tx: StateTransaction, role: str, reason: str) -> None:
     """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
     cause = f"all its ranks leave user code: {reason}"
-    begin(tx, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, cause, gathers=True))
+    begin_restart(tx, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, cause, decides_size_later=True))
 
 
 def stay_in_size(tx: StateTransaction, role: str) -> None:
     """Restart, in its old size, a role whose ranks left for another size that has no room any longer."""
-    begin(
+    begin_restart(
         tx,
-        RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", without_fault=True),
+        RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", is_continuation=True),
     )
 
 
 def level_of(job: Job, role: str) -> Level:
     """Return the restart level of a resize: InProcess for roles that also fail over so, else Role."""
-    return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
+    return Level.IN_PROCESS if role_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
 def _coming_groups(sizing: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:
@@ -267,7 +269,7 @@ def _give_up_units(tx: StateTransaction, facts: RoleFacts, after: RoleFacts) -> 
         unit = tx.units[name]
         tx.do(Unreserve(name, unit.token))
         for host in unit_hosts(tx, name):
-            kill(tx, host)
+            kill_host(tx, host)
         # The token stays: a unit that comes back must not be mistaken for its earlier reservation.
         tx.set_unit(name, UnitState(UnitPhase.ABSENT, unit.token))
     stays = frozenset(after.ranks)

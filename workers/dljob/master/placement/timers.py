@@ -39,7 +39,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
-    times.extend(lost_peers.deadlines(state))
+    times.extend(lost_peers.inquiry_deadlines(state))
     times.append(None if state.moving is None else state.moving.by)
     times.extend(role.stop_by for role in state.roles.values())
     return times
@@ -53,7 +53,7 @@ def tick(tx: StateTransaction) -> None:
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
         first_rules = (_check_deadlines, _check_restarts, nodes.tick, departures.tick)
-        for rule in (*first_rules, elastic.tick, weights.tick, moving.tick, _check_search):
+        for rule in (*first_rules, elastic.tick, weights.tick, moving.end_overdue_drain, _check_search):
             if not tx.ending:
                 rule(tx)
     tx.wake = earliest_timer(tx)
@@ -64,7 +64,7 @@ def _release_after_grace(tx: StateTransaction, verdict: Verdict) -> None:
     late = verdict.kill_at is not None and verdict.kill_at <= tx.now
     unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= tx.now
     if late or unanswered:
-        ending.release(tx, verdict)
+        ending.release_job(tx, verdict)
 
 
 def _check_deadlines(tx: StateTransaction) -> None:
@@ -73,12 +73,12 @@ def _check_deadlines(tx: StateTransaction) -> None:
     max_seconds, start_seconds = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
     if max_seconds is not None and started + max_seconds <= tx.now:
         message = f"the job ran longer than activeDeadlineSeconds = {max_seconds}"
-        ending.end(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
+        ending.end_job(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
     elif start_seconds is not None and tx.running_at is None and started + start_seconds <= tx.now:
         late = [name for name, f in tx.job.roles.items() if f.first_wave and not tx.roles[name].was_ready]
         reason = tx.search.why or f"not ready: {', '.join(late)}"
         message = f"the job was not running after preRunningDeadlineSeconds = {start_seconds}; {reason}"
-        ending.fail(tx, reasons.PRE_RUNNING_DEADLINE, message)
+        ending.fail_job(tx, reasons.PRE_RUNNING_DEADLINE, message)
 
 
 def _check_restarts(tx: StateTransaction) -> None:
@@ -88,14 +88,14 @@ def _check_restarts(tx: StateTransaction) -> None:
         if incident is None or tx.ending:
             continue
         if not incident.launched and incident.due <= tx.now:
-            restart.launch(tx, number)
+            restart.launch_restart(tx, number)
         elif incident.stop_by is not None and incident.stop_by <= tx.now:
-            restart.stop_overdue(tx, number)
+            restart.kill_overdue_hosts_of_restart(tx, number)
         elif incident.launched and incident.deadline <= tx.now:
             _escalate_overdue(tx, number)
     for role, role_state in tx.roles.items():
         if role_state.stop_by is not None and role_state.stop_by <= tx.now:
-            restart.end_overdue(tx, role)
+            restart.kill_overdue_hosts_of_role(tx, role)
 
 
 def _escalate_overdue(tx: StateTransaction, number: int) -> None:
@@ -103,11 +103,11 @@ def _escalate_overdue(tx: StateTransaction, number: int) -> None:
     incident = tx.incidents[number]
     if _looks_for_room(tx, number):
         # The restart gets more time, because the search for room has a deadline of its own.
-        deadline = tx.now + restart.time_to_start(tx, incident.members)
+        deadline = tx.now + restart.seconds_to_start(tx, incident.members)
         tx.incidents = tx.incidents.set(number, evolve(incident, deadline=deadline))
         admission.try_to_place(tx)
     else:
-        failover.timed_out(tx, number)
+        failover.escalate_overdue_restart(tx, number)
 
 
 def _looks_for_room(tx: StateTransaction, number: int) -> bool:
@@ -132,12 +132,12 @@ def _check_search(tx: StateTransaction) -> None:
     if late and not admission.needs_room(tx):
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
         admission.end_overdue_searches(tx)
-    elif late and not moving.finished(tx):
+    elif late and not moving.have_servers_finished(tx):
         admission.extend_search(tx)
     elif late and not _place_at_last(tx):
         units = counted(len(admission.overdue_units(tx)), "unit")
         message = f"{units} of lost nodes found no room in time: {tx.search.why}"
-        ending.fail(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
+        ending.fail_job(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= tx.now for at in (tx.search.retry_at, tx.search.final_at)):
         admission.try_to_place(tx)
 

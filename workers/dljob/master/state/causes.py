@@ -111,14 +111,15 @@ def with_end(outcome: Outcome, end: Outcome | None) -> Outcome:
 
 
 def evidence(outcome: Outcome) -> tuple[str, ...]:
-    """Return the evidence for users: exit code, clues, the last line of the log or traceback, or Ray's words."""
+    """Return the evidence for users: exit code, clues, and the last line of the log or traceback."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)
     clues = tuple(f"{clue.source}: {_shortened(clue.text)}" for clue in outcome.clues)
     last_line = last_words.last_line(outcome.detail)
     hint = _hint(outcome)
     mention = (f"its log mentions: {_shortened(hint)}",) if hint not in ("", last_line) else ()
-    is_of_ray = outcome.code is None and not outcome.error_type
-    last = (f"{Source.BACKEND if is_of_ray else 'last line'}: {_shortened(last_line)}",) if last_line else ()
+    # Without an exit code `detail` is the backend's own text.
+    source = "last line" if outcome.error_type or outcome.code is not None else Source.BACKEND.value
+    last = (f"{source}: {_shortened(last_line)}",) if last_line else ()
     return (*code, *clues, *mention, *last)
 
 

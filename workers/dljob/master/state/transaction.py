@@ -76,11 +76,11 @@ class NodeDeparture:
     """A rule's order to leave a node for the failure of a rank there."""
 
     failure: Failure
-    culprit: str
+    culprit_name: str
     """Name of what failed: the rank, or its role's torch store."""
-    why: str
+    explanation: str
     """The failure in one line, and the rule."""
-    counts: bool
+    uses_budget: bool
     """Whether the restarts that follow from it use up budgets."""
 
 

@@ -9,10 +9,13 @@ function phaseKind(phase) {
   return phase === "Running" ? "busy" : "calm";
 }
 
-// `dljob why` as it prints: a heading, "first cause:", evidence and the rest, "next:".
+// `dljob why` as it prints: a heading, the cause with its title, evidence and the rest, "next:".
+const TITLES = ["first cause:", "last failure:", "stands still:"];
+
 function causeParts(lines) {
   const starts = (prefix) => lines.findIndex((line) => line.startsWith(prefix));
-  const cause = starts("first cause:");
+  const title = TITLES.find((prefix) => starts(prefix) >= 0) || "last failure:";
+  const cause = starts(title);
   const next = starts("next:");
   const indented = (from) => {
     const found = [];
@@ -20,7 +23,8 @@ function causeParts(lines) {
     return found;
   };
   return {
-    cause: cause < 0 ? null : lines[cause].slice(12).trim(),
+    title: title[0].toUpperCase() + title.slice(1, -1),
+    cause: cause < 0 ? "Nothing failed." : lines[cause].slice(title.length).trim(),
     evidence: lines.filter((line) => /^\s*evidence:/.test(line)).map((line) => line.trim().slice(9).trim()),
     next: next < 0 ? [] : [lines[next].slice(5).trim(), ...indented(next)],
     rest: lines,
@@ -30,8 +34,7 @@ function causeParts(lines) {
 function buildHeader() {
   const job = page.data.job || {};
   const lines = job.cause || [];
-  const { cause, evidence, next, rest } = causeParts(lines);
-  const failed = cause !== null;
+  const { title, cause, evidence, next, rest } = causeParts(lines);
   return [
     el("div", { class: `verdict ${phaseKind(job.phase)}` },
       el("p", { class: "phase", title: "Source: the job's status" }, user(job.phase || "Unknown", { class: "badge" }),
@@ -39,8 +42,8 @@ function buildHeader() {
       (job.stalls || []).map((stall) => el("p", { class: "stall", role: "alert", title: "Source: the job's status, stalls" },
         user(stall.hung ? "Hung: " : "Stands still: "), user(stall.sentence))),
       el("div", { class: "cause" },
-        el("h3", null, failed ? (job.phase === "Failed" ? "First cause" : "Last failure, recovered") : "First cause"),
-        el("p", { class: "cause-line", title: "Source: dljob why" }, failed ? user(cause) : "Nothing failed."),
+        el("h3", null, title),
+        el("p", { class: "cause-line", title: "Source: dljob why" }, user(cause)),
         evidence.length ? el("ul", { class: "evidence", title: "Source: dljob why" }, evidence.map((line) => el("li", null, user(line)))) : null),
       next.length ? el("div", { class: "next" }, el("h3", null, "What to do next"),
         el("p", { title: "Source: dljob why" }, user(next[0])),

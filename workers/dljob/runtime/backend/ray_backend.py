@@ -46,6 +46,7 @@ from dljob.runtime.process.daemon_threads import DaemonExecutor
 from dljob.runtime.process.making import Making
 from dljob.spec.capabilities import ALL
 from dljob.telemetry import memory_kills
+from dljob.telemetry.evidence import UNEXPLAINED_END
 
 NODE_ID = "ray.io/node-id"
 NODE_GROUP = "ray.io/node-group"
@@ -388,6 +389,9 @@ def _why_not(row: Mapping[str, Any]) -> str:
 def _first_lines(error: BaseException) -> str:
     if memory_kills.is_memory_kill(str(error)):
         return memory_kills.summarize(str(error))
+    # Of SIGKILL, a crash and an exit alike Ray says this, in 300 characters.
+    if ray_drivers.CLOSED in str(error):
+        return UNEXPLAINED_END
     # Ray's errors of a dead actor begin with its class, id and address, a line each, and end with guesses.
     facts = str(error).partition(ray_drivers.GUESSES)[0].splitlines()
     lines = [line.strip() for line in facts if line.strip() and not line.startswith("\t")]

@@ -39,6 +39,8 @@ INTENDED = "INTENDED_"
 DETAIL = "Worker exit detail: "
 GROUPED = "_group_"
 """Part of the names of resources within placement groups."""
+CLOSED = "Worker unexpectedly exits with a connection error code 2. End of file."
+"""Part of Ray's message about a worker whose end nobody announced."""
 GUESSES = " Some common causes include"
 """Where Ray's message about a dead worker begins to list what may have happened to any worker."""
 

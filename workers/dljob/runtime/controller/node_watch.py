@@ -49,6 +49,9 @@ FIRST_S = 5.0
 """Extra time (s) for the first answer of an agent to this master."""
 SMALL = 32
 """Up to this many nodes each has an agent, also without a unit; in larger clusters only nodes with units have one."""
+SLOW_START_S = 10.0
+"""Seconds with a host after which a job that does not run yet gets agents, too: set-up code that holds the GIL keeps
+its host from renewing its lease."""
 SPREAD_S = 10.0
 """Seconds after the job runs until nodes without a unit get an agent: ranks of other jobs may be starting there."""
 LOOK_S = 1.0
@@ -91,6 +94,8 @@ class NodeWatch:
         self._clock = 0.0
         self._ran_at: float | None = None
         """When the job was first seen to run, by the watch's clock."""
+        self._hosted_at: float | None = None
+        """When a host of the job was first seen, by the watch's clock."""
         self._last = 0.0
         self._last_heartbeats: dict[str, float] = {}
         """Node -> time of its last heartbeat, by the watch's clock."""
@@ -139,10 +144,15 @@ class NodeWatch:
             self._node_ids |= {name: node.id for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
             await self._report_ends()
             await self._report_stops(state, pause_s)
-        # No agents before the job runs once: their start would compete with that of the ranks.
+        if self._hosted_at is None and any(host.phase is HostPhase.READY for host in state.hosts.values()):
+            self._hosted_at = self._clock
+        # No agents while the ranks start: the agents' start would compete with theirs.
         if state.verdict is not None:
             self._keep(())
-        elif state.running_at is not None:
+        elif state.running_at is None:
+            if self._hosted_at is not None and self._clock - self._hosted_at >= SLOW_START_S:
+                self._keep(nodes_to_watch(state, spread=False))
+        else:
             self._ran_at = self._clock if self._ran_at is None else self._ran_at
             self._keep(nodes_to_watch(state, spread=self._clock - self._ran_at >= SPREAD_S))
             await self._judge(state)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dljob.errors import NotFoundError
-from dljob.master.failure.stalling import hang_of
-from dljob.master.failure.tf_cluster import addresses
+from dljob.master.failure.stalling import hang_sentence
+from dljob.master.failure.tf_cluster import cluster_addresses
 from dljob.master.placement.previous_attempt import carried
 from dljob.master.placement.takeover import MOST_FAILURES
 from dljob.master.state import events as ev
@@ -242,7 +242,7 @@ class MasterServer:
 
     async def hang_of(self, role: str, rank: int, incarnation: int) -> str:
         """Return the sentence of the hang for which a process of a rank was ended; empty: it was not ended for one."""
-        return hang_of((await self._ready()).state, (role, rank), incarnation)
+        return hang_sentence((await self._ready()).state, (role, rank), incarnation)
 
     async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
         """Return role -> its ranks that get requests, once that is not `seen`, or after `LONGEST_S`."""
@@ -253,8 +253,8 @@ class MasterServer:
     async def tf_cluster(self, seen: dict[str, Any] | None) -> dict[str, Any]:
         """Return task -> addresses of TensorFlow's tasks, empty until all are known, once that is not `seen`."""
         shell = await self._ready()
-        await until(shell.changed, lambda: addresses(shell.state) != seen, LONGEST_S)
-        return addresses(shell.state)
+        await until(shell.changed, lambda: cluster_addresses(shell.state) != seen, LONGEST_S)
+        return cluster_addresses(shell.state)
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""

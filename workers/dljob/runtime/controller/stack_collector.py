@@ -198,7 +198,7 @@ class PeerWatch:
         state = self._state()
         for role, inquiry in state.inquiries.items():
             if self._looked.get(role) != inquiry.since and (
-                ranks := lost_peers.ranks_to_look_at(state, role, self._now())
+                ranks := lost_peers.ranks_to_sample(state, role, self._now())
             ):
                 self._looked[role] = inquiry.since
                 self._owner.start("look at peers", self._look(role, ranks), nobody_waits)
@@ -207,7 +207,7 @@ class PeerWatch:
         state = self._state()
         before = {rank: state.ranks[role, rank].incarnation for rank in ranks}
         pairs, looks = await self._sampler.sample_twice([(role, rank) for rank in ranks], PAUSE_S, stacks=True)
-        away = {rank: words for (_, rank), pair in pairs.items() if (words := lost_peers.away_from_collective(pair))}
+        away = {rank: words for (_, rank), pair in pairs.items() if (words := lost_peers.describe_absence(pair))}
         failures = await self._failures(state, role, before)
         path = ""
         if away:

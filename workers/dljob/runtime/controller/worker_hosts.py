@@ -96,11 +96,15 @@ class WorkerHosts:
         self._former: dict[HostId | SpareId, tuple[str, int]] = {}
         """Host that was lost or killed -> its node and pid, until it is brought up again."""
         self._endings: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._inquiry = Inquiry(backend, offer, agents, owner, read_log=read_log, code_dir=code_dir)
 
     def knows(self, actor: str) -> bool:
-        """Whether an actor is a host or a spare of the job; any other must end itself."""
-        return actor in self._watched or actor in self._expected
+        """Whether an actor is a host or a spare of the job; any other must end itself.
+
+        Once these are closed nobody must: the last sweep, or a later PrimeMaster, decides on every actor.
+        """
+        return self._is_closed or actor in self._watched or actor in self._expected
 
     def expect(self, actors: Iterable[str]) -> None:
         """Count these actors as known from now on; they are brought up once the kills before them are done."""
@@ -226,7 +230,7 @@ class WorkerHosts:
 
     def close(self) -> None:
         """Stop polling all actors, without killing any."""
-        self._expected.clear()
+        self._is_closed = True
         for watched in self._watched.values():
             if watched.task:
                 watched.task.cancel()

@@ -3,6 +3,9 @@
 Nothing else is sent. The kernel closes the connection when either process dies, so neither side needs a timeout: the
 agent stops reporting for the host, and the host sends its own heartbeats (`dljob.runtime.worker.heartbeat`) until an
 agent listens again.
+
+A host whose code holds the GIL, or that is stopped, cannot connect to an agent that starts meanwhile. So the hello is
+in the counters' memory as well, where the agent finds it at its start (`present_hosts`).
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from dljob.linux.socket_peer import peer
-from dljob.runtime.process.step_counters import Renewal, StepCounters, now
+from dljob.runtime.process.step_counters import MEMORY_NAME, Renewal, StepCounters, now
 
 RETRY_S = 1.0
 """Seconds between attempts to connect."""
@@ -29,8 +35,9 @@ class AgentLine:
 
     def __init__(self, where: str, role: str, actor: str, counters: StepCounters) -> None:
         self._where = where
-        self._hello = json.dumps({"role": role, "actor": actor}).encode()
+        self._hello = json.dumps({"role": role, "actor": actor, "pid": os.getpid(), "agent": where}).encode()
         self._counters = counters
+        counters.introduce(self._hello)
         self._line: socket.socket | None = None
         self._next = 0.0
 
@@ -66,6 +73,39 @@ class AgentLine:
                 return line
         line.close()
         return None
+
+
+def present_hosts(where: str) -> Iterator[tuple[dict[str, Any], StepCounters]]:
+    """Yield hello and counters of each host of an agent that has a process now, connected or not."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        links: list[Path] = []
+        with suppress(OSError):  # a process that has ended meanwhile, or that we may not inspect
+            if folder.stat().st_uid == os.geteuid():
+                links = list((folder / "fd").iterdir())
+        for link in links:
+            if (host := _host_of(link, folder.name, where)) is not None:
+                yield host
+
+
+def _host_of(link: Path, pid: str, where: str) -> tuple[dict[str, Any], StepCounters] | None:
+    """Return hello and counters behind a descriptor; None where it is another file, or of another process or agent."""
+    fd = -1
+    with suppress(OSError):  # it is closed by now
+        fd = os.open(link, os.O_RDWR | os.O_CLOEXEC) if MEMORY_NAME in link.readlink().name else -1
+    if fd < 0:
+        return None
+    try:
+        counters = StepCounters.opened(fd)
+    except ValueError:
+        os.close(fd)
+        return None
+    with suppress(ValueError, KeyError, TypeError):  # nobody has introduced itself there, or something else is there
+        hello = json.loads(counters.hello())
+        # Children inherit the descriptor.
+        if (str(hello["pid"]), hello["agent"]) == (pid, where):
+            return hello, counters
+    counters.close()
+    return None
 
 
 def _broken(line: socket.socket) -> bool:

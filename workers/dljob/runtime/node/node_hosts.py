@@ -1,8 +1,9 @@
 """The hosts of one node as its agent sees them: it reads their step counters and writes PrimeMaster's leases into them.
 
 A host connects and hands over the descriptor of its counters (`host_channel`); when the connection breaks, the host is
-gone. The pod's preStop hook (`dljob.runtime.node.prestop`) connects as well: it announces the pod's end and asks
-whether the ranks have left.
+gone. Hosts that were there before the agent are looked up once, as their code may hold the GIL, and count until their
+process connects or ends. The pod's preStop hook (`dljob.runtime.node.prestop`) connects as well: it announces the pod's
+end and asks whether the ranks have left.
 
 Each report has a number, and PrimeMaster's next request acknowledges it. Only then are steps marked as delivered and
 leases renewed, so a lost answer is repeated and never prolongs a lease.
@@ -25,6 +26,7 @@ from typing import Any
 
 from dljob.linux.socket_peer import peer
 from dljob.runtime.forked_workers import worker_ends
+from dljob.runtime.node.host_channel import present_hosts
 from dljob.runtime.process import process_end
 from dljob.runtime.process.messages import AgentRequest, Heartbeat, NodeHeartbeat
 from dljob.runtime.process.step_counters import Count, Renewal, StepCounters, now
@@ -74,6 +76,16 @@ class NodeHost:
         if self.pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def has_ended(self) -> bool:
+        """Whether its process has ended; True where the kernel cannot tell."""
+        return self.pidfd < 0 or process_end.has_ended(self.pidfd)
+
+    def close(self) -> None:
+        """Release the counters and the process descriptor."""
+        self.counters.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
 
     def lives(self) -> tuple[tuple[int, int], ...]:
         """Return (rank, incarnation) of each rank in the host."""
@@ -137,6 +149,7 @@ class NodeHosts:
         self._address = where
         self._lock = threading.Lock()
         self._hosts: dict[int, NodeHost] = {}
+        """By the descriptor of the connection; a host that was looked up and has not connected, by its negative pid."""
         self._ended: dict[int, _Ended] = {}
         """By pid; beyond ENDED the oldest is dropped."""
         self._numbers = count(1)
@@ -227,6 +240,8 @@ class NodeHosts:
     def report(self, ask: AgentRequest) -> NodeHeartbeat:
         """Return the heartbeats of all hosts. Their steps are repeated until an `AgentRequest` acknowledges them."""
         with self._lock:
+            for key in [key for key, host in self._hosts.items() if key < 0 and host.has_ended()]:
+                self._remember(self._hosts.pop(key))
             number = next(self._numbers)
             told = [_heartbeat_of(host, ask.epoch) for host in self._hosts.values()]
             counts = tuple(zip(self._hosts.values(), (numbers for _, numbers in told), strict=True))
@@ -240,6 +255,7 @@ class NodeHosts:
 
     def _serve(self) -> None:
         server = self._bound()
+        self._look_up_hosts()
         selector = selectors.DefaultSelector()
         selector.register(server, selectors.EVENT_READ)
         selector.register(self._over, selectors.EVENT_READ)
@@ -270,6 +286,13 @@ class NodeHosts:
                 ended.close()
             self._hosts.clear()
             self._ended.clear()
+
+    def _look_up_hosts(self) -> None:
+        """Take the hosts that were there before the agent listened; those that start now connect by themselves."""
+        for hello, counters in present_hosts(self._address):
+            pid = int(hello["pid"])
+            with self._lock:
+                self._hosts[-pid] = NodeHost(hello["role"], hello["actor"], pid, counters, process_end.opened(pid))
 
     def _bound(self) -> socket.socket:
         """Bind the socket; an agent that is being ended may hold the name for a moment yet."""
@@ -309,6 +332,8 @@ class NodeHosts:
                 self._remember(gone)
             if host is not None:
                 self._hosts[line.fileno()] = host
+                if (unconnected := self._hosts.pop(-host.pid, None)) is not None:
+                    unconnected.close()
         return host is not None
 
     def _remember(self, gone: NodeHost) -> None:

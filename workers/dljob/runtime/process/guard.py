@@ -209,14 +209,16 @@ def ending() -> bool:
     return _ended.locked()
 
 
-def end(code: int, why: str) -> NoReturn:
-    """End this process: write a last line to the log, kill every descendant, `os._exit`. The first caller decides."""
+def end(code: int, why: str = "") -> NoReturn:
+    """End this process: write `why` to the log, if any, kill every descendant, `os._exit`. The first caller decides."""
     # Another thread is ending the process; this one must not go on with what it was doing.
     if not _ended.acquire(blocking=False):
         while True:
             time.sleep(60)
     with contextlib.suppress(OSError):
-        os.write(2, f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n".encode())
+        if why:
+            line = f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n"
+            os.write(2, line.encode())
     # Descendants before anything else: they hold devices and sockets that the rank's next process needs.
     for last_thing in (descendants.kill_all, *_last_actions):
         with contextlib.suppress(Exception):  # the process ends now, whatever one of them raises

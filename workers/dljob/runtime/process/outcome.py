@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -191,7 +192,7 @@ def _of_machine(error: BaseException) -> str:
     found = ""
     with contextlib.suppress(Exception):  # it is a hint; the error itself is reported in any case
         found = own_sockets.describe_dead_links() or full_disks.describe(_end_of_own_log())
-        if not found and isinstance(error, subprocess.CalledProcessError | SystemExit):
+        if not found and resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:  # a child of it has ended
             found = full_disks.describe_log(2)
     return f"; {_writable(found)}" if found else ""
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process.guard import EndCode
 from dljob.runtime.process.outcome import from_status, status_code, with_log
-from dljob.telemetry.evidence import Source
+from dljob.telemetry.evidence import UNEXPLAINED_END, Source
 
 PIDFD_GET_INFO = 0xC040FF0B
 """The ioctl, for the first 64 bytes of `struct pidfd_info`. Source: linux/pidfd.h."""
@@ -70,12 +70,14 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
 def with_status(vanished: Outcome, status: int, tail: str, code_dir: str = "") -> Outcome:
     """Return the outcome of a host that vanished, by its wait status and the tail of its rank's log.
 
-    Ray's own words about it become a clue. A host that ended itself tells nothing of a cause.
+    Ray's own words about it become a clue, if they tell anything. A host that ended itself tells nothing of a cause.
     """
-    ended, words = with_log(from_status(status), tail, code_dir), _LAST_WORDS.findall(tail)
-    if status_code(status) in set(EndCode) or (ended.ok and words):
-        why = words[-1] if words else EndCode(status_code(status)).name
-        return replace(vanished, message=f"its host ended itself: {why}")
+    if vanished.detail == UNEXPLAINED_END:
+        vanished = replace(vanished, detail="")
+    ended = with_log(from_status(status), tail, code_dir)
+    if status_code(status) in set(EndCode):
+        words = next(reversed(_LAST_WORDS.findall(tail)), EndCode(status_code(status)).name)
+        return replace(vanished, message=f"its host ended itself: {words}")
     if ended.ok:
         cause = "its process ended itself with code 0 (os._exit or sys.exit in user code) before its function returned"
         ended = replace(ended, ok=False, reason=Reason.USER_ERROR, message=cause)

@@ -1,6 +1,6 @@
 """Step counters in shared memory: the progress of each rank of a host, and the host's heartbeat, readable by others.
 
-One segment per host: a memfd, which has no name, so nothing is left of it once the last process that holds it is gone.
+One segment per host: a memfd, which is no file, so nothing is left of it once the last process that holds it is gone.
 A rank writes its own counter (`progress()` is a write to memory and no call), the host its heartbeat, and the node's
 agent the lease. Any process that was handed the descriptor can read it:
 
@@ -38,8 +38,11 @@ _HEART = struct.Struct("=q")
 """Nanoseconds of CLOCK_BOOTTIME at the host's last heartbeat."""
 _LEASE = struct.Struct("=qqq?")
 """Epoch, sent_at and until in nanoseconds, known; see Renewal."""
-# Heartbeat and lease have fixed places in the first page, apart from each other: each has a writer of its own.
+# Heartbeat, lease and hello have fixed places in the first page, apart from each other: each has a writer of its own.
 _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
+_HELLO_AT, _HELLO_ROOM = 512, 1536
+MEMORY_NAME = "dljob-steps"
+"""Name of the memory, as /proc/PID/fd shows it."""
 _USAGE_AT, ROOM = 4096, 8192
 """Where the host's usage stands, and the length of one copy of it or of a rank's counter, in bytes."""
 _RANKS_AT = _USAGE_AT + 2 * ROOM
@@ -267,6 +270,7 @@ class StepCounters:
         self._memory = mmap.mmap(fd, size)
         self._heartbeat = SharedValue(self._memory, _HEART_AT, _SMALL)
         self._lease = SharedValue(self._memory, _LEASE_AT, _SMALL)
+        self._hello = SharedValue(self._memory, _HELLO_AT, _HELLO_ROOM)
         self._usage = SharedValue(self._memory, _USAGE_AT, ROOM)
         self.slots = [
             StepCounter(*(SharedValue(self._memory, at + place, room) for place, room in _PLACES))
@@ -277,7 +281,7 @@ class StepCounters:
     @classmethod
     def made(cls, ranks: int) -> StepCounters:
         """Create a segment for so many ranks."""
-        fd = os.memfd_create("dljob-steps", os.MFD_CLOEXEC)
+        fd = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
         os.ftruncate(fd, _RANKS_AT + ranks * _RANK_ROOM)
         return cls(fd)
 
@@ -289,6 +293,15 @@ class StepCounters:
         if rest < 0 or rest % _RANK_ROOM:
             raise ValueError(f"{rest + _RANKS_AT} bytes are no segment of step counters")
         return cls(fd)
+
+    def introduce(self, hello: bytes) -> None:
+        """Write down whose counters these are, for an agent that starts while this process holds its GIL."""
+        self._hello.write(hello)
+
+    def hello(self) -> bytes:
+        """Return whose counters these are; empty while nobody has introduced itself."""
+        written = self._hello.read()
+        return written[1] if written else b""
 
     def ranks(self) -> tuple[Count, ...]:
         """Return the counters of all ranks that the host was ordered to run."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.backlog import PutRefusal, QueueCaller
 from dljob.errors import CallError, CallTimeoutError, QueueClosedError, UsageError
 from dljob.runtime.process import activities, wire
 from dljob.runtime.process.activities import Waiting
@@ -272,7 +272,8 @@ class DataQueue:
         """
         # Of this request: another thread with this session may hear of the loss first, and this put is refused, too.
         sent = args[0][0] if method == "put" else line.token
-        left, who = deadline.left, Who(*line.life, line.name)  # of the session's incarnation, maybe an earlier one
+        # Of the session's incarnation, maybe an earlier one than this process's.
+        left, who = deadline.left, QueueCaller(*line.life, line.name)
         try:
             within = None if left is None else left + SLACK_S
             answer = self._keeper.ask(method, who, self._bounds, *args, timeout_s=within, unless=unless, more=more)
@@ -300,7 +301,7 @@ def mark(number: int, timeout_s: float) -> str:
     for name, (line, lines) in session.marked().items():
         keeper = StorageClient("queue", name, "DataQueue")
         try:
-            done = keeper.ask("mark", Who(*line.life, line.name), number, lines, timeout_s=timeout_s)
+            done = keeper.ask("mark", QueueCaller(*line.life, line.name), number, lines, timeout_s=timeout_s)
         except CallError as error:
             refused.append(f"queue {name}: {error.message}")
             continue

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import ray
 
-from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, Who
+from dljob.calls.backlog import FailedItem, HolderEnd, PutRefusal, QueueCaller
 from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
 from dljob.runtime.backend.masters import find_master
@@ -45,7 +45,7 @@ class QueueKeeper(StorageActor):
 
     async def on_put(
         self,
-        who: Who,
+        who: QueueCaller,
         bounds: Bounds,
         which: tuple[str, int],
         body: bytes,
@@ -76,7 +76,7 @@ class QueueKeeper(StorageActor):
 
     async def on_get(
         self,
-        who: Who,
+        who: QueueCaller,
         bounds: Bounds,
         turns: tuple[int, int, tuple[int, ...]],
         count: int,
@@ -97,15 +97,15 @@ class QueueKeeper(StorageActor):
 
         def try_take() -> list[bytes] | None:
             _be_present(store, who)
-            return store.take(who, count, stamp) if store.backlog.current(who, number) else []
+            return store.take(who, count, stamp) if store.backlog.is_last_get(who, number) else []
 
-        with store.backlog.counted_as_waiting(count):
+        with store.backlog.count_waiting_get(count):
             self.changes.happened()  # a put may wait for room that this get makes
             items = await self.changes.until(try_take, wait_s)
         self.changes.happened()
         return store.folder_id, None if items is None else (items, store.answer_stamp(who))
 
-    async def on_mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
+    async def on_mark(self, who: QueueCaller, number: int, lines: tuple[str, ...]) -> bool:
         """Take the marker of a rank that saves its state in a cut; False if this queue has no part in that cut.
 
         `lines`: the sessions whose items are in the state.
@@ -185,14 +185,14 @@ class QueueKeeper(StorageActor):
     async def _opened(self) -> QueueStore | None:
         return None if self._opening is None else await asyncio.shield(self._opening)
 
-    async def on_close(self, who: Who, bounds: Bounds) -> tuple[str, None]:
+    async def on_close(self, who: QueueCaller, bounds: Bounds) -> tuple[str, None]:
         """Close the queue to puts."""
         store = await self._open_store(who, bounds)
         store.close_queue()
         self.changes.happened()
         return store.folder_id, None
 
-    async def on_stats(self, who: Who, bounds: Bounds) -> tuple[str, dict[str, Any]]:
+    async def on_stats(self, who: QueueCaller, bounds: Bounds) -> tuple[str, dict[str, Any]]:
         """Return the items and bytes that wait, how many are handed out or set aside, and whether it is closed."""
         store = await self._open_store(who, bounds)
         log = store.backlog
@@ -200,7 +200,7 @@ class QueueKeeper(StorageActor):
         counts = {"items": waiting, "bytes": log.bytes, "held": len(log.sizes) - waiting, "dead": len(log.dead)}
         return store.folder_id, {**counts, "closed": log.closed}
 
-    async def on_dead(self, caller: Who, bounds: Bounds) -> tuple[str, list[tuple[FailedItem, bytes]]]:
+    async def on_dead(self, caller: QueueCaller, bounds: Bounds) -> tuple[str, list[tuple[FailedItem, bytes]]]:
         """Return the items that were set aside, the oldest first, each with its bytes."""
         store = await self._open_store(caller, bounds)
         return store.folder_id, store.dead_items()
@@ -212,7 +212,7 @@ class QueueKeeper(StorageActor):
         log = self._opening.result().backlog
         return len(log.waiting), log.max_items
 
-    async def _open_store(self, who: Who, bounds: Bounds) -> QueueStore:
+    async def _open_store(self, who: QueueCaller, bounds: Bounds) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             # In a thread, since opening waits for the lock that a dying predecessor may still hold.
@@ -251,12 +251,12 @@ class QueueKeeper(StorageActor):
         return NO_MASTER
 
 
-def _be_present(store: QueueStore, who: Who) -> None:
+def _be_present(store: QueueStore, who: QueueCaller) -> None:
     """Refuse an earlier incarnation, even a call of it that already waits: it would take `[]` for the queue's end.
 
     Raises:
         CallError: A later incarnation of the rank has used the queue.
     """
-    if store.backlog.past(who):
+    if store.backlog.is_replaced(who):
         role, _, rank = who.rank.partition("/")
         raise CallError(f"a later process of {who.rank} has begun", role=role, rank=int(rank))

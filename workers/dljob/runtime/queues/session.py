@@ -75,7 +75,7 @@ class QueueSession:
         thread = self.owner() if self.owner is not None else None
         if thread is not None:
             thread.epoch = max(thread.epoch, stamp.epoch)
-        cut_numbers.seen = max(cut_numbers.seen, stamp.seen)
+        cut_numbers.seen = max(cut_numbers.seen, stamp.observed_cut)
 
     def follow(self, sent: str, token: str) -> bool:
         """Take the token of an answer to a request that had `sent`; return whether items were lost in between."""

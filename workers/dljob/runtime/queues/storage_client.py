@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dljob.calls.backlog import Who
-from dljob.calls.mark import seconds
+from dljob.calls.backlog import QueueCaller
+from dljob.calls.mark import parse_timeout
 from dljob.errors import CallError, RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker
@@ -27,7 +27,7 @@ class Deadline:
     """The deadline of a user's call with a timeout in seconds; None: without limit."""
 
     def __init__(self, timeout: float | None) -> None:
-        left = seconds(timeout)
+        left = parse_timeout(timeout)
         self._end = None if left is None else time.monotonic() + left
 
     @property
@@ -51,10 +51,10 @@ class StorageClient:
         self.name = f"{what}({name!r})"
 
     @property
-    def who(self) -> Who:
+    def who(self) -> QueueCaller:
         """This rank, in its present incarnation."""
         me = current_worker()
-        return Who(me.name, me.incarnation, "")
+        return QueueCaller(me.name, me.incarnation, "")
 
     def ask(
         self,

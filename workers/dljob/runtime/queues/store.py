@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dljob.calls.backlog import Backlog, FailedItem, HolderEnd, PutRefusal, Who
+from dljob.calls.backlog import Backlog, FailedItem, HolderEnd, PutRefusal, QueueCaller
 from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.errors import UsageError
 from dljob.runtime.queues import cut_file
@@ -60,7 +61,7 @@ class QueueStore:
             others = ", ".join(str(value or None) for value in bounds)
             raise UsageError(f"the queue has {words}; this rank gave {others}")
 
-    def register(self, who: Who) -> bool:
+    def register(self, who: QueueCaller) -> bool:
         """Register a session; see `Backlog.register`."""
         newest = self.backlog.incarnations.get(who.rank, 0)
         is_registered = newest == who.incarnation and who.session in self.backlog.sessions
@@ -69,16 +70,18 @@ class QueueStore:
             self._write({"op": "register", **asdict(who)})
         return is_registered or self.backlog.register(who)
 
-    def put(self, who: Who, put_number: int, body: bytes, stamp: CutStamp = ANY, key: str = "") -> PutRefusal | None:
+    def put(
+        self, who: QueueCaller, put_number: int, body: bytes, stamp: CutStamp = ANY, key: str = ""
+    ) -> PutRefusal | None:
         """Append an item; return why not if it is refused."""
         if 0 < stamp.epoch <= self.epoch:
             return PutRefusal.PAST
-        refusal = self.backlog.refused(who, put_number, len(body), key)
+        refusal = self.backlog.put_refusal(who, put_number, len(body), key)
         if refusal is None:
             # On disk first: a put that was answered must not be lost with this process.
             record = {"op": "put", **asdict(who), "number": put_number, "size": len(body)}
             place = self._write(record | ({"key": key} if key else {}), body)
-            number = self.backlog.put(who, put_number, len(body), key)
+            number = self.backlog.put(who, put_number, len(body), key, self._content(key, place))
             self._places[number] = place
             self._live[place[0]] += 1
             if self.cut is not None and self.cut.is_before(who, stamp):
@@ -86,8 +89,22 @@ class QueueStore:
                 self._cut_places[number] = place
         return refusal
 
+    def _content(self, key: str, place: Place) -> str:
+        """Return the digest of an item without a key that may be one of those that are put again; empty for others."""
+        return "" if key or not self.backlog.awaited_items else self._digest(place)
+
+    def _note_contents(self, items: Collection[FailedItem]) -> None:
+        """Note the digests of items without a key that have failed."""
+        for item in items:
+            # While records are replayed an item may be one whose segment has been deleted since.
+            if not item.key and item.number in self._places:
+                self.backlog.note_content(item.number, self._digest(self._places[item.number]))
+
+    def _digest(self, place: Place) -> str:
+        return hashlib.blake2b(self._files.read(place), digest_size=16).hexdigest()
+
     def begin_get(
-        self, who: Who, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
+        self, who: QueueCaller, number: int, received: int, unreadable: tuple[int, ...] = (), stamp: CutStamp = ANY
     ) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         session = self.backlog.sessions[who.session]
@@ -98,17 +115,19 @@ class QueueStore:
                 self._write({"op": "acknowledge", **asdict(who), **get})
             acknowledged = self.backlog.begin_get(who, number, received, unreadable) or ()
             if self.cut is not None and self.cut.is_before(who, stamp):
-                self.cut.acknowledged(acknowledged)
+                self.cut.drop_items(acknowledged)
             self._done(acknowledged)
         return number == session.last_get
 
-    def take(self, who: Who, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
+    def take(self, who: QueueCaller, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
-        item_numbers = self.backlog.answer(who)
-        only: Collection[int] | None = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
+        item_numbers = self.backlog.last_answer(who)
+        only: Collection[int] | None = (
+            self.cut.item_sizes if self.cut is not None and self.cut.restricts_gets(who, stamp) else None
+        )
         if item_numbers is None:
-            only = self.backlog.choose(who, count, only, self._for_anybody())
-        if item_numbers is None and self.backlog.ready(count, only):
+            only = self.backlog.choose_items(who, count, only, self._for_anybody())
+        if item_numbers is None and self.backlog.can_answer_get(count, only):
             get_number = self.backlog.sessions[who.session].last_get
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
@@ -137,24 +156,25 @@ class QueueStore:
         if is_settled and backlog.returned.get(rank, (0,))[0] != incarnation:
             return ()
         self._write({"op": "end", "rank": rank, "incarnation": incarnation, "end": end, "error": error})
-        stored_items = backlog.stored
+        stored_items = backlog.stored_items
         items = backlog.end_incarnation(rank, incarnation, end, error)
         if self.cut is not None:
-            self.cut.acknowledged(item.number for item in items or () if item.number in backlog.dead)
+            self.cut.drop_items(item.number for item in items or () if item.number in backlog.dead)
         for item in items or ():
             self._failed_at.pop(item.number, None)
-        self._done(tuple(stored_items - backlog.stored))
+        self._note_contents(items or ())
+        self._done(tuple(stored_items - backlog.stored_items))
         return items
 
     def dead_items(self) -> list[tuple[FailedItem, bytes]]:
         """Return the items that were set aside, the oldest first."""
         return [(item, self._files.read(self._places[item.number])) for item in self.backlog.dead.values()]
 
-    def answer_stamp(self, who: Who, *, put: bool = False) -> CutStamp:
+    def answer_stamp(self, who: QueueCaller, *, put: bool = False) -> CutStamp:
         """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
         session, cut = self.backlog.sessions.get(who.session), self.cut
         item_numbers = () if put or session is None else session.ids
-        tainting_cut = cut.number if cut is not None and cut.taints(item_numbers) else 0
+        tainting_cut = cut.number if cut is not None and cut.puts_receiver_after(item_numbers) else 0
         return CutStamp(self.epoch + 1, 0, tainting_cut)
 
     # -- cuts
@@ -166,22 +186,22 @@ class QueueStore:
         """
         if self.cut is None or number > self.cut.number:
             self.end_cut()
-            self.cut = QueueCut.begun(number, members, self.backlog)
+            self.cut = QueueCut.from_backlog(number, members, self.backlog)
             self._cut_places = dict(self._places)
         return sorted({session.rank for session in self.backlog.sessions.values() if session.last_get})
 
-    def mark(self, who: Who, number: int, session_names: tuple[str, ...]) -> bool:
+    def mark(self, who: QueueCaller, number: int, session_names: tuple[str, ...]) -> bool:
         """Turn a rank that saves its state, which has what these sessions got; False if there is no such cut."""
         sessions = (self.backlog.sessions.get(session) for session in session_names)
         held_items = [number for session in sessions if session is not None for number in session.ids]
-        return self.cut is not None and self.cut.mark(who, number, held_items)
+        return self.cut is not None and self.cut.mark_saved(who, number, held_items)
 
     def seal_cut(self, number: int, name: str) -> CutFile | None:
         """End the cut, and return what is to be written; None if there is no such cut."""
         if self.cut is None or self.cut.number != number:
             return None
         self.cut.seal()
-        places = [(item, self._cut_places[item]) for item in sorted(self.cut.left)]
+        places = [(item, self._cut_places[item]) for item in sorted(self.cut.item_sizes)]
         bounds = (self.backlog.max_items, self.backlog.max_bytes)
         return CutFile(name, bounds, places, dict(self.cut.keys), self.cut.closed, self._files.read)
 
@@ -242,7 +262,7 @@ class QueueStore:
     def _begin(self) -> None:
         self._files.begin()
         epoch = {"epoch": self.epoch} if self.epoch else {}
-        self._files.append({"op": "state", "folder_id": self.folder_id, "backlog": self.backlog.dumped(), **epoch})
+        self._files.append({"op": "state", "folder_id": self.folder_id, "backlog": self.backlog.to_data(), **epoch})
         self._keep()  # the last segment may have lost its last item while it was written
 
     def _recover(self) -> None:
@@ -258,7 +278,7 @@ class QueueStore:
     def _salvage(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record without the state before it. What was taken is unknown, so all its items wait again."""
         backlog = self.backlog
-        who = Who(record["rank"], record["incarnation"], record["session"]) if "session" in record else Who("", 0, "")
+        who = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
         if who.session:
             backlog.register(who)
         match record["op"]:
@@ -274,25 +294,27 @@ class QueueStore:
     def _replay(self, record: dict[str, Any], place: Place) -> None:
         """Replay a record that follows a state."""
         backlog = self.backlog
-        who = Who(record["rank"], record["incarnation"], record["session"]) if "session" in record else Who("", 0, "")
+        who = QueueCaller(record.get("rank", ""), record.get("incarnation", 0), record.get("session", ""))
         match record["op"]:
             case "state":
                 # The items of a cut count from the state on that says so: a restore that was broken off never was.
                 if record.get("epoch", 0) > self.epoch:
                     self._places, self._restored_places = {**self._places, **self._restored_places}, {}
                 self.folder_id, self.epoch = record["folder_id"], record.get("epoch", 0)
-                next_number, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
+                next_number, self.backlog = backlog.next, Backlog.from_data(record["backlog"])
                 # Salvaged items were numbered from 1 again, and are shifted to the numbers of the first state. Later on
                 # a difference comes from items of a deleted segment, and nothing is shifted.
                 shift = 0 if self._stated else self.backlog.next - next_number
                 self._stated = True
-                stored_items = self.backlog.stored
+                stored_items = self.backlog.stored_items
                 shifted_places = {number + shift: item_place for number, item_place in self._places.items()}
                 self._places = {number: shifted_places[number] for number in shifted_places if number in stored_items}
             case "register":
                 backlog.register(who)
             case "put":
-                self._places[backlog.put(who, record["number"], record["size"], record.get("key", ""))] = place
+                key = record.get("key", "")
+                number = backlog.put(who, record["number"], record["size"], key, self._content(key, place))
+                self._places[number] = place
             case "restore":
                 self._restored_places[record["item"]] = place
             case "acknowledge":
@@ -309,7 +331,10 @@ class QueueStore:
                 self._replay_end(record) if record["op"] == "end" else backlog.close()
 
     def _replay_end(self, record: dict[str, Any]) -> None:
-        stored_items = self.backlog.stored
-        self.backlog.end_incarnation(record["rank"], record["incarnation"], HolderEnd(record["end"]), record["error"])
-        for number in stored_items - self.backlog.stored:
+        stored_items = self.backlog.stored_items
+        items = self.backlog.end_incarnation(
+            record["rank"], record["incarnation"], HolderEnd(record["end"]), record["error"]
+        )
+        self._note_contents(items or ())
+        for number in stored_items - self.backlog.stored_items:
             self._places.pop(number, None)

@@ -148,7 +148,7 @@ class RankTrace:
     def serve(self, call: Call, answer: Callable[[], Reply | Future[Reply]]) -> Reply | Future[Reply]:
         """Run a call to this rank, and record it."""
         # A caller may sample more than a rank with many callers can write. A call in trouble is always recorded.
-        is_recorded = call.again or trace_rows.is_sampled(trace_rows.number_of(call.id), self.level)
+        is_recorded = call.again or trace_rows.is_sampled(trace_rows.call_number(call.id), self.level)
         start = time.monotonic()
 
         def record(reply: Reply | None) -> None:
@@ -199,9 +199,9 @@ class RankTrace:
 
     def _dated(self, row: TracedRow, offset: float) -> TracedRow:
         if isinstance(row, CallerRow):
-            sent = row.sent + offset if row.sent else 0.0
+            sent = row.sent_at + offset if row.sent_at else 0.0
             # The caller's name is in the file's first line.
-            return row._replace(id=row.id.removeprefix(f"{self._name}:"), start=row.start + offset, sent=sent)
+            return row._replace(id=row.id.removeprefix(f"{self._name}:"), start=row.start + offset, sent_at=sent)
         if isinstance(row, CalleeRow):
             own = row.id.removeprefix(f"{row.caller}:")
             return row._replace(id=own, start=row.start + offset)
@@ -228,7 +228,7 @@ class RankTrace:
         with suppress(FileNotFoundError):
             with self._path.open("rb") as file:
                 found = trace_rows.decode(file)
-            kept, self._floor = trace_rows.thinned(found.rows if found else [], self._floor, self._most // 2)
+            kept, self._floor = trace_rows.thin_rows(found.rows if found else [], self._floor, self._most // 2)
             self.level = max(self.level, self._floor)
             part = self._path.with_suffix(".part")
             text = trace_rows.header(self._role, self._rank) + "".join(map(trace_rows.encode, kept))

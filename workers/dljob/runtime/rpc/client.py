@@ -206,7 +206,7 @@ class RpcClient:
         direct = DirectCall(
             answer,
             call,
-            lambda future: self._take_over(future, call, peer, future.ref),
+            lambda future, ref: self._take_over(future, call, peer, ref),
             lambda reply: self._direct_answer(call, reply),
         )
         self._unasked.add(direct, self._running_loop())

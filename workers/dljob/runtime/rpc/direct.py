@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -83,17 +83,20 @@ class DirectCall(Future[Reply]):
     """A call's future. It fetches the answer from Ray only when its result is asked for."""
 
     def __init__(
-        self, ref: Any, call: RankCall, take_over: Callable[[DirectCall], None], learn: Callable[[Reply], None]
+        self, ref: Any, call: RankCall, take_over: Callable[[DirectCall, Any], None], learn: Callable[[Reply], None]
     ) -> None:
         super().__init__()
         # A future that can be cancelled would be, by an awaiting task, while its call runs on.
         self.set_running_or_notify_cancel()
         self.ref = ref
+        """Ray's reference to the answer while it is fetched from here; None once it came, or the loop waits for it.
+
+        Ray's store keeps the answer for as long as anybody has the reference.
+        """
         self._call = call
         self._take_over = take_over
         self._learn = learn
         self._own = threading.Lock()
-        self._handed_over = False
 
     def result(self, timeout: float | None = None) -> Reply:
         """Return the reply; raises CallError, and TimeoutError after `timeout` seconds."""
@@ -105,8 +108,8 @@ class DirectCall(Future[Reply]):
 
     def done(self) -> bool:
         """Whether the call has ended; looks at Ray without waiting."""
-        if not self._handed_over and not super().done() and ray.wait([self.ref], timeout=0)[0]:
-            self.fetch()
+        if (ref := self.ref) is not None and ray.wait([ref], timeout=0)[0]:
+            self._fetch(ref)
         return super().done()
 
     def add_done_callback(self, fn: Callable[[Future[Reply]], object]) -> None:
@@ -117,15 +120,14 @@ class DirectCall(Future[Reply]):
     def hand_over(self) -> None:
         """Hand the call to `RpcClient`'s event loop, which waits for the answer; only the first time."""
         with self._own:
-            if self._handed_over or super().done():
-                return
-            self._handed_over = True
-        self._take_over(self)
+            ref, self.ref = self.ref, None
+        if ref is not None:
+            self._take_over(self, ref)
 
-    def fetch(self) -> None:
+    def _fetch(self, ref: Any) -> None:
         """Read the answer, which has arrived; a loss goes to the loop."""
         try:
-            reply = unpacked(ray.get(self.ref))
+            reply = unpacked(ray.get(ref))
         except (RayError, ValueError):
             self.hand_over()
             return
@@ -138,20 +140,21 @@ class DirectCall(Future[Reply]):
             return
         # A thread may read the answer just as the loop takes the call: the first of the two sets the result.
         with self._own:
-            if not self._handed_over and not super().done():
+            if self.ref is not None:
                 self._learn(reply)
                 self.set_result(reply)
+                self.ref = None
 
     def _poll(self, timeout: float | None) -> float | None:
         """Wait in Ray until the call has ended or belongs to the loop; returns the seconds left."""
         end = None if timeout is None else time.monotonic() + timeout
-        while not self._handed_over and not super().done():
+        while (ref := self.ref) is not None:
             bounds = [
                 SLICE_S,
                 *(x for x in (self._call.left, None if end is None else end - time.monotonic()) if x is not None),
             ]
             try:
-                reply = unpacked(ray.get(self.ref, timeout=max(0.0, min(bounds))))
+                reply = unpacked(ray.get(ref, timeout=max(0.0, min(bounds))))
             except GetTimeoutError:
                 left = self._call.left
                 # The call's own deadline, which the loop reports, after it has told the callee.
@@ -179,38 +182,34 @@ class DirectCall(Future[Reply]):
         Raises:
             TimeoutError: `left()`, in seconds, came to 0 before.
         """
-        if not DirectCall._all_at_once(calls, left()):
-            while waiting := [call for call in calls if not call._handed_over and not Future.done(call)]:
-                bounds = [SLICE_S, *(x for x in (left(), *(call._call.left for call in waiting)) if x is not None)]
-                refs = [call.ref for call in waiting]
-                found, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, min(bounds)))
-                if not found and left() == 0:
-                    raise TimeoutError
-                DirectCall._take(waiting, found)
-                check()
+        bound, waiting = left(), DirectCall._waiting(calls)
+        # The usual case, which costs one question to Ray for all ranks.
+        DirectCall._take(waiting, list(waiting), TOGETHER_S if bound is None else min(TOGETHER_S, bound))
+        while waiting := DirectCall._waiting(calls):
+            bounds = [SLICE_S, *(x for x in (left(), *(call._call.left for call in waiting.values())) if x is not None)]
+            found, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(bounds)))
+            if not found and left() == 0:
+                raise TimeoutError
+            if not DirectCall._take(waiting, found):
+                for ref in found:
+                    waiting[ref]._fetch(ref)
+            for call in waiting.values():
+                if (own := call._call.left) is not None and own <= 0:
+                    call.hand_over()
+            check()
 
     @staticmethod
-    def _all_at_once(calls: Sequence[DirectCall], left: float | None) -> bool:
-        """Whether all answered within `TOGETHER_S`, the usual case, which costs one question to Ray for all ranks."""
+    def _waiting(calls: Sequence[DirectCall]) -> dict[Any, DirectCall]:
+        """Return the calls that have not ended, nor belong to the loop, by their references."""
+        return {ref: call for call in calls if (ref := call.ref) is not None}
+
+    @staticmethod
+    def _take(waiting: Mapping[Any, DirectCall], refs: Sequence[Any], timeout: float | None = None) -> bool:
+        """Read the answers at some references; False where not all of them come within `timeout` seconds."""
         try:
-            answers = ray.get(
-                [call.ref for call in calls], timeout=TOGETHER_S if left is None else min(TOGETHER_S, left)
-            )
+            answers = ray.get(list(refs), timeout=timeout)
         except (RayError, ValueError):
             return False
-        for call, answer in zip(calls, answers, strict=True):
-            call._took(unpacked(answer))
+        for ref, answer in zip(refs, answers, strict=True):
+            waiting[ref]._took(unpacked(answer))
         return True
-
-    @staticmethod
-    def _take(waiting: Sequence[DirectCall], found: Sequence[Any]) -> None:
-        by_ref = {call.ref: call for call in waiting}
-        try:
-            for ref, reply in zip(found, ray.get(list(found)), strict=True):
-                by_ref[ref]._took(unpacked(reply))
-        except (RayError, ValueError):
-            for ref in found:
-                by_ref[ref].fetch()
-        for call in waiting:
-            if (left := call._call.left) is not None and left <= 0:
-                call.hand_over()

@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, overload
 
 from dljob.calls import collect
-from dljob.calls.dispatch import Dispatched
-from dljob.calls.mark import RpcMark, seconds
+from dljob.calls.dispatch import CallPlan
+from dljob.calls.mark import RpcMark, parse_timeout
 from dljob.errors import ErrorOrigin, RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.activities import AwaitedTask, Target, Waiting
@@ -40,7 +40,7 @@ class Invocation:
     role: str
     method: str
     mark: RpcMark
-    sent: Dispatched
+    sent: CallPlan
     """The plan without its arguments, which a future must not keep."""
     futures: tuple[Future[Reply], ...]
     left: Future[None] | None = None
@@ -81,12 +81,12 @@ class Invocation:
     @property
     def received(self) -> list[int]:
         """Indices of the requests whose answers the caller receives."""
-        return [number for number, send in enumerate(self.sent.sends) if not send.quiet]
+        return [number for number, send in enumerate(self.sent.sends) if not send.discards_answer]
 
     @property
     def shares(self) -> tuple[int, ...]:
         """Number of rows that each wanted request was given."""
-        return self.sent.shares.each if self.sent.shares else ()
+        return self.sent.shard_sizes.rows_per_shard if self.sent.shard_sizes else ()
 
     @property
     def comes_at_once(self) -> bool:
@@ -101,7 +101,9 @@ class Invocation:
             case "as_completed":
                 return AsCompleted(self)
             case how:
-                return collect.merge(how, self.sent, [self.answer(number) for number in self.received], self.name)
+                return collect.merge_answers(
+                    how, self.sent, [self.answer(number) for number in self.received], self.name
+                )
 
     def answer(self, number: int) -> Any:
         """Wait for the answer to one request; raises RemoteError with the callee's exception."""
@@ -211,7 +213,7 @@ class AsCompleted:
     def _pair(self, number: int) -> tuple[int, Any] | None:
         """Return the rank and its answer; None for a request whose answer is discarded."""
         send = self._started.sent.sends[number]
-        if send.quiet:
+        if send.discards_answer:
             self._started.ended(number)
             return None
         return send.rank, self._started.answer(number)
@@ -361,7 +363,7 @@ class _Countdown:
     """Countdown of a timeout: calling it gives the seconds that are left, None without a timeout."""
 
     def __init__(self, timeout: float | None) -> None:
-        left = seconds(timeout)
+        left = parse_timeout(timeout)
         self._end = None if left is None else time.monotonic() + left
 
     def __call__(self) -> float | None:

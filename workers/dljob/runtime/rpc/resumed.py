@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from dljob.calls.mark import RpcMark
-from dljob.calls.resumption import HANDED_OVER, RECEIVED, STATE, WANTED
+from dljob.calls.resumption import HANDED_OVER_ARG, RECEIVED_ARG, STATE_ARG, VERSION_ARG
 from dljob.runtime.process import wire
 from dljob.runtime.process.worker_context import held_versions
 
@@ -49,13 +49,13 @@ class ResumedCall:
         self._object = instance
         self._method = method
         self._hook = mark.hand_over
-        self._wanted: tuple[Any, str] | None = kwargs.pop(WANTED, None)
-        self._handed: bytes = kwargs.pop(HANDED_OVER, b"")
+        self._wanted: tuple[Any, str] | None = kwargs.pop(VERSION_ARG, None)
+        self._handed: bytes = kwargs.pop(HANDED_OVER_ARG, b"")
         self._kwargs = kwargs
         self._args: tuple[Any, ...] = ()
         self._made: list[Any] = []
         """Items so far, in case of a hook that asks for them."""
-        self.next = len(kwargs[RECEIVED])
+        self.next = len(kwargs[RECEIVED_ARG])
         """Position of the next item."""
 
     def other_version(self, name: str) -> str:
@@ -76,7 +76,7 @@ class ResumedCall:
         # Looked up now: a name that is wrong is to fail the first call, not the first end of a rank.
         if not callable(getattr(self._object, self._hook, None)):
             raise TypeError(f"hand_over={self._hook!r}: {type(self._object).__name__} has no such method")
-        return getattr(self._object, self._method)(*args, **self._kwargs, **{STATE: self._state_before()})
+        return getattr(self._object, self._method)(*args, **self._kwargs, **{STATE_ARG: self._state_before()})
 
     def _state_before(self) -> Any:
         if not self._handed:
@@ -98,8 +98,8 @@ class ResumedCall:
         if not self._hook:
             return b""
         try:
-            received = [*self._kwargs[RECEIVED], *self._made]
-            made = getattr(self._object, self._hook)(*self._args, **{**self._kwargs, RECEIVED: received})
+            received = [*self._kwargs[RECEIVED_ARG], *self._made]
+            made = getattr(self._object, self._hook)(*self._args, **{**self._kwargs, RECEIVED_ARG: received})
             state = wire.dump(made, f"the state of {self._method}")
         except Exception:  # noqa: BLE001 - the stream goes on without it
             print(f"[dljob] {self._method}: {self._hook} failed; it hands over no state", file=sys.stderr)  # noqa: T201

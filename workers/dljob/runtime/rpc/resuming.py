@@ -9,20 +9,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeGuard
 
-from dljob.calls.dispatch import Dispatched
+from dljob.calls.dispatch import CallPlan
 from dljob.calls.mark import RpcMark
 from dljob.calls.resumption import (
-    FREE,
-    HANDED_OVER,
-    RECEIVED,
-    WANTED,
+    ANY_RANK_DISPATCHES,
+    HANDED_OVER_ARG,
+    RECEIVED_ARG,
+    VERSION_ARG,
     CalleeLoss,
     CalleeRank,
     GapError,
     ResumePlace,
     StreamProgress,
     WireItem,
-    choose,
+    choose_callee,
 )
 from dljob.errors import CallError, CallTimeoutError, PeerLostError, UsageError
 from dljob.runtime.process import wire
@@ -55,25 +55,26 @@ def _unpacked(packed: tuple[bytes, ...]) -> list[Any]:
 
 def split_prefix(mark: RpcMark, kwargs: Mapping[str, Any]) -> tuple[ReceivedItems, Mapping[str, Any]]:
     """Take the items that a caller has from elsewhere out of its keyword arguments; empty unless the method resumes."""
-    if not mark.resume or RECEIVED not in kwargs:
+    if not mark.resume or RECEIVED_ARG not in kwargs:
         return ReceivedItems(), kwargs
-    if not isinstance(kwargs[RECEIVED], list | tuple):
-        raise UsageError(f"{RECEIVED}={kwargs[RECEIVED]!r}: wanted the list of the items that came before")
-    packed = tuple(wire.dump(item, f"item {number} of {RECEIVED}") for number, item in enumerate(kwargs[RECEIVED]))
-    return ReceivedItems(packed), {name: value for name, value in kwargs.items() if name != RECEIVED}
+    received = kwargs[RECEIVED_ARG]
+    if not isinstance(received, list | tuple):
+        raise UsageError(f"{RECEIVED_ARG}={received!r}: wanted the list of the items that came before")
+    packed = tuple(wire.dump(item, f"item {number} of {RECEIVED_ARG}") for number, item in enumerate(received))
+    return ReceivedItems(packed), {name: value for name, value in kwargs.items() if name != RECEIVED_ARG}
 
 
-def with_prefix(mark: RpcMark, sent: Dispatched, prefix: ReceivedItems) -> Dispatched:
+def with_prefix(mark: RpcMark, sent: CallPlan, prefix: ReceivedItems) -> CallPlan:
     """Return a plan whose requests carry the items that came before, whole; unchanged unless the method resumes."""
     if not mark.resume:
         return sent
-    if any(send.quiet for send in sent.sends):
+    if any(send.discards_answer for send in sent.sends):
         raise UsageError(
             "it resumes, and goes to ranks that work in step: one of them could not go on alone",
             hint="dispatch it to one rank, as by dispatch='round_robin'; or without resume",
         )
     # After the plan: to be split among ranks like an argument would make no sense of them.
-    return replace(sent, arguments=tuple((args, {**kwargs, RECEIVED: prefix}) for args, kwargs in sent.arguments))
+    return replace(sent, arguments=tuple((args, {**kwargs, RECEIVED_ARG: prefix}) for args, kwargs in sent.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class ResumingRequest:
         self._nowhere = False
         """All ranks that could serve it are gone for good."""
         # A handle of one rank means that rank, whatever the method's dispatch.
-        self._free = not own_rank and started.mark.dispatch in FREE
+        self._free = not own_rank and started.mark.dispatch in ANY_RANK_DISPATCHES
         self.progress = StreamProgress(list(started.prefix))
         self._state = b""
         """What the last callee handed over, pickled."""
@@ -136,22 +137,22 @@ class ResumingRequest:
     def opened(self, said: tuple[str, int, str]) -> str:
         """Note who has taken the stream up; returns the stream's key there."""
         key, incarnation, code = said
-        before = self.progress.made_by
+        before = self.progress.last_segment
         if before is not None and before.code != code:
             said_code = f"{self._call.method}: {self.callee} goes on with other code than {before.callee} ran"
             self._context.log.warning("%s, from item %d on", said_code, len(self.progress.received))
-        self.progress.begin(self.callee, incarnation, code)
+        self.progress.begin_segment(self.callee, incarnation, code)
         return key
 
     def take(self, items: Sequence[Any]) -> list[ItemOrigin]:
         """Add items as they came; returns the new ones."""
         self._state = b""
         came = [WireItem(*item) for item in items]
-        wanted = self.progress.of_one_version(came) if self._same else came
+        wanted = self.progress.items_of_one_version(came) if self._same else came
         try:
             if came and not wanted:
                 raise GapError(f"its version changed to {came[0].version!r}")
-            return [ItemOrigin(self.callee, item) for item in self.progress.take(wanted)]
+            return [ItemOrigin(self.callee, item) for item in self.progress.add_items(wanted)]
         except GapError as error:
             # As if its callee were lost: it goes on from what came.
             call = self._call
@@ -180,7 +181,7 @@ class ResumingRequest:
         progress, call = self.progress, self._call
         progress.losses.append(CalleeLoss(call.rank, incarnation, len(progress.received), died, opened, error.message))
         events = f"`dljob events {self._context.job_name}` tells why each of them ended"
-        if deaths := progress.poisoned(call.window):
+        if deaths := progress.poison_deaths(call.window):
             said = "given up, as the request seems to kill its callees"
             self.given_up = self._error(said, deaths, f"{events}; leave this request out")
         elif len(progress.losses) > RESUMPTIONS:
@@ -244,22 +245,22 @@ class ResumingRequest:
         told = self._context.calls.ask("callees", [call.role], wait_s).result()
         descriptors = self._context.descriptors
         busy, turn = descriptors.in_flight(call.role), descriptors.turn(call.role)
-        return choose([CalleeRank(*each) for each in told], losses, busy, turn, refused)
+        return choose_callee([CalleeRank(*each) for each in told], losses, busy, turn, refused)
 
     def _again(self, place: ResumePlace, timeout_s: float | None) -> RankCall:
         """Return the request with the items that came, for another callee."""
-        old, made_by = self._first, self.progress.made_by
+        old, made_by = self._first, self.progress.last_segment
         args, kwargs = wire.arguments(old.payload, old.common)
-        kwargs[RECEIVED] = ReceivedItems(tuple(self.progress.received))
+        kwargs[RECEIVED_ARG] = ReceivedItems(tuple(self.progress.received))
         if self._same and made_by is not None:
-            kwargs[WANTED] = made_by.version, made_by.code
+            kwargs[VERSION_ARG] = made_by.version, made_by.code
         if self._state:
-            kwargs[HANDED_OVER] = self._state
+            kwargs[HANDED_OVER_ARG] = self._state
         payload = wire.dump((args, kwargs), f"{old.name}: the items that came before")
         return RankCall(
             *(old.role, place.rank, old.method, payload, timeout_s),
             idempotent=False,
             window=old.window,
-            after=place.after,
+            after=place.after_incarnation,
             once=True,
         )

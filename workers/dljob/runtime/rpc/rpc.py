@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from dljob.calls import collect as collects
 from dljob.calls import dispatch as dispatches
 from dljob.calls.batch import Pad
-from dljob.calls.mark import DEFAULT_TIMEOUT_S, MOST_AT_ONCE, MOST_IN_THREADS, RpcMark, changed
-from dljob.calls.resumption import RECEIVED, STATE
+from dljob.calls.mark import DEFAULT_TIMEOUT_S, MAX_ASYNC_CALLS, MAX_THREAD_CALLS, RpcMark, change_options
+from dljob.calls.resumption import RECEIVED_ARG, STATE_ARG
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.error_origin import ends_at_caller
@@ -102,14 +102,14 @@ def rpc(method: Any = None, **options: Any) -> Any:
             )
             raise UsageError(message, hint=f"RoleGroup and its ranks have {name} of their own: choose another name")
         count, in_threads = mark.concurrency or 0, not (mark.stream or inspect.iscoroutinefunction(function))
-        if in_threads and count > MOST_IN_THREADS:
+        if in_threads and count > MAX_THREAD_CALLS:
             raise UsageError(
                 f"@rpc(concurrency={count}) on {getattr(function, '__qualname__', name)}: a method that is not async "
-                f"has a thread for each call, and a rank has {MOST_IN_THREADS}",
-                hint=f"async def {name}, which runs up to {MOST_AT_ONCE} at once; or concurrency={MOST_IN_THREADS}",
+                f"has a thread for each call, and a rank has {MAX_THREAD_CALLS}",
+                hint=f"async def {name}, which runs up to {MAX_ASYNC_CALLS} at once; or concurrency={MAX_THREAD_CALLS}",
             )
         if mark.resume:
-            _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
+            _check_resumes(function, (RECEIVED_ARG, STATE_ARG) if mark.hand_over else (RECEIVED_ARG,))
         setattr(function, _MARK, mark)
         return function
 
@@ -146,7 +146,7 @@ def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[
         if name not in known:
             raise UsageError(f"{what}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
     try:
-        return changed(mark, options, dispatches.registered(), collects.registered())
+        return change_options(mark, options, dispatches.user_dispatches(), collects.user_collects())
     except UsageError as error:
         raise UsageError(f"{what}: {error.message}", hint=error.hint) from None
 

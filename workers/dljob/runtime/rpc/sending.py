@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.calls import batch, collect, dispatch, rows
-from dljob.calls.dispatch import Dispatched, RoleSnapshot, Send
-from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, ServiceDescriptor, changed
+from dljob.calls.dispatch import CallPlan, RoleSnapshot, Send
+from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, ServiceDescriptor, change_options
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import arrays, wire
 from dljob.runtime.process.messages import BATCH, DESCRIBE, Reply
@@ -93,7 +93,7 @@ class CallTarget:
         """
         mark = descriptor.methods.get(method, RpcMark())
         if self.options:
-            mark = changed(mark, self.options, dispatch.registered(), collect.registered())
+            mark = change_options(mark, self.options, dispatch.user_dispatches(), collect.user_collects())
         # Only the caller's own timeout: that of the method counts from the descriptor on (ADR 44).
         if spent_s and "timeout" in self.options and mark.timeout_s is not None:
             return replace(mark, timeout_s=max(0.001, mark.timeout_s - spent_s))
@@ -173,7 +173,7 @@ def mapped(
         _check_kind(mark, method, known=method in descriptor.methods, stream=False)
     except UsageError as error:
         raise UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint) from None
-    sent, note = Dispatched((Send(rank, 0),), (((), {}),), single=True), target.context.note
+    sent, note = CallPlan((Send(rank, 0),), (((), {}),), is_single=True), target.context.note
     full_name, remaining, mapped_futures = f"{target.name}.{method}", iter(arguments), list[MappedFuture[Any]]()
     while some := list(itertools.islice(remaining, batch_size)):
         payloads = [_pickled(full_name, args, {}) for args in some]
@@ -220,11 +220,11 @@ def plan(
     kwargs: Mapping[str, Any],
     *,
     expected: int | None = None,
-) -> Dispatched:
+) -> CallPlan:
     """Decide which ranks get which arguments; raises UsageError when the rows are not as many as `expected`."""
     # One rank: there is nothing to split, so `whole(...)` is only unwrapped.
     if target.rank is not None:
-        return Dispatched((Send(target.rank, 0),), (rows.bare(args, kwargs),), single=True)
+        return CallPlan((Send(target.rank, 0),), (rows.unwrap_whole(args, kwargs),), is_single=True)
     if expected is not None and (row_count := batch.count_rows(args, kwargs, mark.parameters)) != expected:
         raise UsageError(f"call_batch says size={expected}, but the arguments have {row_count} rows")
     context, role = target.context, target.role
@@ -241,7 +241,7 @@ def plan(
     return dispatch.plan_call(view, mark, args, kwargs)
 
 
-def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched) -> list[RankCall]:
+def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: CallPlan) -> list[RankCall]:
     """Return the calls of a plan, one for each rank; arguments are pickled once, however many ranks receive them."""
     # Before any request goes out: an argument that cannot be pickled must not reach some of the ranks.
     common, payloads = pickled(f"{target.name}.{method}", sent.arguments)
@@ -250,11 +250,11 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
             target.role,
             send.rank,
             method,
-            payloads[send.arguments],
+            payloads[send.arguments_index],
             mark.timeout_s,
             mark.idempotent and not mark.resume,
             common,
-            quiet=send.quiet or mark.collect == "none",
+            quiet=send.discards_answer or mark.collect == "none",
             window=AHEAD if mark.stream is True else int(mark.stream),
             # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,
@@ -266,7 +266,7 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
 
 
 def _count(
-    target: CallTarget, method: str, mark: RpcMark, futures: Sequence[Future[Reply]], sent: Dispatched
+    target: CallTarget, method: str, mark: RpcMark, futures: Sequence[Future[Reply]], sent: CallPlan
 ) -> Future[None] | None:
     """Watch the sent requests: the load that `least_loaded` compares, and errors of a call without an answer.
 

@@ -142,9 +142,9 @@ class RpcServer:
     def under_way(self) -> int | None:
         """Number of calls that run or wait for their turn, open streams included; None before the first one."""
         with self._changed:
-            if not self._pending.highest:
+            if not self._pending.last_numbers:
                 return None
-            return self._running + sum(not begun for begun in self._pending.under_way.values())
+            return self._running + sum(not begun for begun in self._pending.has_begun.values())
 
     @property
     def served_ms(self) -> int | None:
@@ -154,7 +154,7 @@ class RpcServer:
             return round((self._served_s + now) * 1000) if self._begun else None
 
     def _is_done(self) -> bool:
-        return bool(self._closed) or not (self._running or self._pending.under_way or self._streams)
+        return bool(self._closed) or not (self._running or self._pending.has_begun or self._streams)
 
     def wait_idle(self) -> None:
         """Block until no call runs."""

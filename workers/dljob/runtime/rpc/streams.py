@@ -203,7 +203,7 @@ class Stream:
         if items or over:
             self._asked.pop(number, None)
         # A quiet rank works in step with the others, and its items are discarded.
-        if not started.sent.sends[number].quiet:
+        if not started.sent.sends[number].discards_answer:
             self._items.extend(items)
         if over:
             del self._ids[number]

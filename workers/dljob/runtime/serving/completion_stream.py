@@ -14,7 +14,7 @@ from dljob.calls.completions import (
     VersionOf,
     Versions,
     WithoutIds,
-    told_version,
+    reported_version,
 )
 from dljob.calls.resumption import CalleeLoss, StreamSegment
 from dljob.errors import PeerLostError, RemoteError, UsageError
@@ -78,7 +78,7 @@ class CompletionStream:
         path: str = "",
         port: str = "",
         headers: Mapping[str, str] | None = None,
-        version_of: VersionOf = told_version,
+        version_of: VersionOf = reported_version,
     ) -> None:
         for name, value, allowed in (
             ("versions", versions, ("same", "any")),
@@ -92,7 +92,7 @@ class CompletionStream:
         self._silence = silence
         self._policy: Policy = policy
         self._key = key
-        self._path = path or ("/v1/chat/completions" if self._progress.chat else "/v1/completions")
+        self._path = path or ("/v1/chat/completions" if self._progress.is_chat else "/v1/completions")
         self._port = port
         self._headers = {"accept": EVENTS, **(headers or {})}
         self._chunks: Generator[CompletionChunk] | None = None
@@ -168,13 +168,13 @@ class CompletionStream:
         with httpx.Client(transport=inner, trust_env=False) as client:
             while one := search.find():
                 error: httpx.TransportError | None = None
-                progress.opened(self._name(one), one.incarnation, {})
+                progress.begin_answer(self._name(one), one.incarnation, {})
                 try:
                     with servers.counted(one), client.stream("POST", **self._request(one, search)) as response:
                         if self._begins(response):
-                            progress.opened(self._name(one), one.incarnation, dict(response.headers))
+                            progress.begin_answer(self._name(one), one.incarnation, dict(response.headers))
                             for part in _parts(response):
-                                yield from progress.take(part)
+                                yield from progress.read_chunks(part)
                                 if progress.end is not None:
                                     break
                         else:
@@ -184,7 +184,7 @@ class CompletionStream:
                     error = failed
                 if self._is_over(one, search, error):
                     return
-                if progress.is_whole:
+                if progress.has_all_tokens:
                     yield progress.last_chunk()
                     return
         raise self._nobody(search)
@@ -197,14 +197,14 @@ class CompletionStream:
         async with httpx.AsyncClient(transport=inner, trust_env=False) as client:
             while one := await search.find_async():
                 error: httpx.TransportError | None = None
-                progress.opened(self._name(one), one.incarnation, {})
+                progress.begin_answer(self._name(one), one.incarnation, {})
                 try:
                     with servers.counted(one):
                         async with client.stream("POST", **self._request(one, search)) as response:
                             if self._begins(response):
-                                progress.opened(self._name(one), one.incarnation, dict(response.headers))
+                                progress.begin_answer(self._name(one), one.incarnation, dict(response.headers))
                                 async for part in _parts_async(response):
-                                    for chunk in progress.take(part):
+                                    for chunk in progress.read_chunks(part):
                                         yield chunk
                                     if progress.end is not None:
                                         break
@@ -215,7 +215,7 @@ class CompletionStream:
                     error = failed
                 if self._is_over(one, search, error):
                     return
-                if progress.is_whole:
+                if progress.has_all_tokens:
                     yield progress.last_chunk()
                     return
         raise self._nobody(search)
@@ -230,7 +230,7 @@ class CompletionStream:
         answer_s = max(0.001, min(limits)) if limits else None
         return {
             "url": one.url(self._path, self._port),
-            "json": self._progress.body(),
+            "json": self._progress.next_body(),
             "headers": self._headers,
             "timeout": httpx.Timeout(self._silence, connect=CONNECT_S, read=answer_s),
         }
@@ -275,24 +275,24 @@ class CompletionStream:
         why = "the connection ended" if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
         # A rank that is stopped leaves the endpoints before it is told so; one that dies is still among them.
         here = any((each.rank, each.incarnation) == (one.rank, one.incarnation) for each in search.servers)
-        end = progress.closed(why, died=here and not isinstance(error, NOT_SENT))
+        end = progress.end_answer(why, died=here and not isinstance(error, NOT_SENT))
         if end.kind == "done":
             return True
         if end.kind == "failed":
-            raise self._failed(one, end.why)
-        if end.kind == "other" and not progress.took:
-            search.failed(one, end.why, VERSION_POLL_S)
+            raise self._failed(one, end.reason)
+        if end.kind == "other version" and not progress.has_token:
+            search.failed(one, end.reason, VERSION_POLL_S)
             return False
         if progress.is_open:
             # The wait that is limited is that for the next server, not the time of the stream.
             search.again()
-        self._lost(one, search, end.why, died=end.kind == "died", opened=progress.took)
+        self._lost(one, search, end.reason, died=end.kind == "died", opened=progress.has_token)
         return False
 
     def _lost(self, one: Endpoint, search: ServerSearch, why: str, *, died: bool, opened: bool) -> None:
         progress = self._progress
-        name, position = self._name(one), progress.count
-        given_up = progress.lose(CalleeLoss(one.rank, one.incarnation, position, died, opened, f"{name}: {why}"))
+        name, position = self._name(one), progress.position
+        given_up = progress.note_loss(CalleeLoss(one.rank, one.incarnation, position, died, opened, f"{name}: {why}"))
         if given_up:
             hint = "`dljob events` tells why each of them ended; leave this request out if it is their cause"
             raise PeerLostError(
@@ -303,9 +303,9 @@ class CompletionStream:
                 died=died,
                 hint=hint,
             )
-        goes = "begins anew" if progress.count < position else "goes on"
+        goes = "begins anew" if progress.position < position else "goes on"
         log.info("%s%s: %s is lost at token %d (%s); it %s", self._role, self._path, name, position, why, goes)
-        search.failed(one, why, 0.0 if not died and progress.took else None)
+        search.failed(one, why, 0.0 if not died and progress.has_token else None)
 
     def _failed(self, one: Endpoint, why: str) -> RemoteError:
         where = f"{self._name(one)}{self._path} at {one.address}"

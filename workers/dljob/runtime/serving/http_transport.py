@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
-from dljob.calls.servers import Elsewhere, goes_elsewhere
+from dljob.calls.servers import RetryDecision, decide_retry
 from dljob.errors import CallTimeoutError, NotFoundError, UsageError, not_installed
 from dljob.runtime.serving.endpoints import Endpoint, Endpoints, Policy, endpoints
 from dljob.runtime.serving.server_search import NoServer, ServerSearch
@@ -82,7 +82,7 @@ class RoleRequest:
         stream = old.stream if self._once is None else self._once
         return httpx.Request(old.method, url, headers=headers, stream=stream, extensions=old.extensions)
 
-    def failed(self, one: Endpoint, error: httpx.TransportError) -> Elsewhere:
+    def failed(self, one: Endpoint, error: httpx.TransportError) -> RetryDecision:
         """Decide whether it goes to another server."""
         sent = not isinstance(error, NOT_SENT)
         self._losses += sent
@@ -92,14 +92,14 @@ class RoleRequest:
         self.search.failed(one, what)
         return self._elsewhere(what, sent=sent)
 
-    def _elsewhere(self, what: str, *, sent: bool) -> Elsewhere:
-        return goes_elsewhere(
+    def _elsewhere(self, what: str, *, sent: bool) -> RetryDecision:
+        return decide_retry(
             self._request.method,
-            sent=sent,
+            is_sent=sent,
             declared_safe=self._safe,
             repeatable=self._once is None or not self._once.begun,
             losses=self._losses,
-            what=what,
+            failure=what,
         )
 
     def is_refused(self, one: Endpoint, response: httpx.Response) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dljob.calls.servers import Server, next_servers, pause
+from dljob.calls.servers import Server, next_servers, pause_after
 from dljob.runtime.serving.endpoints import Endpoint, Endpoints, Policy, Table
 from dljob.telemetry.wording import counted
 
@@ -58,7 +58,7 @@ class ServerSearch:
         """Note a failure or a refusal: another server is asked first. `pause_s`: as the server itself says."""
         who = one.rank, one.incarnation
         self._failures[who] = self._failures.get(who, 0) + 1
-        self._avoid[who] = self._clock() + (pause(self._failures[who]) if pause_s is None else pause_s)
+        self._avoid[who] = self._clock() + (pause_after(self._failures[who]) if pause_s is None else pause_s)
         self._said[f"{one.role}/{one.rank} ({one.address})"] = why
 
     def look(self) -> Endpoint | NoServer:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from dljob.calls.backlog import Who
+from dljob.calls.backlog import QueueCaller
 from dljob.errors import UsageError
 from dljob.runtime.process.messages import JobInfo
 from dljob.runtime.queues.storage_client import SLICE_S
@@ -41,7 +41,7 @@ class WeightsKeeper(StorageActor):
         self._token = secrets.token_hex(8)
         self._count = 0
         self._versions: list[Version] = []
-        self._publisher: Who | None = None
+        self._publisher: QueueCaller | None = None
         self._handed: dict[str, Sequence[Any]] = {}
         self._coming: Broadcast | None = None
         self._tasks = TaskOwner(nobody_waits)
@@ -70,7 +70,7 @@ class WeightsKeeper(StorageActor):
 
     # -- ranks in Ray
 
-    async def offer(self, who: Who, version: Version) -> Mark | str:
+    async def offer(self, who: QueueCaller, version: Version) -> Mark | str:
         """Accept a version; return its mark, or the reason of a refusal."""
         try:
             return self._take(who, version)
@@ -108,7 +108,7 @@ class WeightsKeeper(StorageActor):
 
     # -- members of a collective group
 
-    async def on_announce(self, who: Who, version: int, coming: Broadcast) -> None:
+    async def on_announce(self, who: QueueCaller, version: int, coming: Broadcast) -> None:
         """Announce to the members of a group that a version is broadcast there next."""
         # A publisher repeats its announcement: only the first one wakes members.
         if self._coming is None or self._coming.nonce != coming.nonce:
@@ -127,7 +127,7 @@ class WeightsKeeper(StorageActor):
 
     # -- ranks without Ray
 
-    async def on_publish(self, who: Who, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
+    async def on_publish(self, who: QueueCaller, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
         """Accept a version that came as bytes. Raises UsageError when it arrived damaged."""
         for bucket, said in zip(buckets, version.sums, strict=True):
             if checksum([memoryview(part) for part in bucket]) != said:
@@ -135,7 +135,7 @@ class WeightsKeeper(StorageActor):
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
         self._take(who, replace(version, refs=refs, copied=True))
 
-    async def on_stored(self, who: Who, version: Version) -> tuple[Stored, ...]:
+    async def on_stored(self, who: QueueCaller, version: Version) -> tuple[Stored, ...]:
         """Accept a version in openYuanrong's datasystem; return the places of dropped ones, to be deleted there."""
         before = self._versions
         self._take(who, version)
@@ -175,7 +175,7 @@ class WeightsKeeper(StorageActor):
     def _find_version(self, mark: Mark) -> Version | None:
         return next((one for one in self._versions if one.mark == mark), None)
 
-    def _take(self, who: Who, version: Version) -> Mark:
+    def _take(self, who: QueueCaller, version: Version) -> Mark:
         newest = self._versions[-1] if self._versions else None
         # A publisher whose call broke sends the same version again.
         if newest is not None and newest.nonce == version.nonce:
@@ -197,7 +197,7 @@ class WeightsKeeper(StorageActor):
             self._tasks.repeat("copy of weights", partial(self._copy, made), tries=math.inf)
         return made.mark
 
-    def _may(self, who: Who, version: int) -> None:
+    def _may(self, who: QueueCaller, version: int) -> None:
         """Raise UsageError if this publisher may not publish this version."""
         before, newest = self._publisher, self._versions[-1] if self._versions else None
         if before is not None and before.rank != who.rank:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dljob.calls.mesh import misfit
+from dljob.calls.mesh import resize_misfit
 from dljob.errors import CallError, PeerLostError
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.role import RolePlan
@@ -215,7 +215,7 @@ class Lifecycle:
     def _check_mesh(self) -> None:
         """Refuse a mesh that some size of the role would not fit: its callers would find out at a change of size."""
         role = self._role
-        why = misfit(declared_mesh(self._object), role.group_size, role.name) if role.fleet else ""
+        why = resize_misfit(declared_mesh(self._object), role.group_size, role.name) if role.fleet else ""
         if why:
             raise EntrypointError("MeshError", why)
 

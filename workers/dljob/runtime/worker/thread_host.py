@@ -268,7 +268,7 @@ class ThreadHost(Host):
         """End after a SIGTERM from outside; user code may end its own way, but the outcome says SIGTERM."""
         if self._done.is_set():
             self.reports.wait_acked(self._report, HEARD_S)
-            end(0, "its rank has ended, and its work is done")  # Ray sends SIGTERM, too, when it releases the job
+            end(0)  # Ray sends SIGTERM, too, when it releases the job, whose console has no line of it
         self._killed = "SIGTERM from outside"
         start = self._start
         if start is None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dljob.spec.model import DLJobManifest
-from dljob.spec.scalars import WORDS
+from dljob.spec.scalars import NAME_PATTERN, WORDS, dns_name
 from dljob.spec.text.tree import Loc
 from dljob.telemetry.wording import counted
 
@@ -235,7 +235,10 @@ def _list(_: Mapping[str, Any], value: object) -> Words:
 
 
 def _pattern(context: Mapping[str, Any], value: object) -> Words:
-    return f"{_short_json(value)} is not {WORDS[context['pattern']]}", ""
+    message = f"{_short_json(value)} is not {WORDS[context['pattern']]}"
+    if context["pattern"] != NAME_PATTERN:
+        return message, ""
+    return f"{message}, as it becomes a part of host names", f"write {_short_json(dns_name(str(value), 63, 'x'))}"
 
 
 def _mapping(_: Mapping[str, Any], value: object) -> Words:

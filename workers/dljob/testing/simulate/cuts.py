@@ -18,7 +18,7 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.calls.backlog import Backlog, HolderEnd, PutRefusal, Who
+from dljob.calls.backlog import Backlog, HolderEnd, PutRefusal, QueueCaller
 from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.master.failure import cuts as core
 from dljob.master.start import shards
@@ -69,9 +69,9 @@ class QueueUser:
         """Return the stamp of its next request."""
         return CutStamp(self.epoch, self.taken, self.seen)
 
-    def who(self, queue: str) -> Who:
+    def who(self, queue: str) -> QueueCaller:
         """Return how a queue knows it."""
-        return Who(self.name, self.life, f"{self.name}.{self.life}.{queue}")
+        return QueueCaller(self.name, self.life, f"{self.name}.{self.life}.{queue}")
 
 
 WORLDS = ("driver", "trainer")
@@ -108,11 +108,11 @@ class CutCore:
         """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
         self.life += 1
         event = CheckpointDecided(world, RunId(1, self.life), mark)
-        if not force and not core.fitting(self.d, event):
+        if not force and not core.accept_decision(self.d, event):
             return False
         self.d.base = SimpleNamespace(saves=self.d.saves)
         self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.life, mark),))}
-        core.decided(self.d, event)
+        core.handle_decided_checkpoint(self.d, event)
         return True
 
     def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
@@ -123,7 +123,7 @@ class CutCore:
         self.d.cuts = Cuts()
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
         feeds = shards.carried(data[whole[-1].number]) if whole else ()
-        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
+        core.handle_found_cuts(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
 
 
 class CutStory:
@@ -210,7 +210,7 @@ class CutStory:
             client.epoch = queue.epoch + 1
             return True
         number = client.puts.get(name, 0) + 1
-        why = queue.backlog.refused(who, number, 1, str(body))
+        why = queue.backlog.put_refusal(who, number, 1, str(body))
         if why is PutRefusal.FULL:
             return False
         client.puts[name] = number
@@ -236,13 +236,13 @@ class CutStory:
         for number in done:
             del self.failures[name, self.bodies[name][number]]  # it was no bad item
         if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
-            queue.cut.acknowledged(done)
-        only = queue.cut.left if queue.cut is not None and queue.cut.hides(who, stamp) else None
+            queue.cut.drop_items(done)
+        only = queue.cut.item_sizes if queue.cut is not None and queue.cut.restricts_gets(who, stamp) else None
         if self.fails:
             # Now and then an item has waited long enough for another rank.
             patient = self.random.random() < 0.9
-            only = queue.backlog.choose(who, 1, only, () if patient else queue.backlog.failed)
-        if not queue.backlog.ready(1, only):
+            only = queue.backlog.choose_items(who, 1, only, () if patient else queue.backlog.failed)
+        if not queue.backlog.can_answer_get(1, only):
             queue.backlog.take(who, 0, only)
             return None
         ids = queue.backlog.take(who, 1, only)
@@ -260,7 +260,7 @@ class CutStory:
     def learn(self, client: QueueUser, queue: KeptQueue, ids: tuple[int, ...]) -> None:
         """Take the stamp of an answer."""
         client.epoch = max(client.epoch, queue.epoch + 1)
-        if queue.cut is not None and queue.cut.taints(ids):
+        if queue.cut is not None and queue.cut.puts_receiver_after(ids):
             client.seen = max(client.seen, queue.cut.number)
 
     # -- what ranks do
@@ -370,7 +370,7 @@ class CutStory:
             answered = name == "prompts" and str(body) in self.queues["samples"].backlog.keys
             self.aside[name, body] = answered
             if queue.cut is not None:
-                queue.cut.acknowledged((number,))
+                queue.cut.drop_items((number,))
 
     # -- cuts
 
@@ -380,7 +380,7 @@ class CutStory:
             self.number += 1
             members = {self.driver.name: self.driver.life, self.trainer.name: self.trainer.life}
             for queue in self.queues.values():
-                queue.cut = QueueCut.begun(self.number, members, queue.backlog)
+                queue.cut = QueueCut.from_backlog(self.number, members, queue.backlog)
             self.open = {"queues": {}}
         elif "trainer" not in self.open:
             self.save(self.trainer, "trainer", {"trained": list(self.trained)})
@@ -391,8 +391,8 @@ class CutStory:
             cut = self.queues[name].cut
             assert cut is not None  # noqa: S101 - all queues have begun it
             cut.seal()
-            self.open["queues"][name] = (dict(cut.left), dict(cut.keys))
-            left = {self.bodies[name][number] for number in cut.left}
+            self.open["queues"][name] = (dict(cut.item_sizes), dict(cut.keys))
+            left = {self.bodies[name][number] for number in cut.item_sizes}
             sealed = {(queue, body) for queue, body in self.aside if queue == name and str(body) in cut.keys}
             self.open["aside"] = self.open.get("aside", set()) | {item for item in sealed if item[1] not in left}
         else:
@@ -411,7 +411,7 @@ class CutStory:
             session = queue.backlog.sessions.get(who.session)
             # The marker may come late: what follows it has its stamp, and is not taken for something before it.
             if self.bug != "marker":
-                queue.cut.mark(who, self.number, session.ids if session is not None else ())
+                queue.cut.mark_saved(who, self.number, session.ids if session is not None else ())
         self.open[role] = state
 
     def give_up(self) -> None:
@@ -478,7 +478,7 @@ class CutStory:
         """Pass over the cuts with a damaged queue file."""
         for cut in reversed(self.core.cuts.kept):
             if any((cut.number, queue) in self.damaged for queue in self.queues):
-                core.damaged(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
+                core.handle_damaged_cut(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
 
     def damage(self) -> None:
         """Damage one part of a cut on its disk."""
@@ -506,7 +506,7 @@ class CutStory:
         """End a queue's process: the items are on disk, the cut under way is not."""
         name = self.random.choice(list(self.queues))
         queue = self.queues[name]
-        queue.backlog = Backlog.loaded(queue.backlog.dumped())
+        queue.backlog = Backlog.from_data(queue.backlog.to_data())
         self.give_up()
 
     def lose_master(self) -> None:

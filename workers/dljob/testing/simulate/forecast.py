@@ -341,7 +341,7 @@ class Forecast(Driver):
         if strike.event is not None:
             w.later(Arrive(self._now(strike.event)))
             return True
-        if key in w.known.ranks and not ending.unfinished(w.known.ranks[key]):
+        if key in w.known.ranks and not ending.is_unfinished(w.known.ranks[key]):
             return True  # it has done its work: nothing is left to fail
         if key not in w.running or w.running[key][-1][1] not in w.processes:
             return False

@@ -158,7 +158,7 @@ class Scenario(Driver):
         w, role = self.world, target.role
         known = ((rank, w.known.ranks.get((role, rank))) for rank in target.ranks)
         # A fleet may get this rank later.
-        there = [rank for rank, own in known if own is not None and ending.unfinished(own)]
+        there = [rank for rank, own in known if own is not None and ending.is_unfinished(own)]
         # The evidence of a kill for memory goes to PrimeMaster, which must be there to receive it.
         nobody_hears = fault.fault == "oom" and w.state is None
         if nobody_hears or not all(self._process_of(role, rank) for rank in there):

@@ -292,9 +292,9 @@ class _Pool:
         got = StreamProgress(received=[b""] * max(0, made - under_way - 2))
         first = len(got.received)
         for engine in ("one", "other"):
-            got.begin(engine, 1)
+            got.begin_segment(engine, 1)
             last = made - under_way if engine == "one" else made
-            got.take([WireItem(position, {}, b"") for position in range(first, last)])
+            got.add_items([WireItem(position, {}, b"") for position in range(first, last)])
         self.told.wrong += len(got.received) != made
 
 

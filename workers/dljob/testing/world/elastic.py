@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
-from dljob.master.failure.ending import unfinished
+from dljob.master.failure.ending import is_unfinished
 from dljob.master.placement import resizing
 from dljob.master.start.starting import completed
 from dljob.master.state.events import Commanded
@@ -133,7 +133,7 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
             if (
                 there
                 and (role, rank) not in taken
-                and unfinished(before.ranks[role, rank])
+                and is_unfinished(before.ranks[role, rank])
                 and RankPhase.STOPPING not in phases
                 and (new.phase, new.life) != (old.phase, old.life)
             ):

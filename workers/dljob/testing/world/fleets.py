@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dljob.master.failure.ending import inhabited
+from dljob.master.failure.ending import is_inhabited
 from dljob.master.state.events import Event, LoadSeen
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import JobState, RankPhase, UnitPhase
@@ -56,7 +56,9 @@ def gives_room(state: JobState) -> Iterator[str]:
     if state.verdict is not None or not state.seats or not state.phase.active:
         return
     d = StateTransaction(state, state.started_at)
-    lost = [name for name in sorted(state.homeless) if state.units[name].phase is UnitPhase.LOST and inhabited(d, name)]
+    lost = [
+        name for name in sorted(state.homeless) if state.units[name].phase is UnitPhase.LOST and is_inhabited(d, name)
+    ]
     needed = [name for name in lost if any(not _above(state, role) for role, _ in state.job.plan.units[name].members)]
     for role, own in state.sizes.items() if needed else ():
         waits = own.shrink_at is not None or own.leaving
