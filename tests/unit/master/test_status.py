@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master.state import events as ev
 from dljob.master.state.state import HostPhase, Phase, RankPhase, UnitPhase
-from dljob.master.state.views import Outcome
+from dljob.master.state.views import Outcome, Reason
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.plan.labels import NODE_NAME
 
@@ -66,7 +67,6 @@ def test_a_running_job_shows_roles_ranks_units_and_progress():
         "pid": 1001,
         "actor": "w/1/1",
         "step": 7,
-        "log": "w/1/1.log",
     }
     assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None} | UNSAVED
     assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}
@@ -102,6 +102,19 @@ def test_an_ended_job_keeps_its_verdict_its_result_and_its_time():
     assert (seen["phase"], seen["reason"], seen["result"]) == ("Succeeded", "Completed", "[1]")
     assert seen["completionTime"] == "1970-01-01T00:16:42.000Z"
     assert seen["seconds"] == 2.0
+
+
+@pytest.mark.parametrize("policy", [{"level": "Never"}, {"maxRestarts": 0}, {}], ids=["rule", "budget", "repeats"])
+def test_the_rank_that_ended_the_job_has_failed_and_counts_so(policy: dict[str, object]):
+    world = World(job({"name": "w", "replicas": 3, "restartPolicy": policy}), views=nodes(1)).boot()
+    while world.state.verdict is None:
+        world.now += 60
+        world.kill("w", 1, Outcome(ok=False, reason=Reason.USER_ERROR, code=139))
+        world.settle()
+    seen = show(world)
+    assert [rank["phase"] for rank in seen["ranks"]] == ["Stopped", "Failed", "Stopped"]
+    assert seen["roles"][0]["failed"] == 1
+    assert brief(world.state, world.now, {})["roles"] == seen["roles"]
 
 
 def test_a_brief_snapshot_counts_units_and_names_no_rank():

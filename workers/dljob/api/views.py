@@ -64,6 +64,7 @@ class RankStatus(TypedDict):
     step: int | None
     """Last step that it reported by `progress`."""
     log: str
+    """Path of its log in the job's folder, on its node."""
     heartbeatAge: NotRequired[float]
     """Seconds since the last heartbeat of its host, of a live rank."""
     secondsPerStep: NotRequired[float]

@@ -75,7 +75,8 @@ def stall_lines(status: Json) -> list[str]:
 
 def _cluster(status: Json) -> list[str]:
     cluster, effective = nested(status, "rayCluster"), nested(status, "effective")
-    parts = [f"attempt {status['attempt']}"] if status.get("attempt") else []
+    attempt = status.get("attempt") or 0
+    parts = [f"attempt {attempt}"] if attempt > 1 or (attempt and cluster) else []
     parts += [f"RayCluster {cluster['name']}"] if cluster.get("name") else []
     parts += [f"head {cluster['headPod']}"] if cluster.get("headPod") else []
     parts += [f"image {effective['image']}"] if effective.get("image") else []

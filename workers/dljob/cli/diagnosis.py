@@ -132,7 +132,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
-        verdict = _for_place(verdict, status)
+        verdict = _for_job(verdict, status)
         # No other line has the facts of a verdict, and of the stalls in which the job was.
         title, stood_still, sentences = title.partition(STOOD_STILL)
         stalls_then = [f"  {stood_still.strip('; ')} {sentences}"] if sentences else []
@@ -149,7 +149,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         return Diagnosis(CauseKind.NOTHING, [*lines, *_earlier(faults)])
     faults, restarts = _without_later_master_restarts(faults)
     last = faults[-1]
-    remedy = _for_place(_remedy(last), status)
+    remedy = _for_job(_remedy(last), status)
     pod_places = _kubernetes_nodes(status, last)
     lines = [
         *head,
@@ -162,9 +162,11 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     return Diagnosis(remedy.kind, lines, last, remedy.advice)
 
 
-def _for_place(remedy: Remedy, status: Json) -> Remedy:
-    """Return a remedy with the advice for a job that has no Kubernetes, where it has none."""
-    if remedy.without_kubernetes and not {"attempt", "rayCluster"}.intersection(status):
+def _for_job(remedy: Remedy, status: Json) -> Remedy:
+    """Return a remedy with the advice for a job without a checkpoint, or without Kubernetes, where it is one."""
+    if remedy.without_checkpoint and nested(status, "progress").get("lastCheckpointStep") is None:
+        return remedy._replace(advice=remedy.without_checkpoint)
+    if remedy.without_kubernetes and not {"conditions", "rayCluster"}.intersection(status):
         return remedy._replace(advice=remedy.without_kubernetes)
     return remedy
 

@@ -6,7 +6,7 @@ A snapshot of 10,000 ranks is slow to make and slower to send, so frequent reade
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -182,12 +182,15 @@ def _why_gone(state: JobState, role: str, rank: int) -> str:
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
-    names = _node_names(state)
+    names, failed_ranks = _node_names(state), _failed_ranks(state)
     servers = _servers(state, SHOWN)
     return {
         **_overview(state, now, progress),
         **({"endpoints": servers} if servers else {}),
-        "ranks": [_rank(state, key, progress, names) for key in _keys(state)],
+        "ranks": [
+            {**_rank(state, key, progress, names), **({"phase": RankPhase.FAILED.value} if key in failed_ranks else {})}
+            for key in _keys(state)
+        ],
         "units": [
             {
                 "name": name,
@@ -291,7 +294,7 @@ def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> 
 
 def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the fields that `status` and `brief` share: all but ranks and units."""
-    verdict = state.verdict
+    verdict, failed_ranks = state.verdict, _failed_ranks(state)
     # A job that ended well was fast enough.
     well = verdict is not None and verdict.ok
     problems = [
@@ -308,7 +311,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "seconds": round((now if state.ended_at is None else state.ended_at) - state.started_at, 3),
         "epoch": state.epoch,
         "version": state.version,
-        "roles": [_role(state, name) for name in state.job.roles],
+        "roles": [_role(state, name, failed_ranks) for name in state.job.roles],
         "restarts": {name: state.restarts.get(level.value, 0) for level, name in _LEVELS.items()},
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
@@ -399,7 +402,17 @@ def _least(state: JobState) -> str:
     )
 
 
-def _role(state: JobState, name: str) -> dict[str, Any]:
+def _failed_ranks(state: JobState) -> set[RankKey]:
+    """Return the ranks that failed and have no further process, as the job has ended; its faults name them."""
+    verdict = state.verdict
+    if verdict is None or verdict.ok or verdict.suspends:
+        return set()
+    ends = {(end.rank, end.incarnation) for fault in state.faults for end in (fault, *fault.followed)}
+    waiting = (item for item in state.ranks.items() if item[1].phase is RankPhase.WAITING)
+    return {(role, rank) for (role, rank), own in waiting if (f"{role}/{rank}", own.incarnation) in ends}
+
+
+def _role(state: JobState, name: str, failed_ranks: Set[RankKey]) -> dict[str, Any]:
     """Return a role in the snapshot: counts of its ranks by phase."""
     own = state.roles[name]
     well = state.verdict is not None and state.verdict.ok  # ranks that serve have no other end than the job's
@@ -409,7 +422,7 @@ def _role(state: JobState, name: str) -> dict[str, Any]:
         "ready": own.ready,
         "running": own.starting + own.ready + own.stopping,
         "succeeded": own.succeeded + own.stopped * well,
-        "failed": own.failed,
+        "failed": own.failed + sum(role == name for role, _ in failed_ranks),
         "restarts": own.restarts,
         **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
         **({"servedLagSeconds": own.served_lag_s} if own.served_lag_s is not None else {}),
@@ -432,7 +445,6 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "pid": own.pid,
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
-        "log": host.log,
         **({"serves": is_endpoint(state, key)} if facts.plan.ports else {}),
         **weights.shown(state, key),
     }

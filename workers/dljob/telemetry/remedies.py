@@ -38,6 +38,8 @@ class Remedy(NamedTuple):
     advice: str = ""
     without_kubernetes: str = ""
     """The advice for a job on no Kubernetes; empty: the same."""
+    without_checkpoint: str = ""
+    """The advice for a job that has no checkpoint; empty: the same."""
 
 
 FAULTS: Mapping[str, Remedy] = {
@@ -167,8 +169,13 @@ VERDICTS: Mapping[str, Remedy] = {
         CauseKind.STOPPED,
         "the job was stopped, and did not fail; with checkpoint.path, dljob resume goes on from its last checkpoint",
         "the job was stopped, and did not fail; the same dljob run with --resume goes on from its last checkpoint",
+        "the job was stopped, and did not fail; it has no checkpoint: run it again, from its start",
     ),
-    reasons.SUSPENDED: Remedy(CauseKind.STOPPED, "dljob resume continues it from its last checkpoint"),
+    reasons.SUSPENDED: Remedy(
+        CauseKind.STOPPED,
+        "dljob resume continues it from its last checkpoint",
+        without_checkpoint="it has no checkpoint: dljob resume begins at its start",
+    ),
     reasons.NO_ROOM: Remedy(
         CauseKind.SPEC, "free machines, add some, or ask for less; dljob plan shows what each rank takes"
     ),
@@ -218,6 +225,9 @@ VERDICTS: Mapping[str, Remedy] = {
     reasons.CHECKPOINT_NOT_SAVED: Remedy(
         CauseKind.NODE,
         "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",
+    ),
+    reasons.CHECKPOINT_DAMAGED: Remedy(
+        CauseKind.NODE, "check the disk of the checkpoints: dljob checkpoint verify JOB, and the kernel log (dmesg)"
     ),
     reasons.ITEM_SET_ASIDE: Remedy(
         CauseKind.USER_CODE,

@@ -186,6 +186,22 @@ def test_jobs_without_a_fault_have_a_kind_too(said: dict[str, Any], kind: CauseK
     assert explained(said)[0] is kind
 
 
+@pytest.mark.parametrize(
+    ("job", "advice"),
+    [
+        ({"attempt": 1}, "run it again, from its start"),
+        ({"attempt": 1, "progress": {"lastCheckpointStep": None}}, "run it again, from its start"),
+        ({"attempt": 1, "progress": {"lastCheckpointStep": 0}}, "dljob run with --resume"),
+        ({"conditions": [], "progress": {"lastCheckpointStep": 4}}, "dljob resume goes on"),
+        ({"conditions": []}, "run it again, from its start"),
+    ],
+)
+def test_a_stopped_job_goes_on_only_from_a_checkpoint_that_there_is(job: dict[str, Any], advice: str) -> None:
+    _, lines = explained(status("Stopped", reasons.STOPPED, "by ann", **job))
+    assert lines[-1].startswith("next: ")
+    assert advice in lines[-1]
+
+
 def test_a_job_that_succeeded_has_healed_failures_and_no_advice() -> None:
     kind, lines = explained(status("Succeeded", "Succeeded", faults=(RAISED, LOST), restarts={"role": 1}))
     assert (kind, lines[0]) == (CauseKind.NOTHING, "ppo (a7efe1a7): Succeeded")

@@ -174,6 +174,17 @@ def test_damage_on_disk_is_told_with_the_restore_decision(world):
     )
 
 
+def test_damage_is_a_problem_of_the_job_to_its_end_and_no_phase(world):
+    damage = tuple(f"step {step} of life 1.1 is passed over: x.part is corrupt" for step in (4, 3))
+    world.send(ev.CheckpointDecided("t", B, None, 5, damage))
+    shown = brief(world.state, world.now, {})
+    (problem,) = shown["problems"]
+    assert (problem["reason"], problem["target"]) == (reasons.CHECKPOINT_DAMAGED, "t")
+    assert problem["message"].startswith("life 1.2 begins from step 0: no checkpoint can be read; step 5 had been")
+    assert problem["message"].endswith(f"{damage[0]}, and 1 more")
+    assert shown["reason"] != reasons.CHECKPOINT_DAMAGED
+
+
 def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
     first, again = CheckpointId(A, 3), CheckpointId(A, 3, 7)
     assert (str(first), str(again)) == ("step 3 of life 1.1", "step 3, revision 7 of life 1.1")

@@ -30,6 +30,22 @@ Thread 0x00007fae64c51b80 (most recent call first):
   File "/job/train.py", line 6 in step
 """
 
+RAY = """*** SIGABRT received at time=1796053639 on cpu 1 ***
+PC: @     0x7f5488785ad8  (unknown)  (unknown)
+    @     0x7f548865a050  (unknown)  (unknown)
+[2026-11-30 15:47:19,946 E 224 428] logging.cc:474: *** SIGABRT received at time=1796053639 on cpu 1 ***
+[2026-11-30 15:47:19,946 E 224 428] logging.cc:474: PC: @     0x7f5488785ad8  (unknown)  (unknown)
+[2026-11-30 15:47:19,947 E 224 428] logging.cc:474:     @     0x7f548865a050  (unknown)  (unknown)
+Fatal Python error: Aborted
+
+Stack (most recent call first):
+  File "/lib/ctypes/__init__.py", line 519 in string_at
+  File "/job/train.py", line 4 in load
+
+Extension modules: numpy._core._multiarray_umath (total: 1)
+"""
+"""The dump of a worker of Ray's, which has the native stack first, and that of no other thread."""
+
 
 def users(file: str) -> bool:
     return file.startswith("/job/")
@@ -74,10 +90,14 @@ def test_where_no_thread_of_python_crashed_the_main_thread_is_shown() -> None:
     ],
 )
 def test_what_runtimes_write_before_an_abort_counts_near_it(tail: str, error_type: str, message: str | None) -> None:
-    for stack in ("", STACK):
+    for stack in ("", STACK, RAY):
         words = crash(tail + stack)
         assert words.error_type == error_type
         assert words.message == (tail.strip() if message is None else message)
+
+
+def test_the_stack_of_a_worker_of_ray_names_the_line_that_crashed() -> None:
+    assert [(frame.file, frame.line) for frame in crash(RAY, 139).stack][1:] == [("/job/train.py", 4)]
 
 
 def test_words_of_an_abort_count_for_no_other_signal() -> None:
@@ -136,7 +156,7 @@ def test_a_traceback_counts_if_the_log_ends_with_it(tail: str, errors: list[str]
 
 
 def test_the_last_line_is_the_one_before_the_stacks_of_a_crash() -> None:
-    assert last_line(f"step 29\n{STACK}") == "step 29"
+    assert last_line(f"step 29\n{STACK}") == last_line(f"step 29\n\n{RAY}") == "step 29"
     assert last_line(STACK) == "Fatal Python error: Aborted"
     assert last_line("a\nb\n\n") == "b"
     assert last_line("") == ""

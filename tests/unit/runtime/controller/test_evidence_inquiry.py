@@ -217,6 +217,28 @@ def test_who_forked_a_process_of_this_node_has_noted_its_end_where_no_agent_is(t
     assert lost(Asked({AGENT: ()}, "ray", end=ignorant, here="n1"), told) == WITHOUT_A_WORD, "it would have read that"
 
 
+async def stranger(*_):
+    return 11, ""
+
+
+@pytest.mark.parametrize("answers", [{}, {AGENT: ()}], ids=["no agent", "an agent that has not met it"])
+def test_the_first_process_to_crash_is_told_with_its_line(monkeypatch, answers):
+    stack = (
+        'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "/job/f.py", line 4 in load'
+    )
+    monkeypatch.setattr(worker_ends, "wait_status", {41: 11}.get)
+    logs = {WHO: f"step 7\n{stack}\n"}
+    owner = TaskOwner(print)
+    inquiry = Inquiry(
+        Asked(answers, "ray", end=stranger, here="n1"), print, "j/agent/", owner, read_log=logs.get, code_dir="/job"
+    )
+    outcome = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD))
+    assert (outcome.code, outcome.frame) == (139, "f.py:4 in load")
+    logs[WHO] = "that of the next process"
+    late = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD, f"step 7\n{stack}\n"))
+    assert late == outcome
+
+
 def test_who_forked_a_process_of_another_raylet_of_this_machine_has_noted_its_end(told, monkeypatch):
     monkeypatch.setattr(worker_ends, "wait_status_beside", {41: 9}.get)
     outcome = lost(Asked(name="ray", here="head"), told)

@@ -81,7 +81,9 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_attempt_and_node_of_the_master(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of_ranks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()
@@ -92,7 +94,11 @@ async def test_every_status_names_attempt_and_node_of_the_master(world: World, m
     await until(file.exists)
     assert json.loads(file.read_text()).items() >= own.items()
     end_all(world)
-    assert (await ended(world)).items() >= own.items() <= shell.brief().items()
+    status = await ended(world)
+    assert status.items() >= own.items() <= shell.brief().items()
+    assert [row["log"] for row in status["ranks"]] == [row["log"] for row in shell.status()["ranks"]]
+    role, rank = status["ranks"][-1]["role"], status["ranks"][-1]["rank"]
+    assert status["ranks"][-1]["log"] == f"{shell.setup.info.dir}/logs/{role}-{rank}.log"
 
 
 async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world: World) -> None:

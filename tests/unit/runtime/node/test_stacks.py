@@ -198,6 +198,40 @@ def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one() ->
     assert stacks.user_frames(threads, 8) == []
 
 
+ENDED = """
+import sys, threading
+sys.path.insert(0, {workers!r})
+from dljob.runtime.worker import script
+{thread}
+print("up", flush=True)
+script.finish(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("thread", "place"),
+    [
+        (
+            "def keep(): threading.Event().wait()\nthreading.Thread(target=keep, name='c').start()",
+            "c at <string>:5 in keep",
+        ),
+        ("threading.Thread(target=threading.Event().wait).start()", ""),
+    ],
+)
+def test_a_script_that_has_ended_is_where_the_thread_is_that_keeps_it(thread: str, place: str) -> None:
+    code = ENDED.format(thread=thread, workers=str(Path(stacks.__file__).parents[3]))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        while not (
+            seen := stacks.sample_processes([DumpTarget("w/0", process.pid, process.pid)], stacks=True)[0].sample
+        ).at_line.startswith("the end"):
+            assert process.poll() is None
+        process.kill()
+    keeper = f"thread {place}" if place else "a thread"
+    assert seen.at_line == f"the end of its script, which waits for {keeper}: it is no daemon"
+
+
 # -- where there is no stack
 
 

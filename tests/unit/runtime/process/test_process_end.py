@@ -20,6 +20,7 @@ from dljob.runtime.process.guard import EndCode
 from dljob.telemetry.evidence import UNEXPLAINED_END
 
 RAY = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+CODE_0 = "its process ended itself with code 0 (os._exit or sys.exit in user code) before its function returned"
 VANISHED = Outcome(ok=False, reason=Reason.UNKNOWN, detail=RAY)
 
 
@@ -75,7 +76,7 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         (9, "step 7\n", "w/0: Killed: ended by SIGKILL, exit code 137", "Killed"),
         (11, "", "w/0: UserError: ended by SIGSEGV, exit code 139", "UserError"),
         (3 << 8, "no licence\n", "w/0: UserError: exited with code 3, exit code 3", "UserError"),
-        (0, "", "w/0: process gone, cause unknown (its process exited with code 0)", "Unknown"),
+        (0, "step 7\n", f"w/0: UserError: {CODE_0}", "UserError"),
         (
             EndCode.LEASE_OVER << 8,
             "",
@@ -98,10 +99,12 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
     assert not made.ok
     assert cause.reason == reason
     assert describe_failure("w/0", judged(made, cause)) == said
-    assert any(RAY in line for line in evidence(made)), "what Ray said is kept"
+    assert f"backend: {RAY}" in evidence(made), "what Ray said is kept"
 
 
-@pytest.mark.parametrize(("status", "lines"), [(9, ("exit code 137",)), (EndCode.LEASE_OVER << 8, ()), (0, ())])
+@pytest.mark.parametrize(
+    ("status", "lines"), [(9, ("exit code 137",)), (EndCode.LEASE_OVER << 8, ()), (0, ("exit code 0",))]
+)
 def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status: int, lines: tuple[str, ...]) -> None:
     vanished = Outcome(ok=False, reason=Reason.UNKNOWN, detail=UNEXPLAINED_END)
     assert evidence(process_end.with_status(vanished, status, "")) == lines

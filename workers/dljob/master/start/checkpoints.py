@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from dljob.master.start import shards
-from dljob.master.start.problems import end_problem
+from dljob.master.start.problems import end_problem, stand
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
 from dljob.master.state.cuts import pinned
 from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import FaultRecord
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import JobState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
@@ -102,7 +103,12 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
     none = "no checkpoint can be read" if event.damaged else "there is no checkpoint"
     where = f"restores {event.chosen}" if event.chosen else f"begins from step 0: {none}"
     again = "" if lost is None else f"; step {event.reached} had been reached, {lost} steps are lost"
-    d.note(reasons.CHECKPOINT_RESTORED, event.world, f"life {event.life} {where}{again}")
+    message = f"life {event.life} {where}{again}"
+    d.note(reasons.CHECKPOINT_RESTORED, event.world, message)
+    if event.damaged:
+        first, *others = event.damaged
+        message = f"{message}; {first}{f', and {len(others)} more' if others else ''}"
+        stand(d, StandingProblem(reasons.CHECKPOINT_DAMAGED, event.world, message, d.now))
 
 
 def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:

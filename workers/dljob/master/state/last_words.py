@@ -25,7 +25,10 @@ _FATAL = "Fatal Python error: "
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '([^']+)'|uncaught exception of type (\S+?)(?:: (.*))?$"
 )
-_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
+_THREAD = re.compile(r"(Current thread|Thread|Stack)( 0x[0-9a-f]+.*)? \(most recent call first\):")
+"""Heading of a thread's stack. `Stack` is that of the thread that crashed: Ray lets faulthandler write no other one."""
+_NATIVE = re.compile(r"(\[.* logging\.cc:\d+: )?(\*\*\* SIG\w+ received at |(PC: |    )@ +0x)")
+"""A line of the native stack that Ray's workers write, twice, before Python's."""
 _FATAL_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
@@ -72,9 +75,9 @@ class LastWords:
 def read_crash(tail: str, code: int, is_users: Callable[[str], bool]) -> LastWords:
     """Return what a process wrote that a signal of its own ended (`code` 128 + n)."""
     lines = tail.splitlines()
-    at = max((n for n, line in enumerate(lines) if line.startswith(_FATAL)), default=len(lines))
+    native_at, at = _find_stacks(lines)
     before, stack = lines[:at], _crashed_stack(lines[at:])
-    error_type, message = _thrown(before) if code == SIGABRT_CODE else ("", "")
+    error_type, message = _thrown(lines[:native_at]) if code == SIGABRT_CODE else ("", "")
     message = _BUILD_PATH.sub("", message)
     shown = [f'  File "{frame.file}", line {frame.line} in {frame.function}' for frame in stack if is_users(frame.file)]
     return LastWords(error_type, message[:MESSAGE], stack, "\n".join([*before, *lines[at : at + 1], *shown]))
@@ -120,9 +123,16 @@ def last_error(tail: str, most_lines: int) -> LastWords | None:
 
 def last_line(tail: str) -> str:
     """Return the last line of a log or a traceback that was written before the stacks of a crash."""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    lines = [line for line in tail.splitlines() if line.strip()]
+    at, _ = _find_stacks(lines)
+    return lines[at - 1].strip() if at else lines[0].strip() if lines else ""
+
+
+def _find_stacks(lines: Sequence[str]) -> tuple[int, int]:
+    """Return where the native stack of a crash begins, which may be empty, and where Python's does."""
     at = max((n for n, line in enumerate(lines) if line.startswith(_FATAL)), default=len(lines))
-    return lines[at - 1] if at else lines[0] if lines else ""
+    native = sum(1 for _ in itertools.takewhile(_NATIVE.match, reversed(lines[:at])))
+    return at - native, at
 
 
 def _thrown(before: Sequence[str]) -> tuple[str, str]:
@@ -147,7 +157,7 @@ def _crashed_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
     for line in lines:
         if thread := _THREAD.match(line):
             stacks.append([])
-            current = stacks[-1] if thread[1] == "Current thread" else current
+            current = stacks[-1] if thread[1] != "Thread" else current
         elif stacks and (frame := _FATAL_FRAME.match(line)):
             stacks[-1].append(Frame(frame[1], int(frame[2]), frame[3]))
     # faulthandler lists the main thread last.

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from dljob.telemetry import reasons
 
-PASSED = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED))
-"""Reasons of what is over when it is known: it is shown for a time, does not colour the phase, and has no end."""
+PASSED = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED, reasons.CHECKPOINT_DAMAGED))
+"""Reasons of what is over when it is known: it does not colour the phase, and has no end. Lost steps are shown
+to the end of the job, what clocks said for a time."""
 
 SLOWNESS = frozenset(
     (

@@ -40,9 +40,22 @@ END_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 
 
 class Inquiry:
-    """Inquiries under way; `agents` is the name prefix of the node agents."""
+    """Inquiries under way; `agents` is the name prefix of the node agents.
 
-    def __init__(self, backend: Backend, offer: Callable[..., Awaitable[None]], agents: str, owner: TaskOwner) -> None:
+    `read_log` returns the end of the log of a host's one rank that is on this machine; `code_dir`: of user code.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        offer: Callable[..., Awaitable[None]],
+        agents: str,
+        owner: TaskOwner,
+        *,
+        read_log: Callable[[HostId], str] = lambda _: "",
+        code_dir: str = "",
+    ) -> None:
+        self._read_log, self._code_dir = read_log, code_dir
         self._backend = backend
         self._offer = offer
         self._agents = agents
@@ -51,19 +64,24 @@ class Inquiry:
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, *, late: bool = False) -> Outcome:
+    async def ended(self, host: HostId, node: str, pid: int, vanished: Outcome, output: str | None = None) -> Outcome:
         """Return the outcome of a vanished host, with the exit status of its process where its node knows it.
 
-        `late`: nobody waits for it.
+        `output`: the end of its log, where nobody waits for the outcome and the rank's next process may write by now.
         """
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(node, pid, late=late)
+                noted = await self._noted(node, pid, late=output is not None)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
-        return vanished if noted is None else process_end.with_status(vanished, *noted)
+        if noted is None:
+            return vanished
+        status, tail = noted
+        if not tail:  # an agent does not know a host of its first second
+            tail = await asyncio.to_thread(self._read_log, host) if output is None else output
+        return process_end.with_status(vanished, status, tail, self._code_dir)
 
     async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
         """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
@@ -136,9 +154,10 @@ class Inquiry:
             await self._offer(ev.CauseLearned(str(host), clues, host=host))
 
     async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
+        output = await asyncio.to_thread(self._read_log, host)  # before the rank's next process writes to it
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
-            if (end := await self.ended(host, node, pid, vanished, late=True)) != vanished:
+            if (end := await self.ended(host, node, pid, vanished, output)) != vanished:
                 await self._offer(ev.CauseLearned(str(host), (), end=end, host=host))
                 return
 

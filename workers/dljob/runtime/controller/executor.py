@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dljob.errors import DLJobError
@@ -29,7 +30,7 @@ from dljob.runtime.controller.checking import Checks
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.worker_hosts import HostLaunch, Offer, SpareId, WorkerHosts
 from dljob.runtime.forked_workers.raylet_command import imports_env
-from dljob.runtime.process import environment, preload
+from dljob.runtime.process import environment, logfile, preload
 from dljob.runtime.process.messages import (
     HoldOrder,
     HostSpec,
@@ -91,7 +92,10 @@ class Executor:
         self._reserving: dict[str, asyncio.Task[None]] = {}
         self._releases: dict[str, set[asyncio.Task[None]]] = {}
         """Unit -> releases of its reservations that Ray has not carried out yet."""
-        self.hosts = WorkerHosts(backend, offer, epoch, on_loss, agent_prefix(job), owner=owner)
+        self.hosts = WorkerHosts(
+            backend, offer, epoch, on_loss, agent_prefix(job),
+            owner=owner, read_log=self._read_log, code_dir=job.code_dir,
+        )  # fmt: skip
         self._checks = Checks(job, plan, backend, offer, epoch, owner=owner)
         self.relaunching = Relaunching("")
         """The adapter that has bad nodes replaced, where the spec names one."""
@@ -287,6 +291,13 @@ class Executor:
         )
         kind = role.accelerator[0] if role.accelerator else ""
         self.hosts.bring_up(action.host, action.life, HostLaunch(spec, action.deadline_s, probes, kind))
+
+    def _read_log(self, host: HostId) -> str:
+        """Return the end of the log of a host's one rank that is on this machine; of several ranks none explains it."""
+        role = self._plan.roles[host.role]
+        if host.index < 0 or role.host is HostKind.FORK:
+            return ""
+        return logfile.end_of_life(Path(self.job.dir, "logs"), host.role, host.index, None)
 
     def _bundles(self, role: RolePlan, index: int) -> list[int]:
         """Return the bundle indices of a host's ranks without repetition; the actor itself is placed in the first."""

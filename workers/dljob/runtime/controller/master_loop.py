@@ -484,6 +484,8 @@ class MasterLoop:
             "masterNode": self._node,
             "attempt": self.setup.info.attempt,
         }
+        for row in made.get("ranks", ()):
+            row["log"] = f"{self.setup.info.dir}/logs/{row['role']}-{row['rank']}.log"
         used = self.samples.resource_use()
         # A stall cannot be in the state: nothing is folded while it lasts.
         stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}
@@ -553,7 +555,8 @@ class MasterLoop:
                 await self.offer(ev.ProblemReported(reason, "machine", message))
             before = clock_sample()
             for problem in self.state.problems:
-                if problem.reason in PASSED and self._now() > problem.since + PASSED_S:
+                is_of_clocks = problem.reason in PASSED - {reasons.CHECKPOINT_DAMAGED}
+                if is_of_clocks and self._now() > problem.since + PASSED_S:
                     await self.offer(ev.ProblemReported(problem.reason, problem.target))
 
     async def _watch_volume(self) -> None:

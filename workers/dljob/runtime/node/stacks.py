@@ -99,7 +99,8 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     frames = user_frames(threads, target.pid)
     activity = Where.DEBUGGER if is_held else activity_of(frames)
     gil_line = next((line(thread["frames"]) for thread in threads if thread.get("owns_gil")), "")
-    place = replace(seen, activity=activity, at_line=line(frames), call=torch_call(frames), gil_line=gil_line)
+    at_line = _at_end(threads) if _has_ended(frames) else line(frames)
+    place = replace(seen, activity=activity, at_line=at_line, call=torch_call(frames), gil_line=gil_line)
     return ProcessStack(place, text(threads))
 
 
@@ -186,13 +187,32 @@ def dump(pid: int, end: float) -> tuple[Threads, str]:
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False,
             )  # fmt: skip
             if done.returncode == 0:
-                return json.loads(done.stdout), ""
+                return [_without_stub(thread) for thread in json.loads(done.stdout)], ""
             why = _reason(done.stderr.decode(errors="replace"))
         except subprocess.TimeoutExpired:
             why = f"py-spy did not answer within {left:.0f} s"
         except (OSError, ValueError) as error:
             why = f"py-spy: {type(error).__name__}: {error}"
     return [], f"no stack: {why}"
+
+
+def _without_stub(thread: dict[str, Any]) -> dict[str, Any]:
+    """Return a thread without the `python -c` line in which dljob begins a process: it is no code of the user's."""
+    frames = thread["frames"]
+    is_stub = len(frames) > 1 and frames[-1]["filename"] == "<string>" and "dljob/runtime/" in frames[-2]["filename"]
+    return {**thread, "frames": frames[:-1]} if is_stub else thread
+
+
+def _has_ended(frames: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the script has ended, and Python waits for its threads."""
+    return any(frame["name"] == "_shutdown" and frame["filename"].endswith("/threading.py") for frame in frames)
+
+
+def _at_end(threads: Threads) -> str:
+    """Return what a script that has ended waits for. Which threads are daemons cannot be seen from outside."""
+    keepers = [f"{thread.get('thread_name')} at {at}" for thread in threads if (at := line(thread["frames"]))]
+    waits = f"thread {' or '.join(keepers)}" if keepers else "a thread"
+    return f"the end of its script, which waits for {waits}: it is no daemon"
 
 
 def _reason(said: str) -> str:

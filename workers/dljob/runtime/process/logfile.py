@@ -60,8 +60,8 @@ def error_file(log: str, incarnation: int) -> str:
     return f"{log.removesuffix('.log')}.{incarnation}.error.json" if log else ""
 
 
-def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
-    """Return the tail of the output of one incarnation of a rank; empty if nothing can be read."""
+def end_of_life(logs: Path, role: str, rank: int, incarnation: int | None) -> str:
+    """Return the tail of the output of one incarnation of a rank, None: the last; empty if nothing can be read."""
     try:
         text = read_end(logs / _name(role, rank))
     except OSError:
@@ -83,8 +83,8 @@ def _name(role: str, rank: int) -> str:
     return f"{role}-{rank}.log"
 
 
-def _begins(role: str, rank: int, incarnation: int) -> str:
-    return f"{role}/{rank} starts, incarnation {incarnation}"
+def _begins(role: str, rank: int, incarnation: int | None) -> str:
+    return f"{role}/{rank} starts, incarnation {incarnation or ''}"
 
 
 def redirect_output(fd: int) -> None:

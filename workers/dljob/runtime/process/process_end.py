@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from dljob.master.state.views import Clue, Outcome
+from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process.guard import EndCode
 from dljob.runtime.process.outcome import from_status, status_code, with_log
 from dljob.telemetry.evidence import UNEXPLAINED_END, Source
@@ -70,16 +70,16 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
 def with_status(vanished: Outcome, status: int, tail: str, code_dir: str = "") -> Outcome:
     """Return the outcome of a host that vanished, by its wait status and the tail of its rank's log.
 
-    Ray's own words about it become a clue, if they tell anything. A host that ended itself, or exited with code 0,
-    tells nothing of a cause.
+    Ray's own words about it become a clue, if they tell anything. A host that ended itself tells nothing of a cause.
     """
     if vanished.detail == UNEXPLAINED_END:
         vanished = replace(vanished, detail="")
     ended = with_log(from_status(status), tail, code_dir)
-    if ended.ok:
-        return replace(vanished, message="its process exited with code 0")
     if status_code(status) in set(EndCode):
         words = next(reversed(_LAST_WORDS.findall(tail)), EndCode(status_code(status)).name)
         return replace(vanished, message=f"its host ended itself: {words}")
+    if ended.ok:
+        cause = "its process ended itself with code 0 (os._exit or sys.exit in user code) before its function returned"
+        ended = replace(ended, ok=False, reason=Reason.USER_ERROR, message=cause)
     clue = Clue(Source.BACKEND.value, vanished.detail)
     return replace(ended, clues=(*vanished.clues, clue) if vanished.detail else vanished.clues)
