@@ -12,7 +12,7 @@ import pytest
 from tests.unit.convert.test_bad_input import MODES
 from tests.unit.convert.test_corpus import CORPUS
 from tests.unit.convert.test_tensorflow_jobs import replicas, tf_job
-from tests.unit.convert.test_torch_kinds import POD, batch, job_set, pod, pytorch
+from tests.unit.convert.test_torch_kinds import POD, batch, job_set, manifest, pod, pytorch
 
 from dljob.convert import kubeflow, pods
 from dljob.convert.manifest import (
@@ -63,6 +63,27 @@ OWN = {
             "schedulingPolicy": {"queue": "q", "minAvailable": 3, "scheduleTimeoutSeconds": 5, "priorityClass": "p"},
         },
     ).replace("Never", "OnFailure"),
+    "rivals": pytorch(
+        pod("torchrun", "--nproc-per-node=2", "/w/a.py"),
+        nprocPerNode="4",
+        elasticPolicy={"minReplicas": 2, "maxReplicas": 5, "maxRestarts": 3, "nProcPerNode": 3},
+        runPolicy={"backoffLimit": 5},
+    ).replace("Never", "OnFailure", 1),
+    "more rivals": pytorch(
+        pod("torchrun", "/w/a.py"),
+        nprocPerNode="4",
+        elasticPolicy={"minReplicas": 4, "maxReplicas": 4, "maxRestarts": 7, "nProcPerNode": 2},
+        runPolicy={"backoffLimit": 5},
+    ).replace("Never", "OnFailure"),
+    "no torchrun": pytorch(pod("python", "/w/a.py"), nprocPerNode="2"),
+    "trainer without torchrun": manifest(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {"numNodes": 2, "numProcPerNode": 3, "command": ["python", "/w/a.py"]},
+        },
+    ),
     "tensorflow": tf_job(
         {"runPolicy": {"backoffLimit": 4}, "successPolicy": "AllWorkers", "enableDynamicWorker": True},
         Chief=replicas(restartPolicy="Never"),
@@ -97,6 +118,7 @@ def conversion(document: Document, options: ConvertOptions) -> Conversion | None
         CONVERTERS[group, kind](draft, options)
     except UnfitError:
         return None
+    draft.drop_lost()
     rows, remarks = tuple(named(draft.source)), tuple(draft.remarks)
     result = ConvertedJob(kind, "job", 1, "", rows, remarks, (), (1, 1))
     _, *report = lines([result], "in.yaml")
@@ -210,6 +232,10 @@ def _carries_no_number(draft: Draft, loc: Loc, to: Loc, reason: str = "") -> Non
     draft.source.carry(loc, to, reason)
 
 
+def _keep_all(draft: Draft) -> None:
+    assert draft.document
+
+
 def _drops_in_silence(self: SourceManifest, loc: Loc, reason: str) -> None:
     assert reason
     self.carry(loc, ("spec", "roles", 0, "restartPolicy"))
@@ -228,7 +254,25 @@ def test_a_field_that_is_lost_in_silence_is_found(
     name: str, plant: Callable[[pytest.MonkeyPatch], None], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three are planted: a list and a number that are said to be carried, and a drop of which nothing is said."""
+    monkeypatch.setattr(Draft, "drop_lost", _keep_all)
     text = OWN[name].replace("resources: {limits: {cpu: 1}}", "volumeMounts: [{name: sh, mountPath: /sh}]")
     ((document, options),) = documents(text)
     plant(monkeypatch)
     assert any(lost in leaf for leaf in lost_leaves(document, options))
+
+
+def test_what_is_recorded_as_carried_and_is_not_in_the_dljob_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field of no place in the DLJob, and the one of two fields whose number another one's replaces."""
+    monkeypatch.setattr(kubeflow, "scalar", _carries_no_number)
+    ((document, options),) = documents(OWN["elastic"])
+    report = cast("Conversion", conversion(document, options)).report
+    assert "activeDeadlineSeconds: not carried: the DLJob has no spec.activeDeadlineSeconds" in report
+    for name, lost, winner in (
+        ("rivals", "elasticPolicy.maxRestarts", "runPolicy.backoffLimit"),
+        ("more rivals", "runPolicy.backoffLimit", "elasticPolicy.maxRestarts"),
+        ("more rivals", "nprocPerNode", "elasticPolicy.nProcPerNode"),
+    ):
+        ((document, options),) = documents(OWN[name])
+        report = cast("Conversion", conversion(document, options)).report
+        row = next(line for line in report.splitlines() if f": spec.{lost}: not carried: " in line)
+        assert row.endswith(f"as spec.{winner} says")

@@ -582,6 +582,14 @@ def test_where_torchrun_would_form_several_worlds_a_note_says_that_there_is_one(
     assert noted == [1, 0]
     fixed = job(pytorch(pod("torchrun", "--nnodes=4", "/w/a.py"), elasticPolicy={"minReplicas": 1, "maxReplicas": 8}))
     assert "--nnodes=4 is not elastic as elasticPolicy is: worker gets the bounds of elasticPolicy" in fixed.remarks
+    line = pod("sh", "-c", "torchrun --nnodes=$PET_NNODES /w/a.py")
+    assert not job(pytorch(line, elasticPolicy={"minReplicas": 1, "maxReplicas": 8})).remarks
+
+
+def test_pods_of_two_templates_are_machines_of_two_groups() -> None:
+    text = pytorch(pod("torchrun", "/w/a.py")).replace('cpu: "8"', 'cpu: "4"', 1)
+    shown = [line for line in diff(text, [job(text)]) if " replicas: " in line]
+    assert [line.split()[-1] for line in shown[:2]] == [f"spec.nodeGroups[{at}].replicas" for at in (0, 1)]
 
 
 def test_the_folder_of_a_container_is_carried() -> None:

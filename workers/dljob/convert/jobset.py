@@ -129,7 +129,7 @@ def _pods(draft: Draft, job: Loc, role: Loc) -> int:
     pods = parts or at_once or 1
     for key, number in (("parallelism", at_once), ("completions", parts)):
         if number is not None:
-            source.carry((*job, key), (*role, "replicas"))
+            source.carry((*job, key), (*role, "replicas"), "times the replicas of its job")
     place = (*job, "parallelism")
     if at_once is not None and at_once > pods:
         source.harmless(place, "Kubernetes runs no more pods than completions, either")
@@ -145,7 +145,7 @@ def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
     source = draft.source
     for key, place in source.keys(at):
         if key == "replicas":
-            source.carry(place, (*role, "replicas"))
+            source.carry(place, (*role, "replicas"), "times the pods of each job")
         elif key == "groupName":
             source.harmless(place, "it only names jobs for success and failure policies")
         elif key == "dependsOn":

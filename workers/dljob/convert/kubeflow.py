@@ -41,7 +41,8 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         raise UnfitError(_REPLICAS, "has neither Master nor Worker", "describe its pods")
     world = PodWorld(("spec", "roles", 0), "worker", parts, command=tuple(given), workdir=workdir)
     world.sized = True
-    for key, at in source.keys(("spec",)):
+    # As in Kubeflow, nProcPerNode of elasticPolicy comes before nprocPerNode.
+    for key, at in sorted(source.keys(("spec",)), reverse=True):
         if key == "runPolicy":
             run_policy(draft, at, [] if set(policies.values()) == {"Never"} else [world])
         elif key == "elasticPolicy":
@@ -49,22 +50,21 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         elif key == "nprocPerNode" and (text := source.text(at)):
             world.nproc = text
             source.carry(at, (*world.role, "replicasPerGroup"))
-    if world.restarts is None:
-        world.restarts = default_restarts(draft, world.name, policies)
+    set_restarts(draft, world, policies)
     build(draft, world)
 
 
-def default_restarts(draft: Draft, name: str, policies: Mapping[Loc, str]) -> int:
-    """Return the restarts of a role by the policies of its pods, where the manifest has no limit of its own."""
+def set_restarts(draft: Draft, world: PodWorld, policies: Mapping[Loc, str]) -> None:
+    """Set the restarts of a role by the policies of its pods, where the manifest has no limit of its own."""
     again = sorted({policy for policy in policies.values() if policy != "Never"})
-    if not again:
-        return 0
-    for at, policy in policies.items():
+    for at, policy in policies.items() if again else ():
         if policy == "Never":
             draft.source.drop(at, f"ranks of one role have one policy, here {again[0]}, that of the other pods")
-    words = f"ranks of {name} restart {RESTARTS} times: with {again[0]} there was no limit"
-    draft.remarks.append(f"{words}; restartPolicy.maxRestarts is one")
-    return RESTARTS
+    if world.restarts is None and again:
+        words = f"ranks of {world.name} restart {RESTARTS} times: with {again[0]} there was no limit"
+        draft.remarks.append(f"{words}; restartPolicy.maxRestarts is one")
+    if world.restarts is None:
+        world.restarts = RESTARTS if again else 0
 
 
 def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -> PodSet:
@@ -72,7 +72,7 @@ def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -
     source = draft.source
     pods = source.number((*at, "replicas"))
     if source.value((*at, "replicas")) is not None:
-        source.carry((*at, "replicas"), ("spec", "nodeGroups", number, "replicas"))
+        source.carry((*at, "replicas"), ("spec", "nodeGroups", number, "replicas"), "with all pods of its template")
     for key, place in source.keys(at):
         if key == "restartPolicy" and source.value(place) == "ExitCode":
             source.drop(place, "ranks restart after any exit code: write faultTolerance.rules for those below 128")
@@ -100,14 +100,20 @@ def run_policy(draft: Draft, at: Loc, worlds: Sequence[PodWorld]) -> None:
             case "backoffLimit":
                 source.harmless(place, "it counts restarts, and with restartPolicy Never there are none")
                 for world in worlds:
-                    world.restarts = source.number(place)
-                    source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
+                    _restart(draft, world, place)
             case "managedBy":
                 managed(draft, place)
             case "schedulingPolicy":
                 _scheduling(draft, place)
             case _:
                 pass
+
+
+def _restart(draft: Draft, world: PodWorld, at: Loc) -> None:
+    """Let ranks restart as often as a field says; of several fields the greatest number counts."""
+    number = draft.source.number(at)
+    world.restarts = number if world.restarts is None else max(world.restarts, number or 0)
+    draft.source.carry(at, (*world.role, "restartPolicy", "maxRestarts"))
 
 
 _CONTROLLERS = (
@@ -154,14 +160,15 @@ def _elastic(draft: Draft, at: Loc, world: PodWorld) -> None:
     world.bounds = (min(least or pods, pods), max(most or pods, pods))
     for key, place in source.keys(at):
         match key:
+            case "minReplicas" | "maxReplicas" if world.bounds == (pods, pods):
+                source.harmless(place, "the number of pods does not change")
             case "minReplicas" | "maxReplicas":
-                source.carry(place, (*world.role, key))
+                source.carry(place, (*world.role, key), "times the ranks of a pod")
             case "nProcPerNode":
                 world.nproc = source.text(place) or world.nproc
                 source.carry(place, (*world.role, "replicasPerGroup"))
             case "maxRestarts":
-                world.restarts = source.number(place)
-                source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
+                _restart(draft, world, place)
             case "rdzvBackend" | "rdzvHost" | "rdzvPort" | "rdzvId" | "rdzvConf" | "standalone":
                 source.harmless(place, _MEET)
             case "metrics":

@@ -321,6 +321,7 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     converter, given = by
     draft = Draft(SourceManifest(document), scripts=given.scripts)
     converter(draft, given)
+    draft.drop_lost()
     rows = tuple(named(draft.source))
     name = str(draft.get(("metadata", "name")))
     notes, lost = _notes(draft.source, said)

@@ -157,7 +157,7 @@ def _replicas(draft: Draft, loc: Loc, group: Loc, *, scaled: bool) -> None:
         if at in source.fates or said[key] is None:
             continue
         if key == chosen or said[chosen] is None:
-            source.carry(at, (*group, "replicas"), _AUTOSCALER if scaled else "")
+            source.carry(at, (*group, "replicas"), _AUTOSCALER if scaled else "times its hosts")
         else:
             source.harmless(at, _AUTOSCALER if scaled else "without the autoscaler the number does not change")
     if source.value((*loc, "numOfHosts")) is not None:

@@ -119,7 +119,10 @@ class SourceManifest:
         return [text for at in self.items(loc) if (text := self.text(at)) is not None]
 
     def carry(self, loc: Loc, to: Loc, why: str = "") -> None:
-        """Record that a field, with all below it, stands at `to` in the DLJob, unless a part of it is lost."""
+        """Record that a field, with all below it, stands at `to` in the DLJob, unless a part of it is lost.
+
+        With `why`, the field as a whole, or together with others, makes the value there.
+        """
         if self.fates.get(loc, _NO_FATE).kind != "dropped":
             self.fates[loc] = FieldFate("carried", why, to)
 
@@ -143,7 +146,8 @@ class SourceManifest:
             found = self.fates.get(loc[:size])
             if found is None:
                 continue
-            return FieldFate(found.kind, found.why, (*found.to, *loc[size:])) if found.kind == "carried" else found
+            below = loc[size:] if found.kind == "carried" and not found.why else ()
+            return replace(found, to=(*found.to, *below))
         # For Kubernetes, null is as good as nothing.
         return FieldFate("harmless", "null") if loc and self.value(loc) is None else FieldFate("dropped", UNKNOWN)
 
@@ -241,6 +245,29 @@ class Draft:
         """Put a field of the document, or the value that takes its place, into the DLJob."""
         self.put(to, self.source.value(loc) if value is None else value)
         self.source.carry(loc, to, why)
+
+    def drop_lost(self) -> None:
+        """Drop what is recorded as carried to a place that the DLJob has not, or that holds another field's value."""
+        source = self.source
+        sources: dict[Loc, list[Loc]] = {}
+        for leaf in source.leaves():
+            fate, value = source.fate(leaf), source.value(leaf)
+            if fate.kind != "carried" or value in (None, {}, []):
+                continue
+            target = self.get(fate.to)
+            if target is None:
+                source.drop(leaf, f"the DLJob has no {path_of(fate.to)}")
+            elif not fate.why and not isinstance(target, dict | list):
+                sources.setdefault(fate.to, []).append(leaf)
+        for to, leaves in sources.items():
+            target = str(self.get(to))
+            values = {leaf: str(source.value(leaf)) for leaf in leaves}
+            winner = next((leaf for leaf, value in values.items() if value == target), None)
+            by = f", as {path_of(winner)} says" if winner else ""
+            for leaf, value in values.items():
+                # One text may be written as another, such as a name; a number may not.
+                if value != target and (value.isdecimal() or len(set(values.values())) > 1):
+                    source.drop(leaf, f"{path_of(to)} is {target}{by}")
 
     def append(self, loc: Loc, to: Loc, value: object = None, why: str = "") -> None:
         """Put a field at the end of a list of the DLJob."""

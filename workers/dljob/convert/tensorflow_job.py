@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dljob.convert.kubeflow import (
     DLROVER,
     by_restart_count,
-    default_restarts,
     elastic_field,
     pod_set,
     run_policy,
+    set_restarts,
     variables,
 )
 from dljob.convert.meta import head
@@ -50,9 +50,7 @@ def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         elif key == "enableDynamicWorker":
             source.drop(at, "the number of tasks is fixed: suspend the job to change it")
     for world in worlds:
-        if world.restarts is None:
-            place, policy = _policy(draft, world)
-            world.restarts = default_restarts(draft, world.name, {place: policy})
+        set_restarts(draft, world, dict([_policy(draft, world)]))
     _build(draft, specs, worlds, given, workdir)
 
 

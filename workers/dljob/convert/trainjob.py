@@ -112,7 +112,7 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     said = source.number(("spec", "trainer", "numNodes"))
     for key in ("parallelism", "completions"):  # as the trainer sets both
         overlay.put((*_job(steps["trainer"]), key), said or nodes)
-    source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
+    source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"), "times its ranks")
     said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
     _environment(overlay, steps["trainer"], str(said_each))
     merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks, draft.scripts)

@@ -108,6 +108,9 @@ def _machines(draft: Draft, world: PodWorld) -> list[ConvertedPod]:
         draft.put((*at, "name"), own if own not in names else f"{own}-2")
         draft.put((*at, "replicas"), part.pods)
         source.stands(part.template[:-1], at)
+        replicas = (*part.template[:-1], "replicas")
+        if replicas in source.fates:
+            source.carry(replicas, (*at, "replicas"), "with all pods of this template")
         pods.append(machine(draft, part.template, at, part.manner))
     if count:
         draft.put((*pods[0].group, "replicas"), first.pods + count)
@@ -136,9 +139,11 @@ def _pods(world: PodWorld) -> int:
 def _known(world: PodWorld) -> dict[str, str]:
     """Return variables of the rendezvous as a torchrun line may read them: of the first of all machines."""
     pods = str(_pods(world))
+    nodes = ":".join(map(str, world.bounds)) if world.bounds else pods
     return {
         **dict.fromkeys(("RANK", "NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX"), "0"),
-        **dict.fromkeys(("NODE_NUM", "WORKER_NUM", "PET_NNODES", "WORLD_SIZE", "GROUP_WORLD_SIZE"), pods),
+        **dict.fromkeys(("NODE_NUM", "WORKER_NUM", "WORLD_SIZE", "GROUP_WORLD_SIZE"), pods),
+        "PET_NNODES": nodes,
         "MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
@@ -154,7 +159,7 @@ def _command(draft: Draft, world: PodWorld, pod: ConvertedPod) -> command.Contai
     behind = source.words((*pod.loc, "args"))
     for key in ("command", "args", "workingDir"):
         if source.value((*pod.loc, key)) is not None:
-            source.carry((*pod.loc, key), to)
+            source.carry((*pod.loc, key), to, "one command")
     if world.workdir:
         source.harmless((*pod.loc, "workingDir"), "--workdir takes its place")
     if not words:
@@ -221,7 +226,7 @@ def _same_command(draft: Draft, world: PodWorld, first: ConvertedPod, pod: Conve
         if source.value(at) is None:
             continue
         if source.value(at) == source.value((*first.loc, key)):
-            source.carry(at, (*world.role, "entrypoint"))
+            source.carry(at, (*world.role, "entrypoint"), "the same command")
         else:
             source.drop(at, "ranks of one role run one command in one folder, here those of the first pod")
 
@@ -254,6 +259,8 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
     line = torchrun_line.read(found.words, {**environ, "PET_NPROC_PER_NODE": beside})
     each = _ranks(pod, line.nproc_per_node)
+    if line.nproc_per_node != world.nproc:
+        _drop_nproc(draft, world, f"--nproc-per-node={line.nproc_per_node} comes first")
     _tell_numbers(draft, world, pod, line)
     least, most = _bounds(world, line.nnodes)
     _bound_machines(draft, world, pods[-1].group, least, most)
@@ -347,9 +354,17 @@ def _takes(made: Sequence[str]) -> bool:
     return last.startswith("-") and "=" not in last and last not in flags
 
 
+def _drop_nproc(draft: Draft, world: PodWorld, reason: str) -> None:
+    """Drop the fields that say how many ranks torchrun starts in each pod, where it does not read them."""
+    for loc, fate in list(draft.source.fates.items()):
+        if fate.to == (*world.role, "replicasPerGroup"):
+            draft.source.drop(loc, reason)
+
+
 def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: command.ContainerCommand) -> None:
     """Make a role of a program that starts no ranks: one rank for each pod."""
     pod = pods[0]
+    _drop_nproc(draft, world, "each pod is one rank: its command has no torchrun line that reads it")
     listed = variables.of_ranks(draft, pods, torch=world.torch)
     line = command.resolved(line, pod.env, _own(world, pod))
     if name := command.launcher(line):
