@@ -192,5 +192,8 @@ def test_checkpoints_of_a_job_here_are_below_its_path_where_that_can_be(tmp_path
     assert (volume / f"again-{UID[:8]}/x").read_text() == "saved", "the job's folder goes, what it saved stays"
     folder.mkdir()
     assert "Not a directory" in link_checkpoints(folder, "/dev/null/volume", "again", UID)
+    (tmp_path / "dangling").symlink_to("/gone")
+    words = link_checkpoints(folder, str(tmp_path / "dangling"), "again", UID)
+    assert words.startswith(f"{tmp_path}/dangling is a link to /gone, a folder that does not exist")
     (folder / "checkpoints").mkdir()
     assert "its earlier checkpoints are in" in link_checkpoints(folder, str(volume), "again", UID)

@@ -155,7 +155,7 @@ def link_checkpoints(folder: Path, path: str, name: str, uid: str) -> str:
         if not link.is_symlink():
             link.symlink_to(place)
     except OSError as error:
-        return f"{error.strerror}: {error.filename}"
+        return f"{registry.no_folder(error)} ({place})"
     return ""
 
 

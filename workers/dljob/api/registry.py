@@ -178,9 +178,19 @@ def _folder_of_jobs() -> Path:
     return folder
 
 
+def no_folder(error: OSError) -> str:
+    """Return why a folder cannot be made: what stands in its place may be a link to nowhere, or a file."""
+    path = Path(error.filename or "")
+    if not isinstance(error, FileExistsError):
+        return error.strerror or str(error)
+    if path.is_symlink() and not path.exists():
+        return f"{path} is a link to {path.readlink()}, a folder that does not exist"
+    return f"{path} is no folder"
+
+
 def _refused(error: OSError) -> UnreachableError:
     return UnreachableError(
-        f"cannot keep jobs in {home()}: {error.strerror or error}",
+        f"cannot keep jobs in {home()}: {no_folder(error)}",
         hint="set DLJOB_HOME to a folder that you may write to",
     )
 

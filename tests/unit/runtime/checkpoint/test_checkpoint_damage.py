@@ -160,6 +160,10 @@ def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_pat
     manifest = Folder(tmp_path).at(CheckpointId(A, 20)) / "manifest.json"
     before = manifest.read_bytes()
     flip(manifest)
+    part = Folder(tmp_path).part(CheckpointId(A, 20), 0)
+    for is_whole in (False, True):
+        flip(part, 5000)
+        assert next(rows("t", Folder(tmp_path), read_all=True)).why.endswith("a load repairs it") == is_whole
     assert loaded(tmp_path, 2)[0] == 20
     assert manifest.read_bytes() == before
 
@@ -268,8 +272,10 @@ def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path: Path, 
         return {"why": ""}
 
     refusing.refuses, refusing.number = lambda path: path.suffix == ".part", number
+    (volume := tmp_path / "volume").mkdir()
+    (link := tmp_path / "checkpoints").symlink_to(volume)
     with a_saver(book=JournalBook(answer)) as (saver, _):
-        mine = client(place(saver, tmp_path, save_on_exit=False))
+        mine = client(place(saver, link, save_on_exit=False))
         for step in (10, 20):  # the second while PrimeMaster has not answered yet
             mine.save(step, {"step": step}, persist=True)
             # `wait` tries step 10 again beside step 20, and either may fail last.
@@ -279,7 +285,7 @@ def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path: Path, 
         assert asked.empty()
         answered.set()
         mine.close(wait=False)
-    assert (question["why"], question["folder"]) == (os.strerror(number), str(tmp_path))
+    assert (question["why"], question["folder"]) == (os.strerror(number), str(volume))
     assert (question["world"], question["rank"], question["mark"]["step"]) == ("trainer", "trainer/0", 10)
 
 

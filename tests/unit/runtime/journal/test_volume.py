@@ -46,6 +46,13 @@ def test_the_largest_files_of_a_volume_are_named(tmp_path: Path, monkeypatch: py
     assert volume_problem(tmp_path, known=False).endswith(f"; its largest files: {said}")
 
 
+def test_checkpoints_on_another_volume_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen(monkeypatch, 0)
+    assert volume_problem(tmp_path, known=False).endswith(": logs, events and checkpoints of the job are lost")
+    (tmp_path / "checkpoints").symlink_to("/proc")
+    assert volume_problem(tmp_path, known=False).endswith(": logs and events of the job are lost")
+
+
 def test_a_volume_without_inodes_or_that_can_only_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen(monkeypatch, ENOUGH, f_favail=0)
     assert "has no inode left" in volume_problem(Path("/jobs/a"), known=False)

@@ -6,6 +6,7 @@ The next attempt of the job, which has another journal, reads the files.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -162,7 +163,7 @@ class JournalBook:
 
     def _report(self, place: CheckpointLocation, question: Mapping[str, Any]) -> None:
         try:
-            self._ask({**question, "folder": place.folder})
+            self._ask({**question, "folder": os.path.realpath(place.folder)})
         finally:
             with self._lock:
                 self._reporting.discard(place.name)

@@ -48,7 +48,11 @@ def rows(world: str, folder: Folder, *, read_all: bool = False) -> Iterator[Chec
             yield CheckpointRow(world, mark, 0, folder.size(mark), folder.saved_at(mark), "newer", str(error))
             continue
         except DamagedError as error:
-            yield CheckpointRow(world, mark, 0, folder.size(mark), None, "damaged", str(error))
+            why = str(error)
+            # What cannot be read cannot be replaced either, a folder for example.
+            if read_all and not isinstance(error.__cause__, OSError) and not fence(mark, decisions):
+                why += "; its parts are whole: a load repairs it" if folder.has_whole_parts(mark) else ""
+            yield CheckpointRow(world, mark, 0, folder.size(mark), None, "damaged", why)
             continue
         if manifest is None:
             state = "newer" if folder.newer(mark) else "torn"

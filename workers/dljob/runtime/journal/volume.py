@@ -59,15 +59,24 @@ def volume_problem(folder: Path, *, known: bool) -> str:
     except OSError:
         return ""
     if volume.f_flag & os.ST_RDONLY:
-        return f"the volume of {folder} is read-only: logs, events and checkpoints of the job are lost"
+        return f"the volume of {folder} is read-only: {_lost(folder)}"
     # Some blocks are kept for root.
     free = (volume.f_bavail if os.geteuid() else volume.f_bfree) * volume.f_frsize
     if volume.f_files and not volume.f_favail:
-        return f"the volume of {folder} has no inode left: logs, events and checkpoints of the job are lost"
+        return f"the volume of {folder} has no inode left: {_lost(folder)}"
     if free >= (ENOUGH if known else LEAST):
         return ""
     size = volume.f_blocks * volume.f_frsize
     amounts = f"{free / 2**20:.1f} of {size / 2**20:.0f} MiB are free"
     largest = largest_files([folder], folder)
     hint = f"; its largest files: {largest}" if largest else ""
-    return f"the volume of {folder} is full ({amounts}): logs, events and checkpoints of the job are lost{hint}"
+    return f"the volume of {folder} is full ({amounts}): {_lost(folder)}{hint}"
+
+
+def _lost(folder: Path) -> str:
+    """Return what of a job a volume that takes no files loses: checkpoints may be on another one, by a link."""
+    try:
+        has_checkpoints = (folder / "checkpoints").stat().st_dev == folder.stat().st_dev
+    except OSError:
+        has_checkpoints = True  # the folder would be made here
+    return f"{'logs, events and checkpoints' if has_checkpoints else 'logs and events'} of the job are lost"
