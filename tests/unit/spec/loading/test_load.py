@@ -13,7 +13,7 @@ from dljob.spec.loading.load import dump, load, load_all, load_file, load_file_a
 from dljob.spec.loading.validate import check
 from dljob.spec.model import DLJobManifest
 from dljob.spec.text import tree
-from dljob.spec.text.words import describe
+from dljob.spec.text.words import describe, kind_of
 
 SAMPLES = sorted((Path(__file__).parents[3] / "golden" / "samples").glob("*.yaml"))
 
@@ -331,6 +331,18 @@ def test_a_rest_that_is_still_wrong_is_checked_no_further(monkeypatch: pytest.Mo
     with pytest.raises(SpecError) as caught:
         parse(job(roles=[{**ROLE, "name": "Bad_Name"}, {**ROLE, "nodeGroup": "gone"}]))
     assert [problem.path for problem in caught.value.problems] == ["spec.roles[0].name"]
+
+
+@pytest.mark.parametrize("unknown", [("name", "env"), ("name", "roles", "spec", 0)])
+def test_a_field_of_no_known_type_is_replaced_with_what_is_around_it(
+    unknown: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dljob.spec.loading.validate.kind_of", lambda loc: None if loc[-1] in unknown else kind_of(loc))
+    with pytest.raises(SpecError) as caught:
+        parse(job(roles=[{**ROLE, "name": 7, "replicas": "two"}], rayVersion="2.1.0"))
+    told = {problem.path for problem in caught.value.problems}
+    assert told - {"spec.rayVersion"} == {"spec.roles[0].name", "spec.roles[0].replicas"}
+    assert ("spec.rayVersion" in told) == ("spec" not in unknown)
 
 
 def test_check_holds_models_against_the_rules() -> None:
