@@ -249,7 +249,7 @@ def test_a_wrong_kind_is_told_once() -> None:
     ]
 
 
-def test_a_wrong_item_of_a_list_hides_only_rules_on_that_list() -> None:
+def test_a_wrong_item_of_a_list_hides_no_rule_on_the_others() -> None:
     env = [{"name": "1A"}, {"name": "B", "value": 5}, {"name": "C"}, {"name": "C"}]
     role = {"name": "a", "env": env, "entrypoint": {"class": 5}, "dependsOn": [{"role": "gone"}]}
     with pytest.raises(SpecError) as caught:
@@ -257,6 +257,7 @@ def test_a_wrong_item_of_a_list_hides_only_rules_on_that_list() -> None:
     assert {problem.path for problem in caught.value.problems} == {
         "spec.roles[0].env[0].name",
         "spec.roles[0].env[1].value",
+        "spec.roles[0].env[3].name",
         "spec.roles[0].entrypoint.class",
         "spec.roles[0].dependsOn[0].role",
         "spec.roles[1].driver",
@@ -298,6 +299,30 @@ def test_a_list_of_too_many_wrong_items_is_one_finding() -> None:
             "roles: [{name: a, ports: [{name: X_}], entrypoint: {module: x.py}, replicas: 3, replicasPerGroup: 2}]",
             ["roles[0].ports[0].name", "roles[0].replicasPerGroup"],
         ),
+        (
+            "roles: [{entrypoint: {module: x.py}, replicas: 3, replicasPerGroup: 2}]",
+            ["roles[0].name", "roles[0].replicasPerGroup"],
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}}]\n  collocations: [{roles: [a, z], level: Host}]",
+            ["collocations[0].name", "collocations[0].roles[1]"],
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}}]\n  collocations: [{name: c, roles: [a, z], level: Hst}]",
+            ["collocations[0].roles[1]", "collocations[0].level"],
+        ),
+        (
+            (
+                "roles: [{name: a, entrypoint: {module: x.py}}]\n"
+                "  faultTolerance: {rules: [7, {name: r, roles: [z], action: Bad, escalateTo: Fail}]}"
+            ),
+            [f"faultTolerance.rules[{place}" for place in ("0]", "1].roles[0]", "1].action", "1].escalateTo")],
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}, dependsOn: [{role: z, condition: Bad}]}]",
+            ["roles[0].dependsOn[0].role", "roles[0].dependsOn[0].condition"],
+        ),
+        ("roles: hello\n  rayVersion: 2.1.0", ["roles", "rayVersion"]),
     ],
 )
 def test_an_item_that_cannot_be_read_leaves_the_others_checked(spec: str, paths: list[str]) -> None:
@@ -315,6 +340,27 @@ def test_an_item_that_cannot_be_read_leaves_the_others_checked(spec: str, paths:
         "roles: [{entrypoint: {module: x.py}}, {name: a, dependsOn: [{role: b}], entrypoint: {module: x.py}}]",
         "roles: [{entrypoint: {module: x.py}}, {name: a, restartPolicy: {with: [b]}, entrypoint: {module: x.py}}]",
         "roles: [{name: 3, entrypoint: {module: x.py}}, {name: a, driver: false, entrypoint: {module: x.py}}]",
+        (
+            "nodeGroups: [{name: g, accelerator: {type: Gpu}}]\n"
+            "  roles: [{name: a, nodeGroup: g, accelerator: {count: '0.5'}, entrypoint: {module: x.py}}]"
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}}, {name: b, entrypoint: {module: x.py}}]\n"
+            "  collocations: [{name: c, roles: [a, b], level: 7}]"
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}}, {name: b, entrypoint: {module: x.py}}]\n"
+            "  collocations: [{roles: [a, b], level: Host}, {name: c, roles: [b, a], level: Host}]"
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}, type: Elastic, minReplicas: {}, replicas: 2}]\n"
+            "  nodeGroups: [{name: g, replicas: 2, minReplicas: 1}]"
+        ),
+        (
+            "roles: [{name: a, entrypoint: {module: x.py}, tf: {task: x}}, {name: b, driver: false, tf: {task: ps}, "
+            "entrypoint: {module: x.py}}, {name: c, tf: {task: chief}, entrypoint: {module: x.py}}]"
+        ),
+        "checkpoint: {path: 7, claimName: c}\n  roles: [{name: a, entrypoint: {module: x.py}}]",
         "roles: [{name: a, ports: [{port: 80}], readinessProbe: {tcpSocket: {port: web}}, entrypoint: {module: x.py}}]",
     ],
 )
@@ -323,7 +369,7 @@ def test_what_may_refer_to_an_item_that_cannot_be_read_is_no_problem(spec: str) 
     with pytest.raises(SpecError) as caught:
         load(f"apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {{name: j}}\nspec:\n  {spec}\n")
     (problem,) = caught.value.problems
-    assert problem.path.endswith("name")
+    assert problem.path.endswith(("name", "type", "level", "minReplicas", "task", "path"))
 
 
 def test_a_rest_that_is_still_wrong_is_checked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 
 from dljob.errors import Problem, SpecError
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.findings import NAMES, Finding
 from dljob.spec.rules.rules import findings
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import describe, did_you_mean, is_required, most_items, nearest_field, path_of
+from dljob.spec.text.words import (
+    aliases,
+    annotated,
+    describe,
+    did_you_mean,
+    is_required,
+    kind_of,
+    most_items,
+    nearest_field,
+    path_of,
+)
 from dljob.telemetry.wording import counted
 
 API_VERSION = "dljob.io/v1alpha1"
 KIND = "DLJob"
 PRIVATE = "env"
 """Field that may hold secrets: errors in it do not repeat the value, since they may end in a log or a condition."""
-_STAND_INS: dict[str | int, JsonValue] = {"metadata": {"name": "job"}, "entrypoint": {"command": ["true"]}}
-"""Required field -> a right value in the place of a wrong one, while the rules between the other fields run."""
-_REFERRED: dict[str | int, dict[str, JsonValue]] = {
-    "roles": {"entrypoint": {"command": ["true"]}},
-    "nodeGroups": {},
-    "ports": {},
-}
-"""List to whose items other fields refer by name -> the rest of an item in the place of one that cannot be read."""
+_WORDS = ("unread", "unset")
+"""Beginnings of texts in the place of wrong ones: what rules say of both is about other fields."""
 
 
 def check(manifest: DLJobManifest) -> None:
@@ -59,18 +64,22 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     wrong: list[Finding] = list(foreign)
     unsure = list(doubtful)
     try:
-        manifest = _strict(data)
+        manifests = [_strict(data)]
     except ValidationError as error:
         found = _with_lengths(list(details(error)), data)
         # The kind beside a missing apiVersion is told already.
         wrong += [finding for _, finding in found if finding.loc not in {one.loc for one in foreign}]
         # The rest is still checked by the rules between fields, so that a user sees all problems at once.
-        manifest, gone = _without(data, [finding for _, finding in found])
+        manifests, gone = _without(data, [finding for _, finding in found])
         unsure += [*gone, *(_about(kind, finding, data) for kind, finding in found)]
-    if manifest is not None:
-        # Findings that rest on an uncertain field are dropped: they might be mere consequences.
-        wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
-    return (None if wrong else manifest), tuple(wrong)
+    broken = [findings(manifest.spec) for manifest in manifests]
+    # Findings that rest on an uncertain field are dropped: they might be mere consequences.
+    wrong += [
+        finding
+        for finding in (broken[0] if broken else ())
+        if finding in broken[-1] and not any(finding.touches(field) for field in unsure)
+    ]
+    return (None if wrong else manifests[0]), tuple(wrong)
 
 
 def is_another(data: JsonValue) -> bool:
@@ -147,34 +156,38 @@ def _value(data: Any, loc: Loc) -> Any:  # noqa: ANN401 - any value of JSON
     return data
 
 
-def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[DLJobManifest | None, set[Loc]]:
-    """Return the manifest without what is wrong, for rules between the rest, and what was left out or replaced.
+def _without(data: JsonValue, wrong: Sequence[Finding]) -> tuple[list[DLJobManifest], set[Loc]]:
+    """Return manifests without what is wrong, for rules between the rest, and what was left out or replaced.
 
-    None: something is wrong that can be neither left out nor replaced.
+    What cannot be left out has another value in each manifest. None: it can be neither left out nor replaced.
     """
-    rest: Any = json.loads(json.dumps(data))
     gone: set[Loc] = set()
-    for finding in wrong:
-        loc = _optional(finding.loc)
-        if not loc:
-            return None, gone
-        if _within(loc, gone):
-            continue
-        parent, name = _value(rest, loc[:-1]), loc[-1]
-        gone.add(loc)
-        if name in _STAND_INS:
-            parent[name] = _STAND_INS[name]
-        elif isinstance(name, int) and loc[-2] in _REFERRED:
-            # Another field may refer to it by a name that is not known.
-            parent[name] = {"name": f"unread-{name}", **_REFERRED[loc[-2]]}
-            gone.add((*loc[:-1], NAMES))
-        else:
-            parent.pop(name, None)
-    try:
-        return _strict(rest), gone
-    except ValidationError:
-        # The remaining fields are wrong too, so no rule between fields applies.
-        return None, gone
+    manifests: list[DLJobManifest] = []
+    for variant in range(len(_WORDS)):
+        rest: Any = json.loads(json.dumps(data))
+        replaced: set[Loc] = set()
+        for finding in wrong:
+            loc, value = _replacement(finding.loc, variant)
+            if not loc:
+                return [], gone
+            if _within(loc, replaced):
+                continue
+            replaced.add(loc)
+            parent, name = _value(rest, loc[:-1]), loc[-1]
+            if value is None:
+                parent.pop(name, None)
+                continue
+            parent[name] = value
+            if name == "name" or isinstance(name, int):
+                # Another field may refer to it by a name that is not known.
+                gone.add((*loc[: -2 if name == "name" else -1], NAMES))
+        gone |= replaced
+        try:
+            manifests.append(_strict(rest))
+        except ValidationError:
+            # The remaining fields are wrong too, so no rule between fields applies.
+            return [], gone
+    return manifests, gone
 
 
 def _within(loc: Loc, places: Container[Loc]) -> bool:
@@ -182,13 +195,43 @@ def _within(loc: Loc, places: Container[Loc]) -> bool:
     return any(loc[:length] in places for length in range(1, len(loc) + 1))
 
 
-def _optional(loc: Loc) -> Loc:
-    """Return the smallest part around a wrong value that can be left out or replaced; () where there is none."""
-    while loc and loc[-1] not in _STAND_INS and (isinstance(loc[-1], int) or is_required(loc)):
-        if isinstance(loc[-1], int) and loc[-2] in _REFERRED:
-            return loc
+def _replacement(loc: Loc, variant: int) -> tuple[Loc, JsonValue]:
+    """Return the smallest part around a wrong value that can be left out, or replaced by the value; () without one."""
+    word = _WORDS[variant] + "".join(str(part) for part in loc if isinstance(part, int))
+    while loc and (isinstance(loc[-1], int) or is_required(loc)):
+        if (kind := kind_of(loc)) is not None:
+            return loc, _stand_in(kind, word, variant)
         loc = loc[:-1]
-    return loc
+    return loc, None
+
+
+def _stand_in(kind: Any, word: str, variant: int) -> JsonValue:  # noqa: ANN401 - an annotation
+    """Return a value of a type, with as few fields as it needs; None where nothing fits."""
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    values: list[JsonValue] = [word, f"{word}.x", f"{variant + 1}", variant + 1, {"command": ["true"]}]
+    if get_origin(inner) is Literal:
+        values = [get_args(inner)[-variant]]
+    elif get_origin(inner) is tuple:
+        items = [_stand_in(get_args(inner)[0], f"{word}{suffix}", variant) for suffix in ("", "x")]
+        values = [items[:1], items]
+    elif isinstance(inner, type) and issubclass(inner, BaseModel):
+        needed = {name: info for name, info in aliases(inner).items() if info.is_required()}
+        fields = {name: _stand_in(annotated(info), word, variant) for name, info in needed.items()}
+        values = [{"command": ["true"]}, fields]
+    return next((value for value in values if _fits(kind, value)), None)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - an annotation
+    return TypeAdapter(kind)
+
+
+def _fits(kind: Any, value: JsonValue) -> bool:  # noqa: ANN401 - an annotation
+    try:
+        _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _about(kind: str, finding: Finding, data: JsonValue) -> Loc:

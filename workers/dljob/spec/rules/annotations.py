@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 from dljob.spec.model import AcceleratorType, Collocation, DLJobSpec, Role, RoleAccelerator
 from dljob.spec.quantity import GRAIN, parse_devices
-from dljob.spec.rules.findings import ROLE_NAMES, Finding
+from dljob.spec.rules.findings import ROLE_NAMES, Finding, other_role
 from dljob.spec.scalars import NAME_PATTERN, QUALIFIED_PATTERN, WORDS
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import nearest, one_of
@@ -125,8 +125,7 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     # A role that is not there, or the role itself, is no neighbour.
     if beside is not None and (beside not in names or beside == role.name):
         there = "is the role itself" if beside == role.name else "is no role"
-        others = [name for name in names if name != role.name]
-        hint = one_of(beside, others) if others else ""
+        hint = other_role(spec, role, beside)
         yield Finding((*loc, COLLOCATE), f"{beside} {there}", hint, ((*loc, COLLOCATE), ROLE_NAMES))
     if unit is not None and beside is not None:
         yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Role
-from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, repeated
+from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, other_role, repeated
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import one_of
 
 
 def _names(spec: DLJobSpec) -> Iterator[Finding]:
@@ -20,8 +19,7 @@ def _names(spec: DLJobSpec) -> Iterator[Finding]:
         for at, name in enumerate(role.restart_policy.with_):
             if name not in names:
                 words = f"{cel.RESTART_WITH.message}: there is no role {name}"
-                hint = one_of(name, [other for other in names if other != role.name])
-                yield Finding((*loc, at), words, hint, ((*loc, at), ROLE_NAMES))
+                yield Finding((*loc, at), words, other_role(spec, role, name), ((*loc, at), ROLE_NAMES))
             elif name == role.name:
                 words = f"{cel.RESTART_WITH.message}: {name} is the role itself"
                 yield Finding((*loc, at), words, "restartPolicy.level says how much of it restarts")

@@ -34,8 +34,6 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
             words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} {why}"
             reads = (*reads, (*loc, "driver"), (*loc, "reserve"))
             yield Finding((*loc, given[0][0]), words, f"{hint}, set type: Elastic, or leave them out", reads)
-            # Bounds that may not be there need no further check.
-            continue
         for name, value in given:
             if value % role.replicas_per_group:
                 words = f"{cel.BOUNDS.message}: {value} ranks do not form whole groups of {role.replicas_per_group}"
@@ -55,6 +53,8 @@ def _machines(spec: DLJobSpec) -> Iterator[Finding]:
         loc: Loc = ("spec", "nodeGroups", index)
         low, high = group.min_replicas, group.max_replicas
         reads = ((*loc, "replicas"), (*loc, "minReplicas"), (*loc, "maxReplicas"))
+        keys = ("minReplicas", "maxReplicas", "nodeGroup")
+        roles = (("spec", "roles", number, key) for number in range(len(spec.roles)) for key in keys)
         if low is not None and low > group.replicas:
             words = f"{cel.MACHINE_BOUNDS.message}: minReplicas is {low}, replicas is {group.replicas}"
             yield Finding((*loc, "minReplicas"), words, reads=reads)
@@ -66,9 +66,8 @@ def _machines(spec: DLJobSpec) -> Iterator[Finding]:
         if moves and not any(bounded(role) and role.node_group in (None, group.name) for role in spec.roles):
             words = f"minReplicas and maxReplicas of {group.name} are for roles that have bounds, and none lives there"
             at = "minReplicas" if low is not None and low < group.replicas else "maxReplicas"
-            yield Finding(
-                (*loc, at), words, "give an Elastic role minReplicas or maxReplicas, or leave them out", reads
-            )
+            hint = "give an Elastic role minReplicas or maxReplicas, or leave them out"
+            yield Finding((*loc, at), words, hint, (*reads, *roles))
 
 
 # Units of roles that share a host are placed together, once; a role with bounds gives units back and gets new ones.

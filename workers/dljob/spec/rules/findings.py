@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from dljob.spec.model import DLJobSpec
+from dljob.spec.model import DLJobSpec, Role
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import path_of
+from dljob.spec.text.words import one_of, path_of
 
 T = TypeVar("T", bound=Hashable)
 
@@ -58,6 +58,12 @@ def one_each(loc: Loc, names: Sequence[str], what: str) -> Iterator[Finding]:
     for index, first, name in repeated(names):
         words = f"two {what} of one name: {name}"
         yield Finding((*loc, index, "name"), words, f"the first is {path_of((*loc, first))}")
+
+
+def other_role(spec: DLJobSpec, role: Role, name: str) -> str:
+    """Return a hint at the role that is meant where a role names another one that is not there."""
+    names = [other.name for other in spec.roles if other.name != role.name]
+    return one_of(name, names) if names else "this job has no other role"
 
 
 def listed(names: Iterable[str]) -> str:

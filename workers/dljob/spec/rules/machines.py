@@ -47,7 +47,10 @@ def _device_reads(spec: DLJobSpec, role: int) -> tuple[Loc, ...]:
     """Return the fields that decide which devices a role has, and which its machines have."""
     loc: Loc = ("spec", "roles", role)
     groups: list[Loc] = [("spec", "nodeGroups", index, "accelerator") for index in range(len(spec.node_groups))]
-    return ((*loc, "accelerator"), (*loc, "nodeGroup"), *(groups or [("spec", "nodeGroups")]))
+    return (
+        *((*loc, key) for key in ("accelerator", "annotations", "nodeGroup")),
+        *(groups or [("spec", "nodeGroups")]),
+    )
 
 
 def _node_groups(spec: DLJobSpec) -> Iterator[Finding]:

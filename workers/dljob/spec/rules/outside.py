@@ -69,7 +69,9 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
     if journal.claim_name:
         loc: Loc = ("spec", "master", "journal")
         if journal.path is None:
-            yield Finding((*loc, "claimName"), cel.CLAIM_PATH.message, "say where it is mounted: path: /journal")
+            yield Finding(
+                (*loc, "claimName"), cel.CLAIM_PATH.message, "say where it is mounted: path: /journal", (loc,)
+            )
         elif not journal.path.startswith("/"):
             yield Finding((*loc, "path"), "must be absolute: a claim is mounted there", f"write /{journal.path}")
         else:
@@ -77,7 +79,7 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
     if spec.checkpoint and spec.checkpoint.path is None:
         if spec.checkpoint.claim_name:
             where: Loc = ("spec", "checkpoint", "claimName")
-            yield Finding(where, cel.CLAIM_PATH.message, "say where it is mounted: path: /ckpt")
+            yield Finding(where, cel.CLAIM_PATH.message, "say where it is mounted: path: /ckpt", (where[:-1],))
     elif spec.checkpoint and spec.checkpoint.path:
         loc = ("spec", "checkpoint", "path")
         if spec.checkpoint.path.rstrip("/") in paths.values():

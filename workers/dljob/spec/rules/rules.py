@@ -15,7 +15,7 @@ from dljob.spec.rules.collectives import COLLECTIVE_RULES
 from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
 from dljob.spec.rules.failure_domains import FAILURE_DOMAIN_RULES
-from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, listed, one_each, repeated
+from dljob.spec.rules.findings import ROLE_NAMES, Check, Finding, listed, one_each, other_role, repeated
 from dljob.spec.rules.head import HEAD_RULES
 from dljob.spec.rules.interpreters import INTERPRETER_RULES
 from dljob.spec.rules.machines import MACHINE_RULES
@@ -130,9 +130,8 @@ def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
         for at, dependency in enumerate(role.depends_on):
             if dependency.role not in names:
                 words = f"{cel.DEPENDS_ON.message}: there is no role {dependency.role}"
-                yield Finding(
-                    (*loc, at, "role"), words, one_of(dependency.role, names), ((*loc, at, "role"), ROLE_NAMES)
-                )
+                hint = other_role(spec, role, dependency.role)
+                yield Finding((*loc, at, "role"), words, hint, ((*loc, at, "role"), ROLE_NAMES))
             elif dependency.role == role.name:
                 yield Finding((*loc, at, "role"), f"{cel.DEPENDS_ON.message}: {role.name} waits for itself")
 

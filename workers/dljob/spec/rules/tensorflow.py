@@ -31,7 +31,8 @@ def _cluster(spec: DLJobSpec) -> Iterator[Finding]:
             at, name = next(iter(first.values()))
             words = f"{name} is a task of a TensorFlow cluster, which has no {task}"
             hint, place = f"give the role of the {task} tf: {{task: {task}}}", ("spec", "roles", at, "tf")
-            yield Finding(place, words, hint, (place, ROLE_NAMES))
+            tasks = (("spec", "roles", number, "tf") for number in range(len(spec.roles)))
+            yield Finding(place, words, hint, (ROLE_NAMES, *tasks))
 
 
 def _roles(spec: DLJobSpec) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import difflib
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -83,6 +83,19 @@ def is_required(loc: Loc, root: type[BaseModel] = DLJobManifest) -> bool:
     """Return whether the field at `loc` cannot be left out."""
     field = _field(loc, root)
     return field is not None and field.is_required()
+
+
+def annotated(field: FieldInfo) -> Any:  # noqa: ANN401 - an annotation
+    """Return the type of a field with its bounds."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def kind_of(loc: Loc, root: type[BaseModel] = DLJobManifest) -> Any:  # noqa: ANN401 - an annotation
+    """Return the type of the field at `loc`, or of the item of a list; None where the models have none."""
+    field = _field(loc, root)
+    if field is None or not isinstance(loc[-1], int):
+        return field and annotated(field)
+    return next(iter(get_args(field.annotation)), None)
 
 
 def most_items(loc: Loc, root: type[BaseModel] = DLJobManifest) -> int | None:
