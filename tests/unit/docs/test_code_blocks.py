@@ -104,7 +104,7 @@ def test_a_manifest_is_valid_and_finds_its_place(
     assert main.run(["plan", "dljob.yaml"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", ["servers", "rollouts", "server-weights", "consistent-checkpoints", "elastic"])
+@pytest.mark.parametrize("page", ["servers", "server-weights", "consistent-checkpoints", "elastic"])
 def test_the_first_yaml_of_a_page_is_a_whole_file(page: str) -> None:
     first = next(block for block in BLOCKS if block.page == f"{page}.md" and block.language == "yaml")
     assert list(yaml.safe_load(first.text)) == ["apiVersion", "kind", "metadata", "spec"]
@@ -112,7 +112,7 @@ def test_the_first_yaml_of_a_page_is_a_whole_file(page: str) -> None:
 
 def test_a_server_that_a_page_shows_logs_no_line_for_each_request() -> None:
     shown = [block for block in BLOCKS if "(BaseHTTPRequestHandler)" in block.text]
-    assert len(shown) >= 2
+    assert shown
     assert [block.id for block in shown if "def log_message(" not in block.text] == []
 
 
