@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,18 +161,18 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "record", "replace", "resume"):
         setattr(here, f"_{name}", None)
     here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
-    here._plan, here._begun = SimpleNamespace(roles={}), 0.0
+    here._plan, here._begun, here._nodes, here._deaths = SimpleNamespace(roles={}), 0.0, (), []
+    ray = SimpleNamespace(address="h:1", environment=lambda: ())
+    monkeypatch.setattr("dljob.runtime.backend.embedded.EmbeddedRay", lambda *_, **__: nullcontext(ray))
     here._shown = NOTHING if kind is scripted.LocalRunner else EVERYTHING
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
     job.connection = SimpleNamespace(command=lambda *_, by: save_at_stop(job))
     scripted.listen()
     monkeypatch.setattr(watch, "watch", signalled(signal.SIGTERM))
-    with pytest.raises(scripted.Interrupted) as interruption:
-        here._job(SimpleNamespace(address="h:1", environment=lambda: ()))
+    monkeypatch.setattr(job, "stop", pytest.fail)
+    assert here._run_started() == 130
     captured = capsys.readouterr()
     assert "saved at step 7\n" in (captured.out if kind is scripted.LocalRunner else captured.err)
-    job.connection = None
-    assert here._stop(interruption.value) == 130, "it is not stopped twice"
 
 
 @pytest.mark.parametrize(

@@ -158,12 +158,44 @@ class Runner:
 
     def _run_started(self) -> int:
         """Run the job on a Ray of its own; return the exit code once nothing of that Ray is left."""
+        from dljob.api.handle import submit
         from dljob.runtime.backend.embedded import EmbeddedRay, send_signal_on_death
 
         # These handlers run while the Ray lives, and can stop the job in order; those of the caller after its end.
         with self._started(EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths))) as ray:
             try:
-                return self._job(ray)
+                with output.telling("starting the job's PrimeMaster"):
+                    try:
+                        handle = self._handle = submit(
+                            self._manifest,
+                            address=ray.address,
+                            code_dir=self._code_dir,
+                            environment=ray.environment(),
+                            runner=os.getpid(),
+                            record=self._registered,
+                            replace=self._replace,
+                            is_numbered=self._is_numbered,
+                            imports_code=self.imports_code,
+                            resume=self._resume,
+                        )
+                    except DLJobError as error:
+                        if not isinstance(error, UnreachableError):
+                            self._record = None  # refused: its entry is gone, or is that of the attempt before it again
+                        raise
+                inflictor = self._inflictor(handle)
+                with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
+                    participants: list[watch.WatchParticipant] = [LostNodes(ray, shown.say)]
+                    if inflictor is not None:
+                        participants.append(chaos.Looking(inflictor, shown.say))
+                    try:
+                        status = self._watch(handle, shown, participants)
+                    finally:
+                        if inflictor is not None:
+                            # A fault may have paused processes; they must not stay so after the command.
+                            inflictor.close()
+                extra = {} if inflictor is None else inflictor.finish(status)
+                # A failed job counts first; a job that succeeded may still have reacted in another way than expected.
+                return self.finish(handle, status, extra) or chaos.verdict(extra)
             except Interrupted as interruption:
                 return self._stop(interruption)
             except RayDied:
@@ -180,44 +212,8 @@ class Runner:
         """Run the block with a started Ray, and say meanwhile that it starts."""
         with ExitStack() as stack:
             with output.telling(f"starting Ray: a head and {counted(len(self._nodes), 'raylet')}"):
-                stack.enter_context(ray)
-            yield ray
-
-    def _job(self, ray: EmbeddedRay) -> int:
-        from dljob.api.handle import submit
-
-        with output.telling("starting the job's PrimeMaster"):
-            try:
-                handle = self._handle = submit(
-                    self._manifest,
-                    address=ray.address,
-                    code_dir=self._code_dir,
-                    environment=ray.environment(),
-                    runner=os.getpid(),
-                    record=self._registered,
-                    replace=self._replace,
-                    is_numbered=self._is_numbered,
-                    imports_code=self.imports_code,
-                    resume=self._resume,
-                )
-            except DLJobError as error:
-                if not isinstance(error, UnreachableError):
-                    self._record = None  # refused: its entry is gone, or is that of the attempt before it again
-                raise
-        inflictor = self._inflictor(handle)
-        with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
-            participants: list[watch.WatchParticipant] = [LostNodes(ray, shown.say)]
-            if inflictor is not None:
-                participants.append(chaos.Looking(inflictor, shown.say))
-            try:
-                status = self._watch(handle, shown, participants)
-            finally:
-                if inflictor is not None:
-                    # A fault may have paused processes; they must not stay so after the command.
-                    inflictor.close()
-        extra = {} if inflictor is None else inflictor.finish(status)
-        # A failed job counts first; a job that succeeded may still have reacted in another way than expected.
-        return self.finish(handle, status, extra) or chaos.verdict(extra)
+                started_ray = stack.enter_context(ray)
+            yield started_ray
 
     def _watch(
         self, handle: JobHandle, shown: Screen, participants: Sequence[watch.WatchParticipant]
