@@ -104,7 +104,7 @@ def test_a_manifest_is_valid_and_finds_its_place(
     assert main.run(["plan", "dljob.yaml"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", ["servers", "queues-and-weights", "consistent-checkpoints", "elastic"])
+@pytest.mark.parametrize("page", ["servers", "queues-and-weights", "checkpoints", "elastic"])
 def test_the_first_yaml_of_a_page_is_a_whole_file(page: str) -> None:
     first = next(block for block in BLOCKS if block.page == f"{page}.md" and block.language == "yaml")
     assert list(yaml.safe_load(first.text)) == ["apiVersion", "kind", "metadata", "spec"]
