@@ -203,8 +203,16 @@ class Head:
 
         return asyncio.run_coroutine_threadsafe(go(), self._loop).result(10)
 
+    async def _stop(self) -> None:
+        server = self._runner.server
+        await self._runner.cleanup()
+        # A connection that was accepted while the ports closed is known a turn later.
+        await asyncio.sleep(0)
+        if server is not None:
+            await server.shutdown(0)
+
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
