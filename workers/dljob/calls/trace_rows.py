@@ -189,10 +189,10 @@ def thin_rows(rows: Sequence[TracedRow], min_level: int, max_bytes: int) -> tupl
     sized_rows = [(row, len(encode(row))) for row in rows if not isinstance(row, RowsDropped)]
     call_count = len(sized_rows) + sum(row.calls for row in rows if isinstance(row, RowsDropped))
     level = min_level
-    while level < MAX_LEVEL:
+    while True:
         total_bytes = sum(size for _, size in sized_rows)
         ordinary_bytes = sum(size for row, size in sized_rows if not is_notable(row))
-        if total_bytes <= max_bytes or ordinary_bytes <= max_bytes / 4:
+        if total_bytes <= max_bytes or ordinary_bytes <= max_bytes / 4 or level == MAX_LEVEL:
             break
         level += 1
         sized_rows = [
