@@ -22,6 +22,15 @@ def ended(phase: str = "Stopped", *, carry: Any = CARRY, **fields: Any) -> World
     return world.master("Running", **told).settle().later(60).master(phase, **told).settle()
 
 
+def failed_on_shared_cluster() -> World:
+    """A job that failed after a checkpoint, on a RayCluster that stays."""
+    world = World(dljob(rayClusterRef={"name": "shared"}, checkpoint={"path": "/ckpt"}))
+    meta = {"name": "shared", "namespace": "team", "uid": "uid-shared", "generation": 3, "labels": {}}
+    world.clusters["shared"] = {"metadata": meta, "spec": {"rayVersion": "2.60.1"}}
+    world.pods["shared"] = []
+    return world.running().master("Failed", carry=CARRY).settle()
+
+
 def resumed(world: World, value: str = "1") -> World:
     world.job["metadata"]["annotations"] |= {names.RESUME: value}
     return world
@@ -124,11 +133,7 @@ def test_a_kept_cluster_goes_before_the_job_goes_on():
 
 
 def test_on_a_cluster_that_stays_the_lease_of_the_last_ranks_is_waited_for():
-    world = World(dljob(rayClusterRef={"name": "shared"}, checkpoint={"path": "/ckpt"}))
-    meta = {"name": "shared", "namespace": "team", "uid": "uid-shared", "generation": 3, "labels": {}}
-    world.clusters["shared"] = {"metadata": meta, "spec": {"rayVersion": "2.60.1"}}
-    world.pods["shared"] = []
-    world.running().master("Failed", carry=CARRY).settle()
+    world = failed_on_shared_cluster()
     assert resumed(world).settle().phase == "Failed"
     assert world.later(34).settle().phase == "Failed"
     assert world.look().requeue == 1
@@ -139,11 +144,7 @@ def test_on_a_cluster_that_stays_the_lease_of_the_last_ranks_is_waited_for():
 
 
 def test_answer_of_the_ended_attempt_does_not_end_the_next_one_on_a_cluster_that_stays():
-    world = World(dljob(rayClusterRef={"name": "shared"}, checkpoint={"path": "/ckpt"}))
-    meta = {"name": "shared", "namespace": "team", "uid": "uid-shared", "generation": 3, "labels": {}}
-    world.clusters["shared"] = {"metadata": meta, "spec": {"rayVersion": "2.60.1"}}
-    world.pods["shared"] = []
-    world.running().master("Failed", carry=CARRY).settle()
+    world = failed_on_shared_cluster()
     resumed(world.later(60)).settle()
     assert world.status["attempt"] == 2
     # The head answers for the last attempt until PrimeMaster of this one begins.
