@@ -6,7 +6,6 @@ The API server's audit log tells what the operator asked for in a job's whole li
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections import Counter
@@ -75,7 +74,7 @@ FORBIDDEN = (
     *(("create", "persistentvolumes"), ("create", "mutatingwebhookconfigurations.admissionregistration.k8s.io")),
     *(("get", "customresourcedefinitions.apiextensions.k8s.io"), ("create", "namespaces")),
 )
-IDLE_S = float(os.environ.get("DLJOB_IDLE_S", "20"))
+IDLE_S = 20.0
 """Seconds in which the requests of an idle pair are counted; a minute has a look at the Leases of others."""
 # The count of an Event is written once a minute otherwise.
 AT_ONCE = (
@@ -359,7 +358,7 @@ def test_every_right_is_used_and_none_is_missing(
 def test_an_idle_pair_asks_the_api_server_for_at_most_30_requests_a_minute(
     release: Release, namespace: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Two replicas with the chart's flags; they look at the Leases of others after 8, 24 and 56 s."""
+    """Two replicas with the chart's flags; they look for other releases after 8, 24 and 56 s, then every 120 s."""
     plane, space = release.cluster, namespace()
     release.install()
     assert plane.run
@@ -391,7 +390,10 @@ def test_an_idle_pair_asks_the_api_server_for_at_most_30_requests_a_minute(
     print(f"\n{IDLE_S:g} s: {counts}")
     assert counts["update leases"] > IDLE_S / 4, "the Lease is renewed"
     assert counts["get leases"] == 0, "the standby watches it"
-    assert counts.total() <= IDLE_S / 2, counts
+    # One look of each replica may fall into the window: 24 renewals and the six lists of two looks are a minute's 30.
+    renewals = counts["update leases"]
+    assert renewals <= 24 * IDLE_S / 60, counts
+    assert counts.total() - renewals <= 6, counts
 
 
 def may(release: Release, namespace: str) -> set[Right]:
