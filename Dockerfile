@@ -16,7 +16,9 @@ FROM tools AS requirements
 ARG TORCH=0
 WORKDIR /lock
 COPY pyproject.toml uv.lock ./
-RUN export="/tools/bin/uv export --quiet --frozen --no-emit-project --no-default-groups --no-annotate --no-header" \
+COPY operator/pyproject.toml operator/
+COPY workers/tools/pyproject.toml workers/tools/
+RUN export="/tools/bin/uv export --quiet --frozen --no-emit-workspace --no-default-groups --no-annotate --no-header" \
  && $export --extra operator --output-file operator.txt \
  && $export --extra runtime $(test "$TORCH" != 1 || echo --extra torch) --output-file runtime.txt
 
@@ -34,15 +36,23 @@ RUN --mount=type=cache,target=/root/.cache/uv \
  && /tools/bin/uv pip install --quiet --python /opt/dljob --only-binary :all: --no-deps --require-hashes -r /runtime.txt \
  && rm /opt/dljob/.lock
 
-# Our own wheel, installed alone: the last, thin layer of both images.
-FROM tools AS wheel
+# Our own wheels, dljob's installed alone: the last, thin layer of both images.
+FROM tools AS wheels
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY workers workers
 COPY operator operator
-RUN /tools/bin/python -m hatchling build -t wheel -d /wheel \
- && python3 -m venv --without-pip /opt/dljob \
- && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheel/*.whl \
+RUN for folder in . operator workers/tools; do \
+      (cd $folder && /tools/bin/python -m hatchling build -t wheel -d /wheels) || exit 1; done
+
+FROM wheels AS wheel
+RUN python3 -m venv --without-pip /opt/dljob \
+ && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheels/dljob-*.whl \
+ && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
+
+FROM wheels AS operator-wheel
+RUN python3 -m venv --without-pip /opt/dljob \
+ && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheels/dljob-*.whl /wheels/dljob_operator-*.whl \
  && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
 
 # `ray start` of the runtime image's Python has the hook that lets raylets fork their workers. Not by ENV: an image made
@@ -81,7 +91,9 @@ FROM base AS operator
 LABEL org.opencontainers.image.title="dljob operator" \
       org.opencontainers.image.description="Turns DLJobs into RayClusters, and brings dljob into user images"
 COPY --from=operator-packages /opt/dljob /opt/dljob
-COPY --from=wheel /opt/dljob /opt/dljob
+COPY --from=operator-wheel /opt/dljob /opt/dljob
+# Not installed: the init container of a job that runs dljob.compat unpacks it.
+COPY --from=wheels /wheels/dljob_tools-*.whl /opt/dljob-tools/
 ENV HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532

@@ -1,6 +1,6 @@
 """`python release/build.py [PART ...]`: what a release holds, built here into dist/ by the locked tools.
 
-Parts: `python` (wheel and sdist), `chart`, `images` (OCI archives, built without a container engine), `sbom` (the
+Parts: `python` (sdist and wheels), `chart`, `images` (OCI archives, built without a container engine), `sbom` (the
 packages of the lock, in CycloneDX). SHA256SUMS lists all of dist/. Nothing is uploaded.
 """
 
@@ -25,8 +25,10 @@ from cluster import cache  # noqa: E402
 from images import build as image_builder  # noqa: E402
 from versions import version  # noqa: E402
 
-EXTRAS = ("runtime", "kubernetes", "operator")
+EXTRAS = ("runtime", "kubernetes", "operator", "tools")
 """Of the images and of `pip install dljob[...]`: what the bill of materials lists. Torch comes from the user."""
+WHEELS = {"dljob": ".", "dljob_operator": "operator", "dljob_tools": "workers/tools"}
+"""Name of a wheel -> folder of its pyproject.toml."""
 SUMS = "SHA256SUMS"
 
 
@@ -43,15 +45,16 @@ def _run(command: Sequence[str], part: str, cwd: Path = ROOT) -> str:
 
 
 def packages(folder: Path) -> list[Path]:
-    """Build the sdist, and the wheel from the unpacked sdist, so that the sdist is known to be whole."""
+    """Build the sdist, and the three wheels from the unpacked sdist, so that the sdist is known to be whole."""
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder.resolve()), "-t"]
     _run([*build, "sdist"], "python")
     sdist = folder / f"dljob-{version()}.tar.gz"
     with tempfile.TemporaryDirectory() as work:
         with tarfile.open(sdist) as tar:
             tar.extractall(work, filter="data")
-        _run([*build, "wheel"], "python", Path(work) / sdist.name.removesuffix(".tar.gz"))
-    return [sdist, folder / f"dljob-{version()}-py3-none-any.whl"]
+        for place in WHEELS.values():
+            _run([*build, "wheel"], "python", Path(work) / sdist.name.removesuffix(".tar.gz") / place)
+    return [sdist, *(folder / f"{name}-{version()}-py3-none-any.whl" for name in WHEELS)]
 
 
 def chart(folder: Path) -> list[Path]:
@@ -126,7 +129,7 @@ def main(arguments: Sequence[str], folder: Path = ROOT / "dist") -> int:
         sys.stderr.write(f"unknown part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}\n")
         return 2
     folder.mkdir(exist_ok=True)
-    for old in [path for path in folder.iterdir() if path.name.startswith("dljob-") and not arguments]:
+    for old in [path for path in folder.iterdir() if path.name.startswith(("dljob-", "dljob_")) and not arguments]:
         old.unlink()
     lacking: list[str] = []
     for part in arguments or PARTS:

@@ -1,8 +1,8 @@
 """`python release/versions.py [--tag TAG | --notes]`: the version of all that a release holds, or what disagrees.
 
-pyproject.toml has the version; the chart's two lines are written from it (charts/generate.py), the lock's own row by
-`uv lock`, and the changelog's first section is for it. A release's tag is `v` and that version; its notes, which
-`--notes` prints, are that section.
+pyproject.toml has the version, and those of the other two wheels repeat it; the chart's two lines are written from it
+(charts/generate.py), the lock's own rows by `uv lock`, and the changelog's first section is for it. A release's tag is
+`v` and that version; its notes, which `--notes` prints, are that section.
 """
 
 from __future__ import annotations
@@ -30,10 +30,21 @@ def places(root: Path = ROOT) -> dict[str, str]:
     section = _SECTION.search((root / "CHANGELOG.md").read_text(encoding="utf-8"))
     return {
         SOURCE: version(root),
-        "uv.lock": next(package["version"] for package in lock["package"] if package["name"] == "dljob"),
+        **_of_wheels(root),
+        **{f"uv.lock {name}": row["version"] for row in lock["package"] if (name := row["name"]).startswith("dljob")},
         **{f"Chart.yaml {key}": _line(chart, key) for key in ("version", "appVersion")},
         "CHANGELOG.md": section["version"] if section else "no section",
     }
+
+
+def _of_wheels(root: Path) -> dict[str, str]:
+    """Versions of the other wheels, and the versions of each other that the three ask for."""
+    found: dict[str, str] = {}
+    for place in (SOURCE, "operator/pyproject.toml", "workers/tools/pyproject.toml"):
+        text = (root / place).read_text(encoding="utf-8")
+        found |= {} if place == SOURCE else {place: tomllib.loads(text)["project"]["version"]}
+        found |= {f"{place} {name}": pin for name, pin in re.findall(r'"(dljob\S*)==([^"]+)"', text)}
+    return found
 
 
 def _line(text: str, key: str) -> str:

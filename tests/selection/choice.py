@@ -29,7 +29,7 @@ ELSEWHERE = {
     # The command runs as a process, and imports a command's module once it has read its name.
     "cli/commands": ("ray/test_cli_run", "ray/test_cli_orders", "kube/test_cli_*"),
     "cli/commands/observe": ("ray/test_cli_run", "ray/test_cli_orders", "kube/test_cli_*"),
-    "cli/kubernetes": ("kube/test_cli_*", "kube/test_torchrun_node"),
+    "cli/kubernetes": ("kube/test_cli_*", "kube/test_dlrover_run_node"),
     "cli/machine": ("ray/test_ordinary_machine",),
     "api/kubernetes": ("kube/test_cli_*", "kube/test_node_jobs"),
     "api/local": ("ray/test_python_api",),

@@ -15,6 +15,8 @@ import sources
 from dljob.errors import not_installed
 
 ROOT = Path(__file__).parents[3]
+WHEELS = (".", "operator", "workers/tools")
+"""Folders of the projects of the three wheels."""
 JOB = """
 apiVersion: dljob.io/v1alpha1
 kind: DLJob
@@ -72,8 +74,11 @@ def test_a_missing_module_of_the_user_is_no_extra() -> None:
 
 
 def test_each_imported_package_is_a_declared_dependency() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(each for some in project["optional-dependencies"].values() for each in some)]
+    projects = [tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"] for place in WHEELS]
+    wanted = [each for project in projects for each in project["dependencies"]]
+    wanted += [
+        each for project in projects for some in project.get("optional-dependencies", {}).values() for each in some
+    ]
     declared = {re.split(r"[^A-Za-z0-9_.-]", each)[0].lower().replace("-", "_") for each in wanted}
     declared |= {
         "dljob",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kuberay_fields import unknown
 from plan_kit import job, machines, ray_cluster, role, together
@@ -112,6 +114,22 @@ def test_every_pod_has_dljob_and_no_right_in_kubernetes():
             assert one["securityContext"]["allowPrivilegeEscalation"] is False
             assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert "initContainers" not in head_of(full(role("a"), options=RenderOptions("job")))
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "needed"),
+    [
+        ({"module": "dljob.compat"}, True),
+        ({"class": "dljob.compat.dlrover_api.rank.DLRoverRank"}, True),
+        ({"command": ["python", "-u", "-m", "dljob.compat", "--dlrover", "a.py"]}, True),
+        ({"command": ["python", "-m", "dljob.compatible"]}, False),
+        ({"module": "train.py"}, False),
+    ],
+)
+def test_pods_of_a_job_that_runs_the_tools_are_brought_them(entrypoint: dict[str, Any], needed: bool):
+    made = full({**role("a"), "entrypoint": entrypoint})
+    for pod in (head_of(made), *(group["template"]["spec"] for group in made["spec"]["workerGroupSpecs"])):
+        assert ("--tools" in pod["initContainers"][0]["command"]) == needed
 
 
 def test_a_template_may_turn_the_heads_memory_monitor_on():

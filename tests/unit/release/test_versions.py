@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import versions
 
+WHEELS = ("dljob", "dljob-operator", "dljob-tools")
 FOUND = {"pyproject.toml": "1.2.0", "uv.lock": "1.2.0", "Chart.yaml version": "1.2.0"}
 
 
 def test_every_place_has_the_version_of_the_project(root: Path) -> None:
     found = versions.places(root)
-    assert set(found) == {"pyproject.toml", "uv.lock", "Chart.yaml version", "Chart.yaml appVersion", "CHANGELOG.md"}
+    wheels = {"operator/pyproject.toml", "workers/tools/pyproject.toml", *(f"uv.lock {name}" for name in WHEELS)}
+    pins = {place for place in found if place.partition(" ")[2].startswith("dljob") and "uv.lock" not in place}
+    assert {*found} - pins == {"pyproject.toml", "Chart.yaml version", "Chart.yaml appVersion", "CHANGELOG.md", *wheels}
+    assert {place.rpartition(" ")[2].partition("[")[0] for place in pins} == {*WHEELS}
     assert versions.differences(found) == []
 
 

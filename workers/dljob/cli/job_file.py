@@ -124,14 +124,12 @@ def with_resources(manifest: DLJobManifest) -> DLJobManifest:
     if not chosen_resources.undecided(manifest.spec):
         return manifest
     from dljob.api import registry
-    from dljob.cli import output
-    from dljob.report.advice import past_jobs
-    from dljob.report.advice.earlier_jobs import earlier_jobs
+    from dljob.cli import extensions, output
 
     ended = [record for record in registry.records() if record.name == manifest.metadata.name and record.over]
     newest = sorted(ended, key=lambda one: one.started)[-chosen_resources.EARLIER_JOBS :]
-    uses = past_jobs.lightly_measured([record.folder for record in newest])
-    chosen = chosen_resources.choose(manifest.spec, *earlier_jobs(manifest, uses))
+    measure_jobs = extensions.load(extensions.CHOOSERS, "auto", "resources.auto")
+    chosen = chosen_resources.choose(manifest.spec, *measure_jobs(manifest, [record.folder for record in newest]))
     for one in chosen:
         output.say(f"roles.{one.role}.{chosen_resources.told(one)}")
     return chosen_resources.with_chosen(manifest, chosen)

@@ -7,20 +7,17 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from dljob.cli import output
+from dljob.cli import extensions, output
 from dljob.cli.ending import early_end
 from dljob.errors import DLJobError, ExitCode, RenamedWarning, UsageError, not_installed
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
-
-    from dljob.api.torchrun_line import Launcher
 
 DEBUG = "--debug"
 SCRIPTED = ("torchrun", "accelerate", "dlrover-run")
@@ -64,6 +61,8 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
+TOOLS = ("accelerate", "dlrover-run", "convert", "report", "advise", "replay", "open", "trace", "sim")
+"""Commands of the wheel dljob-tools, which finds them by entry points."""
 OBSERVING = (
     *("status", "top", "describe", "why", "ledger", "report", "advise", "logs", "events", "stack", "replay", "open"),
 )
@@ -103,23 +102,31 @@ Kubernetes unreachable or access denied, 5 timed out, 6 job stopped by another u
 """
 
 
-def build(chosen: str = "") -> App:
-    """Build the command tree; only the module of the `chosen` command is imported, for its own help."""
+def build(chosen: str = "", without: Collection[str] = ()) -> App:
+    """Build the tree of commands but those in `without`; only the module of the `chosen` is imported, for its help."""
     from cyclopts import App
 
     # No version flag of cyclopts: `--version` is the command `version`, with its options (`_dispatch`).
     app = App(name="dljob", help=HELP, help_format="markdown", version_flags=(), help_flags=("--help", "-h"))
     for order, (name, summary) in enumerate(COMMANDS.items()):
+        if name in without:
+            continue
         module = MODULES.get(name, name)
         # A command as a path: cyclopts imports it only when it is called, and `dljob --help` imports none.
         # The chosen command's help is its docstring; those of the others are not imported.
+        path = f"dljob.cli.commands.{module}:{name.replace('-', '_')}"
         app.command(
-            f"dljob.cli.commands.{module}:{name.replace('-', '_')}",
+            _load(name) if name == chosen in TOOLS else path,
             name=name,
             help=None if name == chosen else summary,
             sort_key=order,
         )
     return app
+
+
+def _load(name: str) -> Callable[..., int | None]:
+    """Return the function of a command of dljob-tools. Raises UsageError where that is missing."""
+    return extensions.load(extensions.COMMANDS, name, f"dljob {name}")
 
 
 def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoReturn:
@@ -183,22 +190,15 @@ def _own(words: Sequence[str]) -> int:
     begin = _line(words)
     if not begin or DEBUG not in words:
         return len(words)
-    if words[begin - 1] == "accelerate":
-        from dljob.compat import accelerate_run
-
-        return begin + accelerate_run.own(words[begin:])
-    from dljob.api import torchrun_line
-
-    return begin + torchrun_line.own(words[begin:], _launcher(words[begin - 1]))
-
-
-def _launcher(command: str) -> Launcher | None:
-    """Return the arguments of a launcher on top of torchrun; None for torchrun itself."""
-    if command == "dlrover-run":
-        from dljob.compat.dlrover_run import LAUNCHER
-
-        return LAUNCHER
-    return None
+    launcher = words[begin - 1]
+    if launcher == "torchrun":
+        from dljob.cli.commands import torchrun as command
+    else:
+        try:
+            command = sys.modules[_load(launcher).__module__]
+        except UsageError:  # `run` tells it
+            return len(words)
+    return begin + command.own_words(words[begin:])
 
 
 def _line(words: Sequence[str]) -> int:
@@ -321,9 +321,11 @@ def _in_folder() -> bool:
 def _dispatch(words: Sequence[str]) -> int:
     if words and words[0] in SCRIPTED:
         # Not by cyclopts: words after the script belong to the script, whatever they look like.
-        name = words[0].replace("-", "_")
-        launch: Callable[..., int] = getattr(import_module(f"dljob.cli.commands.{name}"), name)
-        return launch(*words[1:])
+        if words[0] == "torchrun":
+            from dljob.cli.commands.torchrun import torchrun
+
+            return torchrun(*words[1:])
+        return _load(words[0])(*words[1:]) or 0
     if words and words[0] == "--version":
         # With the command's own options: `dljob --version -o json`.
         words = ["version", *words[1:]]

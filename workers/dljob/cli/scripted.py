@@ -265,7 +265,7 @@ def is_for_ranks(stdin: IO[str] | None, ranks: int) -> bool:
 def run_here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
     """Run a job on this machine; return the exit code."""
     from dljob.runtime.backend.interface import chosen
-    from dljob.runtime.yr.admitted import local
+    from dljob.runtime.backend.yr_local_mode import local
 
     if chosen(None, None) == "yr":
         local(manifest)  # raises, naming what the local mode lacks for this job

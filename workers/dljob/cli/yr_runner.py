@@ -34,7 +34,7 @@ class YrRunner(Runner):
         replace: bool = False,
         resume: str | None = None,
     ) -> None:
-        from dljob.runtime.yr.admitted import local
+        from dljob.runtime.backend.yr_local_mode import local
 
         if faults is not None or pretend or resume is not None:
             raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dljob.plan.devices import BY_RAY
 from dljob.plan.model import CPU_LABEL, Amount, MachineGroup
+from dljob.plan.tools import roles_with_tools
 from dljob.raycluster import pods
 from dljob.raycluster.overlay import Object
 from dljob.spec.model import DLJobSpec
@@ -149,6 +150,8 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
     # User code from a ConfigMap needs the init container as well.
     if init_image or code:
         init = {**_init_container(init_image or spec.image or ""), **_pull(spec)}
+        if roles_with_tools(spec):
+            init["command"].append(pods.WITH_TOOLS)
         pod["initContainers"] = [init]
         if code:
             _mount(pod, init, {"name": "dljob-code", "configMap": {"name": code}}, pods.CODE_SOURCE, read_only=True)

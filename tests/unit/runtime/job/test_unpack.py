@@ -71,12 +71,40 @@ def test_lib_holds_dljob_with_its_metadata_and_no_operator(lib: Path) -> None:
 
 
 def test_lib_is_the_same_when_the_container_runs_again(lib: Path) -> None:
-    before = sorted(path.relative_to(lib) for path in lib.rglob("*"))
+    def files() -> list[Path]:
+        # Without bytecode: processes beside this one may compile modules meanwhile.
+        return sorted(path.relative_to(lib) for path in lib.rglob("*") if "__pycache__" not in path.parts)
+
+    before = files()
     (lib.parent / ".lib.new").mkdir()
     (lib.parent / ".lib.new" / "half").touch()
     bring(lib)
-    assert sorted(path.relative_to(lib) for path in lib.rglob("*")) == before
+    assert files() == before
     assert [path.name for path in lib.parent.iterdir()] == ["lib"]
+
+
+def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the operator's image, where the wheel lies and is not installed."""
+    found = metadata.distribution
+
+    def distribution(name: str) -> metadata.Distribution:
+        if name == "dljob-tools":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    monkeypatch.setattr(pods, "TOOLS_WHEEL", str(tmp_path / "wheels"))
+    with pytest.raises(UsageError, match=r"the job runs dljob\.compat, and this image has no dljob-tools"):
+        bring(tmp_path / "lib", with_tools=True)
+    assert not (tmp_path / "lib").exists()
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / f"wheels/dljob_tools-{metadata.version('dljob')}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("dljob/of_the_tools.py", "")
+    bring(tmp_path / "lib", with_tools=True)
+    assert (tmp_path / "lib/dljob/of_the_tools.py").is_file()
+    assert (tmp_path / "lib/dljob/runtime/launcher.py").is_file()
 
 
 def test_every_user_may_read_lib(lib: Path) -> None:

@@ -16,8 +16,8 @@ from backend_contract import PROBE, TAKES, BackendContract, unit, without
 from dljob.errors import UsageError
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend.interface import ActorLostError, ActorSpec, ReservationRefusedError
+from dljob.runtime.backend.yr_local_mode import LOCAL
 from dljob.runtime.yr import session
-from dljob.runtime.yr.admitted import LOCAL
 from dljob.runtime.yr.backend import YrBackend, actor_name, instance_name
 from dljob.runtime.yr.resources import bundle_of, resources_of
 from dljob.spec.capabilities import Capability

@@ -11,6 +11,8 @@ from dljob.cli.commands.torchrun import run_line
 from dljob.compat import accelerate_run as meaning
 from dljob.errors import ExitCode
 
+own_words = meaning.own
+
 
 def accelerate(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     """Run an unchanged `accelerate launch` script as a job, with its configuration file.

@@ -65,9 +65,11 @@ def completion(shell: Literal["bash", "zsh", "fish", "names"], /, *words: str) -
     if shell == "names":
         output.data("\n".join(names_after(words)))
         return
-    from dljob.cli.main import build
+    from dljob.cli import extensions
+    from dljob.cli.main import TOOLS, build
 
-    script = build().generate_completion(shell=shell)
+    missing = {*TOOLS} - extensions.names(extensions.COMMANDS)
+    script = build(without=missing).generate_completion(shell=shell)
     output.data(f"{script.rstrip()}\n{NAMES[shell].rstrip()}".replace("{of_jobs}", " ".join(OF_JOBS)))
 
 

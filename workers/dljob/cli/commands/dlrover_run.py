@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from dljob.api.torchrun_line import own
 from dljob.cli.commands.torchrun import run_line
 from dljob.compat import dlrover_run as meaning
 from dljob.errors import ExitCode
@@ -24,3 +26,8 @@ def dlrover_run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) ->
         # argparse exits after it has printed the help; its errors are UsageErrors.
         return ExitCode.OK
     return run_line(line, meaning.job)
+
+
+def own_words(words: Sequence[str]) -> int:
+    """Return how many words belong to dljob and dlrover-run rather than to the script."""
+    return own(words, meaning.LAUNCHER)

@@ -127,6 +127,6 @@ def _runner(manifest: DLJobManifest) -> type[Runner]:
     asked = manifest.spec.backend
     if chosen(None, asked.name if asked else None) != "yr":
         return Runner
-    from dljob.cli.yr_runner import YrRunner
+    from dljob.cli import extensions
 
-    return YrRunner
+    return extensions.load(extensions.RUNNERS, "yr", "the backend yr")

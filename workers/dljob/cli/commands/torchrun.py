@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +34,11 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
     if line.to == "local":
         meaning.refuse_unknown_plugins(line)
     return run_line(line, meaning.job)
+
+
+def own_words(words: Sequence[str]) -> int:
+    """Return how many words belong to dljob and torchrun rather than to the script."""
+    return torchrun_line.own(words)
 
 
 def run_line(

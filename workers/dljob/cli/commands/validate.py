@@ -103,7 +103,7 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
         # A Ray has all capabilities; of another backend only its adapter knows them.
         backend = manifest.spec.backend
         if backend is not None and backend.name == "yr":
-            from dljob.runtime.yr.admitted import LOCAL
+            from dljob.runtime.backend.yr_local_mode import LOCAL
 
             lacks = lacking(manifest, backend.name, LOCAL)
             misfits.extend(replace(one, file=str(path)) for one in lacks)

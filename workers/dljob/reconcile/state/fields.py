@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
-from dljob.reconcile.state.model import Object
+from dljob.raycluster.pod_security import Object
 
 _MAPPINGS: tuple[type[Any], ...] = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
 

@@ -10,10 +10,18 @@ from dljob.api import kept
 from dljob.errors import NotFoundError
 from dljob.report import job_folder, series
 from dljob.report.advice import callees, checkpoints, resources, rules
+from dljob.report.advice.earlier_jobs import earlier_jobs
 from dljob.report.advice.job_use import JobUse, measure
 from dljob.report.advice.proposals import Advice, NoAdvice
 from dljob.report.advice.shapes import comparable
 from dljob.runtime.journal import samples
+from dljob.spec.chosen_resources import EarlierJob
+from dljob.spec.model import DLJobManifest
+
+
+def measure_earlier_jobs(manifest: DLJobManifest, folders: Sequence[Path]) -> tuple[list[EarlierJob], str]:
+    """Return jobs with this one's shape, for `resources.auto`, and why another does not count; empty: all do."""
+    return earlier_jobs(manifest, lightly_measured(folders))
 
 
 def lightly_measured(folders: Sequence[Path]) -> list[JobUse]:

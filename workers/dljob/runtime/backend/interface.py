@@ -227,9 +227,13 @@ def entry_point_of(name: str) -> EntryPoint:
     if point is None:
         raise UsageError(
             f"the backend {name!r} is not installed; installed: {', '.join(sorted(points)) or 'none'}",
-            hint=f"set spec.backend.name, or {ENVIRONMENT}, to one of these",
+            hint=f"set spec.backend.name, or {ENVIRONMENT}, to one of these{_or_install(name)}",
         )
     return point
+
+
+def _or_install(name: str) -> str:
+    return f"; or pip install 'dljob[{EXTRAS[name]}]'" if name in EXTRAS else ""
 
 
 def factory(name: str) -> Factory:

@@ -45,7 +45,7 @@ soon seen, and one whose image takes minutes is not asked ten times a second by 
 def main() -> int:
     """Fill the folders; exit code 1 with a line on stderr when user code cannot be unpacked."""
     try:
-        bring(Path(pods.LIB))
+        bring(Path(pods.LIB), with_tools=pods.WITH_TOOLS in sys.argv)
         found = unpack(Path(pods.CODE_SOURCE), Path(pods.CODE))
     except (DLJobError, OSError) as error:
         print(f"[dljob] {error}", file=sys.stderr)  # noqa: T201
@@ -80,14 +80,37 @@ def brought() -> tuple[str, ...]:
     return tuple(found)
 
 
-def bring(lib: Path) -> None:
-    """Replace `lib`. Compiled files are copied too, since the pod's user may not be allowed to write any."""
+def bring(lib: Path, *, with_tools: bool = False) -> None:
+    """Replace `lib`. Compiled files are copied too, since the pod's user may not be allowed to write any.
+
+    Raises:
+        UsageError: The job needs dljob-tools, and this image has neither the package nor its wheel.
+    """
     fresh = _fresh(lib)
     _copy_tree(Path(__file__).parents[2], fresh / "dljob")
+    if with_tools:
+        _bring_tools(fresh)
     for name in brought():
         for source, target in _files(metadata.distribution(name)):
             _copy(source, fresh / target)
     _settle(fresh, lib)
+
+
+def _bring_tools(fresh: Path) -> None:
+    try:
+        installed = metadata.distribution("dljob-tools")
+    except metadata.PackageNotFoundError:
+        wheel = next(Path(pods.TOOLS_WHEEL).glob(f"dljob_tools-{metadata.version('dljob')}-*.whl"), None)
+        if wheel is None:
+            raise UsageError(
+                "the job runs dljob.compat, and this image has no dljob-tools of its version",
+                hint="let the operator's --init-image be the operator's own image",
+            ) from None
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(fresh)
+    else:
+        for source, target in _files(installed):
+            _copy(source, fresh / target)
 
 
 def _files(distribution: metadata.Distribution) -> Iterator[tuple[Path, str]]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint, distributions
+from importlib.util import find_spec
 from typing import Any
 
 from dljob.errors import UsageError
+from dljob.plan.tools import PACKAGE, roles_with_tools
 from dljob.spec.model import DLJobSpec
 
 SUB_MASTERS = "dljob.submasters"
@@ -35,6 +37,12 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
     Raises:
         UsageError: One is missing; the message lists those that are installed.
     """
+    roles = roles_with_tools(spec)
+    if roles and find_spec(PACKAGE) is None:
+        raise UsageError(
+            f"role {roles[0]} runs {PACKAGE}, which is not installed here",
+            hint="on every machine of the job: pip install 'dljob[tools]'",
+        )
     for role in spec.roles:
         if role.comm.sub_master:
             _entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)

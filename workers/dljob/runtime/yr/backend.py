@@ -32,8 +32,8 @@ from dljob.runtime.backend.interface import (
     KeyValue,
     ReservationRefusedError,
 )
+from dljob.runtime.backend.yr_local_mode import CLUSTER, LOCAL, NAME
 from dljob.runtime.process.making import Making
-from dljob.runtime.yr.admitted import CLUSTER, LOCAL, NAME
 from dljob.runtime.yr.cell import Cell, CellFailure
 from dljob.runtime.yr.resources import bundle_of, resources_of
 from dljob.spec.capabilities import Capability

@@ -1,4 +1,7 @@
-"""A torchrun line on real pods: its manifest, with torch mounted, runs the script unchanged, one rank a pod."""
+"""A line of dlrover-run, torchrun's with DLRover's import paths: on real pods the script runs unchanged, one rank a pod.
+
+The runtime image has no dljob-tools, by which those paths are served: the init container brings them.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ SCRIPT = """
 import os, signal, sys
 import torch
 import torch.distributed as dist
+from dlrover.python.unified.api.runtime.worker import current_worker
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
@@ -66,14 +70,14 @@ def for_this_cluster(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(420)
-def test_a_torchrun_line_becomes_two_pods_and_goes_on_after_a_kill(
+def test_a_dlrover_run_line_becomes_two_pods_with_the_tools_and_goes_on_after_a_kill(
     node: Cluster, operator: Operator, namespace: str, tmp_path: Path
 ) -> None:
     if node.run is None or not (node.run / "node" / torch_volume.NAME).exists():
         pytest.skip("torch is not installed here: `make setup` brings it")
     torch_volume.volume(node, namespace)
     (tmp_path / "train.py").write_text(SCRIPT)
-    shown = dljob(node, tmp_path, "torchrun", "--to", "kubernetes", "--dry-run", "--namespace", namespace, *LINE)
+    shown = dljob(node, tmp_path, "dlrover-run", "--to", "kubernetes", "--dry-run", "--namespace", namespace, *LINE)
     assert shown.returncode == 0, shown.stderr
     (tmp_path / "dljob.yaml").write_text(yaml.safe_dump(for_this_cluster(yaml.safe_load(shown.stdout))))
     done = dljob(node, tmp_path, "run", "dljob.yaml", "-n", namespace)
