@@ -1,7 +1,7 @@
 """`python docs/build.py [FOLDER]`: build the documentation's site, by default into .site/site.
 
-The pages are those of docs/, of the examples and of the root. Copies of them are built: links to files that are no page
-lead to the repository, and comments about tests are left out. Warnings, such as a broken link, are errors. The site
+The pages are those of docs/ without docs/adr, of the examples and of the root. Copies of them are built: links to files
+that are no page lead to the repository, and comments about tests are left out. Warnings, such as a broken link, are errors. The site
 asks no other host for anything: mermaid, which draws the diagrams, comes from npm once, and is served with the pages.
 """
 
@@ -34,6 +34,8 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
 }
 """Pages outside docs/ -> their path in the site; examples/*/README.md become recipes/*.md."""
+LEFT_OUT = "docs/adr/"
+"""Decision records are for developers: they stay in the repository, out of the site and its search."""
 ASSETS = {".css", ".png", ".svg", ".webp"}
 MERMAID = "12.3.0"
 MERMAID_SHA512 = "4113TdXeLAsMruJ79OpFL5O8+LTFXhQqZ260rF3tgUmiNAtRm4Uume04I+65PRN6yZ69J4f8rVYWW8zRk65UYw=="
@@ -46,7 +48,9 @@ def pages(root: Path) -> dict[str, str]:
     ours = {
         name: name.removeprefix("docs/")
         for name, path in found.items()
-        if path.suffix in {".md", *ASSETS} and not any(part.startswith(".") for part in path.parts[len(root.parts) :])
+        if path.suffix in {".md", *ASSETS}
+        and not name.startswith(LEFT_OUT)
+        and not any(part.startswith(".") for part in path.parts[len(root.parts) :])
     }
     recipes = {f"examples/{path.parent.name}/README.md": path for path in sorted(root.glob("examples/*/README.md"))}
     return ours | OUTSIDE | {name: f"recipes/{path.parent.name}.md" for name, path in recipes.items()}
