@@ -1,4 +1,4 @@
-"""torchrun beside `dljob torchrun`, option by option and variable by variable: the table of docs/howto/torchrun.md.
+"""torchrun beside `dljob torchrun`, option by option and variable by variable: the table of docs/reference/torchrun.md.
 
 Regenerate it with `UPDATE_GOLDEN=1 python -m pytest tests/ray/cli/test_beside_torchrun.py`.
 """
@@ -22,7 +22,7 @@ from dljob.api import torchrun, torchrun_line
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
 
 FACTS = Path(__file__).parents[1] / "users" / "torchrun_facts.py"
-PAGE = Path(__file__).parents[3] / "docs" / "howto" / "torchrun.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "torchrun.md"
 BEGIN, END = "<!-- made by: tests/ray/cli/test_beside_torchrun.py -->\n", "<!-- end -->\n"
 BIN = Path(sys.executable).parent
 LAUNCHERS = {"torchrun": [str(BIN / "torchrun")], "dljob": [str(BIN / "dljob"), "torchrun"]}
