@@ -1,8 +1,9 @@
 """`python docs/build.py [FOLDER]`: build the documentation's site, by default into .site/site.
 
 The pages are those of docs/ without docs/adr, of the examples and of the root. Copies of them are built: links to files
-that are no page lead to the repository, and comments about tests are left out. Warnings, such as a broken link, are errors. The site
-asks no other host for anything: mermaid, which draws the diagrams, comes from npm once, and is served with the pages.
+that are no page lead to the repository, and comments about tests are left out. Warnings, such as a broken link, are
+errors. The site asks no other host for anything: mermaid, which draws the diagrams, comes from npm once, and is served
+with the pages.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ OUTSIDE = {
 """Pages outside docs/ -> their path in the site; examples/*/README.md become recipes/*.md."""
 LEFT_OUT = "docs/adr/"
 """Decision records are for developers: they stay in the repository, out of the site and its search."""
+STOP_WORDS = re.findall(
+    r"\w+",
+    """
+    a an and are as at be been between but by can cannot could did do does for from had has have how i if in into is it
+    its me my of on or our per should so than that the their them then there these they this to use used using was we
+    were what when where which who why will with would you your
+    """,
+)
+"""Words that the search leaves out, as it finds only sections that have every word of a question."""
 ASSETS = {".css", ".png", ".svg", ".webp"}
 MERMAID = "12.3.0"
 MERMAID_SHA512 = "4113TdXeLAsMruJ79OpFL5O8+LTFXhQqZ260rF3tgUmiNAtRm4Uume04I+65PRN6yZ69J4f8rVYWW8zRk65UYw=="
@@ -44,25 +54,25 @@ SCRIPT = "assets/javascripts/mermaid.min.js"
 
 def pages(root: Path) -> dict[str, str]:
     """Return path in the repository -> path in the site, for each page and picture."""
-    found = {path.relative_to(root).as_posix(): path for path in sorted((root / "docs").rglob("*"))}
-    ours = {
+    files = {path.relative_to(root).as_posix(): path for path in sorted((root / "docs").rglob("*"))}
+    site_files = {
         name: name.removeprefix("docs/")
-        for name, path in found.items()
+        for name, path in files.items()
         if path.suffix in {".md", *ASSETS}
         and not name.startswith(LEFT_OUT)
         and not any(part.startswith(".") for part in path.parts[len(root.parts) :])
     }
     recipes = {f"examples/{path.parent.name}/README.md": path for path in sorted(root.glob("examples/*/README.md"))}
-    return ours | OUTSIDE | {name: f"recipes/{path.parent.name}.md" for name, path in recipes.items()}
+    return site_files | OUTSIDE | {name: f"recipes/{path.parent.name}.md" for name, path in recipes.items()}
 
 
 def staged(text: str, source: str, known: Mapping[str, str], files: str) -> str:
     """Return a page's text for the site; `files` is the address of the repository's files."""
-    here = PurePosixPath(source).parent
+    folder = PurePosixPath(source).parent
     page = PurePosixPath(known[source]).parent
 
     def moved(match: re.Match[str]) -> str:
-        path = os.path.normpath(here / match[2])
+        path = os.path.normpath(folder / match[2])
         target = known.get(path) or known.get(f"{path}/README.md")
         return match[1] + (os.path.relpath(target, page) if target else f"{files}/{path}")
 
@@ -79,15 +89,15 @@ def navigation(nav: Sequence[Any], docs: Path) -> list[Any]:
     named = set[str](_named(nav))
 
     def filled(entries: Sequence[Any]) -> list[Any]:
-        made = list[Any]()
+        filled_entries = list[Any]()
         for entry in entries:
             if isinstance(entry, str):
-                found = sorted(path.relative_to(docs).as_posix() for path in docs.glob(entry)) if "*" in entry else []
-                made += [page for page in found if page not in named] if "*" in entry else [entry]
+                matches = sorted(path.relative_to(docs).as_posix() for path in docs.glob(entry)) if "*" in entry else []
+                filled_entries += [page for page in matches if page not in named] if "*" in entry else [entry]
             else:
                 groups = {title: inner if isinstance(inner, str) else filled(inner) for title, inner in entry.items()}
-                made += [groups] if all(groups.values()) else []
-        return made
+                filled_entries += [groups] if all(groups.values()) else []
+        return filled_entries
 
     return filled(nav)
 
@@ -99,6 +109,12 @@ def _named(nav: object) -> Iterator[str]:
     elif isinstance(nav, Mapping | Sequence):
         for inner in nav.values() if isinstance(nav, Mapping) else nav:  # pyright: ignore[reportUnknownVariableType]
             yield from _named(inner)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def separator(words: Sequence[str] = STOP_WORDS) -> str:
+    """Return the pattern of what stands between the words that the search knows, in pages and in questions."""
+    left_out = "|".join(f"[{word[0].upper()}{word[0]}]{word[1:]}" for word in words)
+    return rf"""[\s\-_,;:!?=|<>{{}}\[\]()\\"'`/]+|\.(?!\d)|\b(?:{left_out})\b"""
 
 
 def stage(root: Path, work: Path) -> Path:
@@ -116,10 +132,11 @@ def stage(root: Path, work: Path) -> Path:
             target.write_text(staged((root / source).read_text(encoding="utf-8"), source, known, files))
     project = config["project"]
     project["nav"] = navigation(project["nav"], work / "docs")
+    project["plugins"]["search"] = {"separator": separator()}
     project["plugins"]["mkdocstrings"]["handlers"]["python"]["paths"] = [os.fspath(root / "workers")]
-    made = work / "mkdocs.yml"
-    made.write_text(json.dumps(project, indent=1))  # JSON is YAML
-    return made
+    config_file = work / "mkdocs.yml"
+    config_file.write_text(json.dumps(project, indent=1))  # JSON is YAML
+    return config_file
 
 
 def mermaid(work: Path) -> Path:
@@ -162,21 +179,26 @@ def finish(site: Path, script: Path) -> int:
     return len(built)
 
 
+def generate(config: Path) -> subprocess.CompletedProcess[str]:
+    """Run zensical on staged pages; the site is then in the folder `built` beside the configuration."""
+    shutil.rmtree(config.parent / "built", ignore_errors=True)
+    return subprocess.run(
+        [Path(sys.executable).with_name("zensical"), "build", "--strict", "--config-file", config],
+        cwd=config.parent,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Build the site. Return 0; another code when a page is wrong."""
     site = Path(arguments[0]).resolve() if arguments else WORK / "site"
     WORK.mkdir(exist_ok=True)
     config = stage(ROOT, WORK)
     script = mermaid(WORK)
-    shutil.rmtree(WORK / "built", ignore_errors=True)
-    done = subprocess.run(
-        [Path(sys.executable).with_name("zensical"), "build", "--strict", "--config-file", config],
-        cwd=WORK,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = generate(config)
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr.partition("Traceback (most recent call last)")[0])
         return done.returncode

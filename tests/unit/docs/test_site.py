@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import mimetypes
 import os
@@ -18,20 +17,11 @@ from urllib.parse import urlsplit
 
 import browser
 import pytest
+import site_search
 
 import dljob
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def site() -> ModuleType:
-    found = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 KNOWN = {
@@ -75,8 +65,8 @@ def named(nav: Any) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
     else:
-        for one in nav.values() if isinstance(nav, dict) else nav:
-            yield from named(one)
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from named(entry)
 
 
 def test_each_page_stands_in_the_navigation_once(site: ModuleType, tmp_path: Path) -> None:
@@ -102,9 +92,9 @@ def test_the_page_of_variables_has_each_of_ours() -> None:
     """As strings of the product, whole: `DLJOB_HOME`."""
     text = (ROOT / "docs" / "reference" / "environment.md").read_text()
     files = [path for folder in ("workers", "operator") for path in (ROOT / folder).rglob("*.py")]
-    found = {name for path in files for name in re.findall(r"[\"'](DLJOB_[A-Z_]+[A-Z])[\"']", path.read_text())}
-    assert sorted(name for name in found if f"`{name}`" not in text) == []
-    assert "DLJOB_HOME" in found
+    names = {name for path in files for name in re.findall(r"[\"'](DLJOB_[A-Z_]+[A-Z])[\"']", path.read_text())}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+    assert "DLJOB_HOME" in names
 
 
 class Reader(browser.Browser):
@@ -130,16 +120,16 @@ class Reader(browser.Browser):
         """Without a wait for the browser's answer: it is among those that nobody asks for."""
         url, request = urlsplit(paused["params"]["request"]["url"]), paused["params"]["requestId"]
         file = self.site / url.path.lstrip("/")
-        told: dict[str, Any] = {"requestId": request, "errorReason": "NameNotResolved"}
+        params: dict[str, Any] = {"requestId": request, "errorReason": "NameNotResolved"}
         method = "Fetch.failRequest"
         if url.netloc == "docs.example" and file.is_file():
             kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
             body = base64.b64encode(file.read_bytes()).decode()
             headers = [{"name": "Content-Type", "value": kind}]
-            told = {"requestId": request, "responseCode": 200, "responseHeaders": headers, "body": body}
+            params = {"requestId": request, "responseCode": 200, "responseHeaders": headers, "body": body}
             method = "Fetch.fulfillRequest"
         self.answers += 1
-        sent = {"id": self.answers, "method": method, "params": told, "sessionId": paused["sessionId"]}
+        sent = {"id": self.answers, "method": method, "params": params, "sessionId": paused["sessionId"]}
         data = memoryview(json.dumps(sent).encode() + b"\0")
         while data:
             data = data[os.write(self.to_write, data) :]
@@ -151,7 +141,7 @@ class Reader(browser.Browser):
 
     def troubles(self) -> list[str]:
         """What a page asked for and did not get, and its errors."""
-        return [said for said in self.complaints() if not said.startswith("request: http://docs.example/")]
+        return [line for line in self.complaints() if not line.startswith("request: http://docs.example/")]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +180,13 @@ def test_every_page_of_the_site_opens_without_a_network(built: Path) -> None:
         reader.press("/")
         for letter in "goodput":
             reader.press(letter)
-        found = "each.shadowRoot?.querySelector('a[href*=\"ledger.html\"]')"
-        reader.until(f"[...document.querySelectorAll('*')].some((each) => {found})")
+        result = "each.shadowRoot?.querySelector('a[href*=\"ledger.html\"]')"
+        reader.until(f"[...document.querySelectorAll('*')].some((each) => {result})")
     finally:
         reader.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_whole_site_answers_the_questions_of_users(built: Path) -> None:
+    assert site_search.unanswered(built) == {}
