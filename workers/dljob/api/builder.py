@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 from dljob.api.collocate import CollocationRequest, resolve
 from dljob.api.job import DLJob
 from dljob.api.machines import machines
-from dljob.api.role import RoleSetters
+from dljob.api.role_options import RoleOptionSetters
 from dljob.api.setters import SpecSetters
 from dljob.api.values import Number, check_count, config_of, cpus, env_of, memory, suggestion
 from dljob.api.workload import Workload, choices, pruned
@@ -25,7 +25,7 @@ DEVICE_TYPES = ("CPU", *KUBERNETES)
 B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
 
 
-class RoleBuilder(RoleSetters, Generic[B_co]):
+class RoleBuilder(RoleOptionSetters, Generic[B_co]):
     """A role under construction. `.end()`, `.role()` or `.build()` go back to the job."""
 
     def __init__(self, parent: B_co, workload: Workload) -> None:

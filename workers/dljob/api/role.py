@@ -21,7 +21,7 @@ from dljob.api.values import (
     span,
     suggestion,
 )
-from dljob.api.workload import Workload, choices, pruned
+from dljob.api.workload import Workload, attributes, choices, pruned
 from dljob.errors import UsageError
 from dljob.plan.devices import all_left_alone
 from dljob.spec.devices import KUBERNETES
@@ -70,11 +70,6 @@ class RoleSetters(UnsupportedCalls):
     def command(self, *argv: str) -> Self:
         """Run a command without a shell, one process per rank."""
         return self._claim("command", {"command": list(argv)})
-
-    def python(self, interpreter: str) -> Self:
-        """Run the ranks by an interpreter: an absolute path, or a name on the nodes' PATH."""
-        self._workload.python = interpreter
-        return self
 
     def args(self, *values: object) -> Self:
         """Append arguments: the entrypoint's sys.argv[1:]."""
@@ -184,23 +179,6 @@ class RoleSetters(UnsupportedCalls):
         self._workload.auto = made
         return self
 
-    def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
-        """Set which devices a rank sees: its own (Isolated), or those of all ranks of the role on its host (Shared)."""
-        self._workload.visibility = one_of(which, choices("RoleAccelerator", "visibility"), self._call("visibility"))
-        return self
-
-    def numa_binding(self, near: Literal["Node", "Socket", "Exclusive", "CoreComplex"]) -> Self:
-        """Bind each rank to cores near its device, as torchrun's --numa-binding does."""
-        known = choices("RoleAccelerator", "numa_binding")
-        self._workload.numa_binding = one_of(near, known, self._call("numa_binding"))
-        return self
-
-    def device_memory_limit(self, to: Literal["Share", "None"]) -> Self:
-        """Hold each rank with a share of a GPU to that share of its memory, which torch does, or to none."""
-        known = choices("RoleAccelerator", "memory_limit")
-        self._workload.device_memory_limit = one_of(to, known, self._call("device_memory_limit"))
-        return self
-
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
         """Let each rank see the devices of all ranks of the role on its host, and use the one at LOCAL_RANK."""
         self._workload.rank_based_gpu_selection = enabled
@@ -209,11 +187,6 @@ class RoleSetters(UnsupportedCalls):
     def disable_ray_auto_visible_device(self) -> Self:
         """Let ranks see all devices of their machine: for code that assigns devices itself."""
         return self.env(all_left_alone())
-
-    def node_group(self, name: str) -> Self:
-        """Place the role on the machines of this node group."""
-        self._workload.node_group = name
-        return self
 
     def annotation(self, key: str, value: str) -> Self:
         """Set an annotation of the role."""
@@ -285,11 +258,6 @@ class RoleSetters(UnsupportedCalls):
     def tf(self, task: Literal["chief", "ps", "worker", "evaluator"]) -> Self:
         """Make the ranks a task of a cluster of TensorFlow's parameter servers: they get TF_CONFIG."""
         self._workload.tf = {"task": task}
-        return self
-
-    def service(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
-        """Let a Service of Kubernetes lead to the ranks that are ready; the role needs ports."""
-        self._workload.service = enabled
         return self
 
     def probe(
@@ -452,6 +420,12 @@ class RoleSetters(UnsupportedCalls):
         return self
 
     # --- helpers
+
+    def _set(self, option: str, value: object) -> Self:
+        if known := attributes()[option].choices:
+            one_of(str(value), known, self._call(option))
+        setattr(self._workload, option, value)
+        return self
 
     @property
     def has_entrypoint(self) -> bool:

@@ -12,12 +12,13 @@ from dljob.errors import UsageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
     from dljob.spec.model import Role
 
 # Parts of a role whose fields are attributes of the draft, each under its own name or the one given here.
 _FLAT: dict[str, dict[str, str]] = {
-    "accelerator": {"count": "accelerator", "type": "accelerator_type", "memory_limit": "device_memory_limit"},
+    "accelerator": {"count": "accelerator", "type": "accelerator_type"},
     "resources": {},
 }
 # Lists of pairs that are dicts on the draft: key and value of an item.
@@ -32,6 +33,8 @@ class _Attribute(NamedTuple):
     path: tuple[str, ...]
     """Its keys in the manifest."""
     default: Any
+    choices: tuple[str, ...] = ()
+    """The words that it may hold, if the model has a list of them."""
 
 
 class Workload:
@@ -40,7 +43,7 @@ class Workload:
     The attributes are the fields of a role in the spec, in the spec's values: `replicas`, `restart_policy`, ... Only
     `env` and `depends_on` are dicts, and the fields of `resources` and `accelerator` are attributes of the role itself:
     `cpu`, `memory`, `custom`; `accelerator` (the devices of one rank, as "0.4" or "2"; None: no device),
-    `accelerator_type`, `visibility`, `numa_binding`, `device_memory_limit`.
+    `accelerator_type`, and each option under the name of its setter, such as `numa_binding`.
     """
 
     def __init__(self, name: str, **given: object) -> None:
@@ -130,18 +133,22 @@ def attributes() -> Mapping[str, _Attribute]:
 
 @cache
 def _attributes(role: type[Role]) -> Mapping[str, _Attribute]:
+    from dljob.spec.scalars import option_of
+
     found: dict[str, _Attribute] = {}
     for name, info in role.model_fields.items():
         key = info.alias or name
         default: Any = {} if info.is_required() else info.get_default(call_default_factory=True)
         if name not in _FLAT:
-            found[name] = _Attribute((key,), {} if name in _PAIRS else _plain(default))
+            found[name] = _Attribute((key,), {} if name in _PAIRS else _plain(default), _words(info))
             continue
         part = next(one for one in (info.annotation, *get_args(info.annotation)) if hasattr(one, "model_fields"))
         for inner, own in cast("type[BaseModel]", part).model_fields.items():
             # Without the part, its values are not set either.
             value = None if default is None else _plain(own.get_default(call_default_factory=True))
-            found[_FLAT[name].get(inner, inner)] = _Attribute((key, own.alias or inner), value)
+            option = option_of(own)
+            attribute = _FLAT[name].get(inner) or (option and option.setter) or inner
+            found[attribute] = _Attribute((key, own.alias or inner), value, _words(own))
     return found
 
 
@@ -156,9 +163,13 @@ def choices(model: str, field: str) -> tuple[str, ...]:
     """Return the words that a field of one of the spec's models may hold."""
     from dljob.spec import model as models
 
-    annotation = getattr(models, model).model_fields[field].annotation
+    return _words(getattr(models, model).model_fields[field])
+
+
+def _words(field: FieldInfo) -> tuple[str, ...]:
     # The words stand in a Literal, or in the Literal of an optional field.
-    return tuple(word for part in (annotation, *get_args(annotation)) for word in get_args(part) if type(word) is str)
+    parts = (field.annotation, *get_args(field.annotation))
+    return tuple(word for part in parts for word in get_args(part) if type(word) is str)
 
 
 def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from dljob.plan.amounts import GRAIN, Amount, Resources
+from dljob.plan.role_options import RoleOptions
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
 
 
@@ -32,7 +33,7 @@ class AutoscalePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RolePlan:
+class RolePlan(RoleOptions):
     """A role with all fields resolved that depend on other ones."""
 
     name: str
@@ -52,7 +53,6 @@ class RolePlan:
     per_rank: Resources
     accelerator: tuple[str, Amount] | None
     """(Ray resource name, amount per rank), also contained in `per_rank`."""
-    node_group: str
     restart_level: str
     """InProcess | Process | RoleGroup | Role | Job | Never."""
     max_restarts: int
@@ -102,13 +102,8 @@ class RolePlan:
     """Comes before SIGTERM when a rank is ended in order."""
     weights: WeightsPlan | None = None
     """The weights that dljob loads into its ranks."""
-
-    python: str = ""
-    """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""
     tf: str = ""
     """chief | ps | worker | evaluator, its task in a cluster of TensorFlow; empty: none."""
-    service: bool = False
-    """Whether a Service of Kubernetes has its ready ranks."""
     memory_unlimited: bool = False
     """Whether a rank with a share of a GPU may take more than that share of its memory."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import AutoscalePlan, HostKind, RolePlan
+from dljob.plan.role_options import RoleOptions
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
 from dljob.plan.tensorflow import ports_of, restarts_with
 from dljob.spec.model import (
@@ -32,6 +34,8 @@ DEFAULT_RANK_CPU = "1"
 _COMM_BY_DEVICE = {"GPU": "nccl", "NPU": "hccl"}
 _NUMA = {None: "", "Node": "node", "Socket": "socket", "Exclusive": "exclusive", "CoreComplex": "core-complex"}
 """Names of `torch.numa.binding.AffinityMode`."""
+
+_OPTIONS = tuple(field.name for field in fields(RoleOptions))
 
 
 def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
@@ -61,7 +65,6 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         # A framework reserves its quota itself: amounts that dljob reserved would be missing for it.
         per_rank=() if quota else _per_rank(role, accelerator),
         accelerator=None if quota else accelerator,
-        node_group=role.node_group or "",
         restart_level=role.restart_policy.level or _restart_level(role),
         max_restarts=role.restart_policy.max_restarts,
         restart_with=restarts_with(spec, role),
@@ -85,12 +88,11 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         startup=_probe(role.startup_probe),
         liveness=_probe(role.liveness_probe),
         drain=_drain(role.drain),
-        python=role.python or "",
         tf=role.tf.task if role.tf else "",
-        service=role.service,
         memory_unlimited=role.accelerator is not None and role.accelerator.memory_limit == "None",
         autoscale=_autoscale(role.autoscale),
         weights=_weights(role.weights),
+        **{name: value for name in _OPTIONS if (value := getattr(role, name)) is not None},
     )
 
 

@@ -1,7 +1,7 @@
 """`python -m dljob.spec.generate [--check]`: write the files generated from the models, or report outdated ones.
 
-Run it in the root of the repository. Makes crds/dljob.io_dljobs.yaml and the pages spec.md and faults.md of
-docs/reference.
+Run it in the root of the repository. Makes crds/dljob.io_dljobs.yaml, the pages spec.md and faults.md of
+docs/reference, and role_options.py of builder and plan.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dljob.errors import ExitCode
 from dljob.spec.crd import GROUP, PLURAL, crd_yaml
+from dljob.spec.option_code import plan_fields, setters
 from dljob.spec.reference import reference
 from dljob.spec.reference_faults import faults_reference
 
@@ -22,6 +23,8 @@ def generated() -> dict[str, str]:
         f"crds/{GROUP}_{PLURAL}.yaml": crd_yaml(),
         "docs/reference/spec.md": reference(),
         "docs/reference/faults.md": faults_reference(),
+        "workers/dljob/api/role_options.py": setters(),
+        "workers/dljob/plan/role_options.py": plan_fields(),
     }
 
 

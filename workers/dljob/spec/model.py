@@ -53,6 +53,7 @@ from dljob.spec.scalars import (
     MetricName,
     Model,
     Name,
+    Option,
     RoleName,
     Text,
 )
@@ -137,7 +138,7 @@ class Role(Model):
     """Actor: independent ranks. Elastic: the ranks form one torch world, as torchrun's do."""
     entrypoint: Entrypoint
     """The program of each rank: a class or function, a module, or a command."""
-    python: Annotated[str | None, Field(max_length=1024, pattern=scalars.PYTHON_PATTERN)] = None
+    python: Annotated[str | None, Field(max_length=1024, pattern=scalars.PYTHON_PATTERN), Option("interpreter")] = None
     """The interpreter of the ranks: an absolute path, or a name that the node finds on its PATH. A module or command
     takes any Python from 3.11 to 3.13 and needs neither Ray nor dljob in it; its folder is first on PATH. A class, or
     reserve: Quota, takes one of the cluster's minor version with the cluster's Ray. One in which dljob of another minor
@@ -166,7 +167,7 @@ class Role(Model):
     # Models are frozen, so all jobs can share one default instance.
     resources: RoleResources = RoleResources()
     """CPU, memory and other resources of each rank; left out: one CPU."""
-    node_group: GroupName | None = None
+    node_group: Annotated[GroupName | None, Option("name")] = None
     """The node group whose machines run the ranks; left out: any that fits."""
     driver: bool = True
     """Whether the job waits for this role: the job ends when all its driver roles have ended; other roles serve until
@@ -181,7 +182,7 @@ class Role(Model):
     ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Ports on which each rank listens, at the address in DLJOB_HOST: loopback on a laptop, that of the pod on
     Kubernetes; empty by default."""
-    service: bool = False
+    service: Annotated[bool, Option("enabled")] = False
     """On Kubernetes, a Service `<job>-<role>` that leads clients outside the job to the ranks that are ready. Its port
     is the number in `ports`; for port 0, 80 and so on in their order. A laptop ignores it."""
     startup_probe: Probe | None = None

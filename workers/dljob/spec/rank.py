@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
 from dljob.spec.cluster import AcceleratorType
-from dljob.spec.scalars import Amount, Cpu, Devices, Memory, Model, RayName, Text
+from dljob.spec.scalars import Amount, Cpu, Devices, Memory, Model, Option, RayName, Text
 
 
 class EnvVar(Model):
@@ -45,15 +45,15 @@ class RoleAccelerator(Model):
     """Kind of device; left out: that of the node group, else GPU."""
     count: Devices = "1"
     """Devices of one rank: a whole number such as 2, or a share below one of at most four digits such as "0.4"."""
-    visibility: Literal["Isolated", "Shared"] | None = None
+    visibility: Annotated[Literal["Isolated", "Shared"] | None, Option("which")] = None
     """Isolated: a rank sees only its own devices. Shared: a rank sees the devices of all ranks of its role on its host,
     and finds its own at LOCAL_RANK (or `device_index`); for GPU, NPU and HPU. Left out: Shared for Elastic on GPU and
     NPU, else Isolated."""
-    numa_binding: Literal["Node", "Socket", "Exclusive", "CoreComplex"] | None = None
+    numa_binding: Annotated[Literal["Node", "Socket", "Exclusive", "CoreComplex"] | None, Option("near")] = None
     """Binds each rank to cores near its first device, as torchrun's --numa-binding does. Node: all cores of the NUMA
     node. Socket: all cores of the socket. Exclusive: a share of the node's cores of its own. CoreComplex: the cores of
     one cache. Needs torch 2.9 or newer; for GPU, NPU and HPU. Left out: no binding."""
-    memory_limit: Literal["Share", "None"] | None = None
+    memory_limit: Annotated[Literal["Share", "None"] | None, Option("to", "device_memory_limit")] = None
     """Share: torch holds a rank with a count below one to that share of its GPU's memory, by
     `torch.cuda.set_per_process_memory_fraction`; more is CUDA out of memory in that rank alone. For GPU, and
     entrypoints of a class or module. None: a rank may take all memory that is free. Left out: Share."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from dljob.spec import quantity
@@ -165,6 +167,21 @@ class Model(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Marks a scalar field of a role that builder and plan take as it stands: `generate` writes them from the model."""
+
+    argument: str = "value"
+    """Name of the argument of the builder's setter."""
+    setter: str = ""
+    """Name of that setter, and of the draft's attribute; empty: the field's own."""
+
+
+def option_of(field: FieldInfo) -> Option | None:
+    """Return how an option of a role is set; None for another field."""
+    return next((item for item in field.metadata if isinstance(item, Option)), None)
 
 
 Text = Annotated[str, Field(max_length=32768, pattern=TEXT_PATTERN)]
