@@ -108,9 +108,9 @@ def test_torch_itself_queues_the_limit_without_cuda(tmp_path: Any, *, before: bo
     (tmp_path / "own.py").write_text(HOLDS.format(before=before))
     server = Server(tmp_path, Preload(("torch",)) if before else Preload())
     try:
-        ended = server.run("module", "own.py", code_dir=tmp_path, memory=(0.4, 1))
+        ended = server.run("module", "own.py", code_dir=tmp_path, settings={"memory": (0.4, 1)})
         assert (ended["status"], server.log()) == (0, "held\n")
-        ended = server.run("command", sys.executable, "-c", "print('no torch')", rank=1, memory=(0.4, 1))
+        ended = server.run("command", sys.executable, "-c", "print('no torch')", rank=1, settings={"memory": (0.4, 1)})
         assert (ended["status"], server.log(1)) == (0, "no torch\n")
     finally:
         server.close()

@@ -73,7 +73,7 @@ def test_a_rank_is_bound_to_the_cores_near_its_device_before_it_is_anything(serv
     core = max(os.sched_getaffinity(0))
     near = {"mode": "node", "device": "GPU 3", "cores": [core], "error": ""}
     program = "import os; print(os.sched_getaffinity(0))"
-    assert code(server.run("command", sys.executable, "-c", program, near=near)) == 0
+    assert code(server.run("command", sys.executable, "-c", program, settings={"near": near})) == 0
     words, seen = server.log().splitlines()
     assert words.startswith(f"[dljob] bound to {core}, the cores near GPU 3")
     assert seen == str({core})
@@ -81,7 +81,7 @@ def test_a_rank_is_bound_to_the_cores_near_its_device_before_it_is_anything(serv
 
 def test_a_rank_that_cannot_be_bound_does_not_begin_and_is_not_tried_again(server):
     near = {"mode": "node", "device": "GPU 3", "cores": [], "error": "RuntimeError: no accelerator"}
-    ended = server.run("module", "behave.py", args=["facts"], near=near)
+    ended = server.run("module", "behave.py", args=["facts"], settings={"near": near})
     assert (code(ended), ended["words"]["fatal"], ended["words"]["error_type"]) == (1, True, "BindingError")
     assert "RuntimeError: no accelerator; correct that, or remove the setting" in ended["words"]["message"]
     assert "__main__" not in server.log()

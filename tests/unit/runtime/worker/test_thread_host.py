@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
+from role_kit import role_plan
 
 from dljob import rpc
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
+from dljob.plan.amounts import GRAIN
 from dljob.runtime.process import guard, wire
 from dljob.runtime.process.messages import Call, StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt
 from dljob.runtime.rpc.server import RpcServer
-from dljob.runtime.worker import numa, thread_host
+from dljob.runtime.worker import numa, rank_settings, thread_host
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.worker.thread_host import ThreadHost
 
@@ -88,13 +90,15 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
     near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
     monkeypatch.setattr(numa, "probe_cores", lambda _mode, devices, *_more: dict.fromkeys(devices, near))
     start = RankStart(0, 1, 0, 1, 0, devices=(("GPU", ("3",)),))
+    role = role_plan("w", ("class", "m.W"), accelerator=("GPU", GRAIN))
     said: list[Outcome] = []
     host = ThreadHost.__new__(ThreadHost)
     host._cores, host._kind, host._killed, host._recall = numa.Cores("node"), "GPU", "", ThreadInterrupt()
     host._ended = lambda _start, outcome: said.append(outcome) or 0  # type: ignore[method-assign]
 
     def live_on(_order: object, start: RankStart) -> Outcome:
-        host._bind(start)
+        host._cores.find((start,), "GPU")
+        rank_settings.apply(rank_settings.settings_of(role, start, host._cores))
         return Outcome(ok=True)
 
     host._live_on = live_on  # type: ignore[method-assign]

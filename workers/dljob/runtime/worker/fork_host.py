@@ -51,7 +51,7 @@ from dljob.runtime.process.worker_context import CallTransport, ProgressCounter,
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import numa
+from dljob.runtime.worker import numa, rank_settings
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
@@ -240,8 +240,7 @@ class ForkHost(Host):
                     code_dir=spec.job.code_dir or "/",
                     store=order.store if spec.role.comm_backend is not None else "",
                     generation=order.generation,
-                    near=self._cores.of(start, self._kind),
-                    memory=(spec.role.memory_share, environment.device_index(self._kind, start, spec.role)),
+                    settings=rank_settings.settings_of(spec.role, start, self._cores),
                     anew=anew,
                     stdin=self._stdin(spec.job.dir),
                 )

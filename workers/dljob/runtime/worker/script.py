@@ -30,7 +30,7 @@ from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.process import activities, context, logfile, outcome
 from dljob.runtime.process.entrypoint import EntrypointError
 from dljob.runtime.process.error_origin import is_job_ending
-from dljob.runtime.worker import device_memory, last_save, numa, supervise, torch_group
+from dljob.runtime.worker import last_save, rank_settings, supervise, torch_group
 
 # The exit codes of a shell that cannot find, or cannot execute, a command.
 NOT_FOUND = 127
@@ -44,7 +44,7 @@ def run(order: Mapping[str, Any]) -> int | str | None:
     """Become the rank of an order. Returns what the script passed to `sys.exit`, for `finish`."""
     try:
         _enter(order)
-    except numa.BindingError as error:
+    except rank_settings.REFUSED as error:
         return _ended(order, error, "start", fatal=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must report why
         return _ended(order, error, "start", fatal=False)
@@ -99,9 +99,7 @@ def _enter(order: Mapping[str, Any]) -> None:
     sys.argv = [order["entrypoint"][1], *order["args"]]
     faulthandler.enable(file=2)
     outcome.watch_earlier_errors(lambda error: _send(order, {"earlier": error}), order["code_dir"])
-    if order.get("near"):
-        print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
-    device_memory.limit.hold(*order["memory"])
+    rank_settings.apply(order["settings"])
     # torch read OMP_NUM_THREADS when the fork server imported it, before this rank's environment was set.
     threads = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")

@@ -70,7 +70,7 @@ from dljob.runtime.rpc.kept_answers import SOON_S, KeptAnswers
 from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.rpc.server import RpcServer, has_methods
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import device_memory, last_save, numa, torch_group
+from dljob.runtime.worker import last_save, numa, rank_settings, torch_group
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
@@ -284,7 +284,7 @@ class ThreadHost(Host):
         activities.begin_main()
         try:
             outcome = recall.run(lambda: self._live_on(order, start))
-        except numa.BindingError as error:
+        except rank_settings.REFUSED as error:
             outcome = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message=str(error), fatal=True)
         except PortTakenError as error:
             outcome = port_taken(error)
@@ -306,9 +306,6 @@ class ThreadHost(Host):
     def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
         interpreter.check_worker(self.spec.role)
         life = self._enter(order, start)
-        self._preload.join()  # user code that imports torch while this thread does can abort the process
-        index = environment.device_index(self._kind, self._entered or start, self.spec.role)
-        device_memory.limit.hold(self.spec.role.memory_share, index)
         outcome = life.live()
         last_save.close(ok=outcome.ok)
         return outcome
@@ -329,7 +326,9 @@ class ThreadHost(Host):
         if not self._earlier_watched:
             self._earlier_watched = True
             watch_earlier_errors(self._earlier.append, spec.job.code_dir)
-        self._bind(start)
+        self._cores.find((start,), self._kind)
+        self._preload.join()  # user code that imports torch while this thread does can abort the process
+        rank_settings.apply(rank_settings.settings_of(spec.role, start, self._cores))
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
         context = self._installed(self._context(spec, order, start, env))
         joins = spec.role.uses_store and spec.role.init_process_group
@@ -344,13 +343,6 @@ class ThreadHost(Host):
             kept=self._kept(),
         )
         return self._life
-
-    def _bind(self, start: RankStart) -> None:
-        """Bind this process to the cores near the rank's device, if the role asks for it."""
-        self._cores.find((start,), self._kind)
-        near = self._cores.of(start, self._kind)
-        if near is not None:
-            print(f"[dljob] {numa.bind(near)}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
     def _kept(self) -> Any:
         """Return the user's object that a restart in process goes on with; None after `shutdown` was called on it."""
