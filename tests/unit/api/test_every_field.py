@@ -65,7 +65,7 @@ def everything() -> DLJobManifest:
     )  # fmt: skip
     (
         builder.role("a").train("pkg.A").args("--x", 1).nnodes(2).nproc_per_node(2)
-        .env({"B": 2}, C="3").config({"own": True}).node_group("big").not_driver().depends_on("B", "Complete")
+        .env({"B": 2}, C="3").config({"own": True}).node_group("big").not_driver().depends_on("B", "Complete").nice(-5)
         .resource(accelerator=0.5, cpu="500m", memory="1Gi", custom={"disk": 0.5}).visibility("Isolated")
         .auto(cpu=(0.5, "4"), memory=("1Gi", "1536Mi"))
         .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False, virtual_local_rank=True)

@@ -53,7 +53,7 @@ class Server:
             code_dir=str(code_dir),
             store="",
             generation=0,
-            settings={"near": None, "memory": (0.0, 0), **(settings or {})},
+            settings={"near": None, "memory": (0.0, 0), "nice": 0, **(settings or {})},
             anew=anew,
             stdin=str(stdin),
         )

@@ -49,6 +49,7 @@ WHOLE: Json = {
                 "custom": {"x": "1"},
                 "auto": {"cpu": {"min": "1", "max": "2"}, "memory": {"min": "1Gi", "max": "1536Mi"}},
             },
+            "nice": 5,
             "nodeGroup": "g",
             "dependsOn": [{"role": "c", "condition": "Ready"}],
             "comm": {"backend": "gloo", "timeoutSeconds": 60, "preCheck": False, "initProcessGroup": False},

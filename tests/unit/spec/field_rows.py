@@ -228,6 +228,7 @@ ROWS: dict[str, Plan | Code] = {
         for key, test in {"cpu": f"{CHOSEN}cpus_are_chosen", "memory": f"{CHOSEN}memory_is_chosen"}.items()
         for bound in ("min", "max")
     },
+    "spec.roles[].nice": Plan("spec.roles.1.nice", 5),
     "spec.roles[].nodeGroup": Plan("spec.roles.0.nodeGroup", "one", "declared"),
     "spec.roles[].driver": Plan("spec.roles.3.driver", True),
     "spec.roles[].dependsOn[].role": Plan("spec.roles.0.dependsOn.0.role", "script"),

@@ -47,6 +47,16 @@ class RoleOptionSetters(RoleSetters):
         """
         return self._set("device_memory_limit", to)
 
+    def nice(self, value: int) -> Self:
+        """Set `nice` of the role.
+
+        Added to the niceness of the ranks and of all that they start, which Ray's workers have from
+        RAY_worker_niceness, 15 by default; the sum is 19 at most. Above 0: other processes get the CPU first. Below 0:
+        these ranks do, which needs CAP_SYS_NICE or RLIMIT_NICE on their node; without it the rank fails and names what
+        is missing.
+        """
+        return self._set("nice", value)
+
     def node_group(self, name: str) -> Self:
         """Set `nodeGroup` of the role.
 

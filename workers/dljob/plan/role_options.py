@@ -10,5 +10,6 @@ class RoleOptions:
     """Options that a plan has as the spec has them, which describes them; empty or 0 where they are left out."""
 
     python: str = ""
+    nice: int = 0
     node_group: str = ""
     service: bool = False

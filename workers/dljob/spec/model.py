@@ -167,6 +167,10 @@ class Role(Model):
     # Models are frozen, so all jobs can share one default instance.
     resources: RoleResources = RoleResources()
     """CPU, memory and other resources of each rank; left out: one CPU."""
+    nice: Annotated[int, Field(ge=-20, le=19), Option()] = 0
+    """Added to the niceness of the ranks and of all that they start, which Ray's workers have from RAY_worker_niceness,
+    15 by default; the sum is 19 at most. Above 0: other processes get the CPU first. Below 0: these ranks do, which
+    needs CAP_SYS_NICE or RLIMIT_NICE on their node; without it the rank fails and names what is missing."""
     node_group: Annotated[GroupName | None, Option("name")] = None
     """The node group whose machines run the ranks; left out: any that fits."""
     driver: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -20,7 +21,7 @@ from fork_kit import Server, alive
 from dljob.runtime.forked_workers import clean_process
 from dljob.runtime.forked_workers.server import FOLDER
 from dljob.runtime.process.preload import Preload
-from dljob.runtime.worker import forkserver
+from dljob.runtime.worker import forkserver, script
 
 
 @pytest.fixture
@@ -85,6 +86,31 @@ def test_a_rank_that_cannot_be_bound_does_not_begin_and_is_not_tried_again(serve
     assert (code(ended), ended["words"]["fatal"], ended["words"]["error_type"]) == (1, True, "BindingError")
     assert "RuntimeError: no accelerator; correct that, or remove the setting" in ended["words"]["message"]
     assert "__main__" not in server.log()
+
+
+def test_a_rank_and_its_children_have_the_niceness_of_its_role(server):
+    assert code(server.run("command", "nice", settings={"nice": 2})) == 0
+    assert server.log() == f"{min(19, os.nice(0) + 2)}\n"
+
+
+def test_a_rank_that_may_not_have_its_niceness_does_not_begin_and_is_not_tried_again(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    monkeypatch.setattr(script.faulthandler, "enable", lambda **_: None)
+    monkeypatch.setattr(script.outcome, "watch_earlier_errors", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.chdir(tmp_path)
+    reads, writes = os.pipe()
+    settings = {"near": None, "memory": (0.0, 0), "nice": -3}
+    order = {"log": "", "said": b"", "env": {}, "code_dir": str(tmp_path), "entrypoint": ["module", "behave.py"]}
+    assert script.run({**order, "args": [], "settings": settings, "words": writes, "supervisor": 0}) == 1
+    words = json.loads(os.read(reads, 65536))
+    for end in (reads, writes):
+        os.close(end)
+    assert (words["fatal"], words["error_type"]) == (True, "PriorityError")
+    assert words["message"].startswith("nice: -3 asks for niceness ")
 
 
 def test_exception_is_told_with_its_frame(server):

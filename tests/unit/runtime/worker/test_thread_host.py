@@ -111,6 +111,28 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
         assert "RuntimeError: no accelerator" in said[0].message
 
 
+def test_a_class_that_may_not_have_its_niceness_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    start, outcomes = RankStart(0, 1, 0, 1, 0), list[Outcome]()
+    host = ThreadHost.__new__(ThreadHost)
+    host._killed, host._recall = "", ThreadInterrupt()
+    host._ended = lambda _start, outcome: outcomes.append(outcome) or 0  # type: ignore[method-assign]
+
+    def live_on(_order: object, start: RankStart) -> Outcome:
+        role = role_plan("w", ("class", "m.W"), nice=-3)
+        rank_settings.apply(rank_settings.settings_of(role, start, numa.Cores("")))
+        return Outcome(ok=True)
+
+    host._live_on = live_on  # type: ignore[method-assign]
+    host._live(cast("StartOrder", None), start)
+    (outcome,) = outcomes
+    assert (outcome.ok, outcome.fatal, outcome.reason) == (False, True, Reason.USER_ERROR)
+    assert outcome.message.startswith("nice: -3 asks for niceness ")
+
+
 class Called:
     """An object that other roles may call."""
 

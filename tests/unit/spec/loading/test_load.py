@@ -423,6 +423,25 @@ def test_a_list_with_too_many_items_is_refused() -> None:
         parse(job(env=[{"name": f"A{i}"} for i in range(257)]))
 
 
+@pytest.mark.parametrize(
+    ("nice", "words"),
+    [
+        (20, "must be at most 19, not 20"),
+        (-21, "must be at least -20, not -21"),
+        ("high", 'must be a whole number, not "high"'),
+    ],
+)
+def test_a_niceness_that_no_process_has_is_refused(nice: object, words: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(job(roles=[{**ROLE, "nice": nice}]))
+    assert problems(refused) == [f"spec.roles[0].nice: {words}"]
+
+
+@pytest.mark.parametrize("nice", [-20, 0, 19])
+def test_a_niceness_that_a_process_may_have_is_taken(nice: int) -> None:
+    assert parse(job(roles=[{**ROLE, "nice": nice}])).spec.roles[0].nice == nice
+
+
 def test_the_first_wait_may_be_the_longest() -> None:
     manifest = parse(job(faultTolerance={"backoff": {"initialSeconds": 5, "maxSeconds": 5}}))
     assert manifest.spec.fault_tolerance.backoff.max_seconds == 5

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from dljob.linux.priority import PriorityError, rank_niceness
 from dljob.master.state.actions import RankStart
 from dljob.plan.role import RolePlan
 from dljob.runtime.process import environment
 from dljob.runtime.worker import device_memory, numa
 
-REFUSED = (numa.BindingError,)
+REFUSED = (numa.BindingError, PriorityError)
 """Errors of settings that this machine does not allow: the rank's end, and so would be that of its next incarnation."""
 
 
@@ -24,6 +25,7 @@ def settings_of(role: RolePlan, start: RankStart, cores: numa.Cores) -> dict[str
     return {
         "near": cores.of(start, kind),
         "memory": (role.memory_share, environment.device_index(kind, start, role)),
+        "nice": role.nice,
     }
 
 
@@ -32,7 +34,9 @@ def apply(settings: Mapping[str, Any]) -> None:
 
     Raises:
         BindingError: It cannot be bound to the cores near its device.
+        PriorityError: It cannot have its priority.
     """
+    rank_niceness.add(settings["nice"])
     if settings["near"]:
         print(f"[dljob] {numa.bind(settings['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
     device_memory.limit.hold(*settings["memory"])
