@@ -1,4 +1,4 @@
-"""A line of dlrover-run, torchrun's with DLRover's import paths: on real pods the script runs unchanged, one rank a pod.
+"""A line of dlrover-run, torchrun's with DLRover's import paths, on real pods: its script runs unchanged, a rank a pod.
 
 The runtime image has no dljob-tools, by which those paths are served: the init container brings them.
 """
