@@ -23,7 +23,7 @@ MANY = CallPlan((), ())
 
 
 def test_the_answer_of_a_single_rank_is_returned_as_it_is_whatever_the_collect():
-    assert merge_answers("concat", CallPlan((), (), is_single=True), ["as it is"], "r.f") == "as it is"
+    assert merge_answers("concat", CallPlan((), (), picks_one_rank=True), ["as it is"], "r.f") == "as it is"
 
 
 def test_list_first_concat_sum_and_max_merge_the_answers():

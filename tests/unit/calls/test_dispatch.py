@@ -31,7 +31,7 @@ def test_all_get_the_same_arguments_which_stand_once():
     plan = plan_call(ROLE, RpcMark(), (1,), {"b": 2})
     assert plan.arguments == (((1,), {"b": 2}),)
     assert [send.rank for send in plan.sends] == [0, 1, 2, 3]
-    assert not plan.is_single
+    assert not plan.picks_one_rank
 
 
 def test_all_over_a_mesh_answers_once_per_shard():

@@ -106,7 +106,7 @@ class Backlog:
     waiting: list[int] = field(default_factory=list[int])
     """Heap of item numbers: a returned item comes before items that were put after it."""
     incarnations: dict[str, int] = field(default_factory=dict[str, int])
-    """Rank -> its newest incarnation that has sent a request."""
+    """Rank -> the lowest of its incarnations whose requests are accepted."""
     sessions: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
     consumers: dict[str, None] = field(default_factory=dict[str, None])
     """Ranks that have asked for items and have not ended well: one that is away is expected back."""

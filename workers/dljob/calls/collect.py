@@ -48,8 +48,8 @@ def merge_answers(collect: str, plan: CallPlan, answers: Sequence[Any], call_nam
     Raises:
         UsageError: answers of these types cannot be collected this way.
     """
-    # One rank was asked: there is nothing to collect, whatever the option says.
-    if plan.is_single:
+    # The call means one rank, so its value is that rank's answer, whatever the option says.
+    if plan.picks_one_rank:
         return answers[0]
     match collect:
         case "list":

@@ -117,7 +117,7 @@ class CompletionProgress:
         self._versions = versions
         self._without_ids = without_ids
         self._version_of = version_of
-        self._has_divisible_stop = _has_divisible_stop(body.get("stop"))
+        self._loss_may_split_stop = _loss_may_split_stop(body.get("stop"))
         self._stream: StreamProgress[int] = StreamProgress()
         prompt = body.get("prompt")
         self._prompt_ids: list[int] | None = None if self.is_chat or isinstance(prompt, str) else list(prompt or ())
@@ -158,7 +158,7 @@ class CompletionProgress:
     def can_resume(self) -> bool:
         """Whether another server can continue the tokens so far."""
         has_all_ids = bool(self._has_ids) and self._prompt_ids is not None
-        return not self.position or (has_all_ids and not self._has_divisible_stop)
+        return not self.position or (has_all_ids and not self._loss_may_split_stop)
 
     @property
     def is_open(self) -> bool:
@@ -305,7 +305,7 @@ class CompletionProgress:
             return ""
         if self._without_ids == "fail":
             subject = "a chat" if self.is_chat else "its server tells no token ids, so that it"
-            if self._has_divisible_stop and not self.is_chat:
+            if self._loss_may_split_stop and not self.is_chat:
                 subject = "a completion with stop texts"
             return f"lost after {counted(self.position, 'chunk')}; {subject} cannot go on elsewhere: {loss.why}"
         self.restarts += 1
@@ -320,7 +320,7 @@ class CompletionProgress:
         return CompletionChunk("", [], self.position, None, self._callee, "length", restarted=False, data={})
 
 
-def _has_divisible_stop(stop: Any) -> bool:
+def _loss_may_split_stop(stop: Any) -> bool:
     """Whether a loss may fall within a stop text.
 
     A server sends the ids of tokens whose text may begin a stop, and holds that text back: the next server, to which

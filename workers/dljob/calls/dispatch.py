@@ -51,7 +51,7 @@ class CallPlan:
 
     sends: tuple[Send, ...]
     arguments: tuple[Arguments, ...]
-    is_single: bool = False
+    picks_one_rank: bool = False
     """Whether the dispatch picks one rank: the call's value is then the answer itself, not a list."""
     shard_sizes: ShardSizes | None = None
     """How the rows of the arguments were divided; None where none were cut."""
@@ -205,7 +205,7 @@ def shard_layout(role: RoleSnapshot, mark: RpcMark, *, default_axis: str | None 
 
 
 def _plan_one(rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallPlan:
-    return CallPlan((Send(rank, 0),), ((args, kwargs),), is_single=True)
+    return CallPlan((Send(rank, 0),), ((args, kwargs),), picks_one_rank=True)
 
 
 def _plan_shards(

@@ -97,7 +97,7 @@ class StreamProgress(Generic[Item]):
     losses: list[CalleeLoss] = field(default_factory=list[CalleeLoss])
 
     @property
-    def last_segment(self) -> StreamSegment | None:
+    def last_filled_segment(self) -> StreamSegment | None:
         """The segment of the last item; None before the first."""
         return next((segment for segment in reversed(self.segments) if segment.count), None)
 
@@ -109,7 +109,7 @@ class StreamProgress(Generic[Item]):
         """Return the items up to the first that has another version than the item before it."""
         if not items:
             return []
-        version = items[0].version if self.last_segment is None else self.last_segment.version
+        version = items[0].version if self.last_filled_segment is None else self.last_filled_segment.version
         return list(itertools.takewhile(lambda item: item.version == version, items))
 
     def add_items(self: StreamProgress[bytes], items: Sequence[WireItem]) -> list[WireItem]:

@@ -142,19 +142,19 @@ class TracedFile(NamedTuple):
 
 def decode(lines: Iterable[bytes]) -> TracedFile | None:
     """Return the content of a file's lines; None without a first line that this version can read."""
-    owner: tuple[str, int] | None = None
+    role_and_rank: tuple[str, int] | None = None
     rows, damaged_lines = list[TracedRow](), 0
     for line in lines:
         try:
             data: Any = json.loads(line)
             if isinstance(data, dict):
                 # There is a second header where a file was deleted while its process wrote, and begun anew.
-                owner = _read_header(cast("dict[str, Any]", data))
+                role_and_rank = _read_header(cast("dict[str, Any]", data))
             else:
                 rows.append(_read_row(data))
         except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
             damaged_lines += bool(line.strip())
-    return None if owner is None else TracedFile(*owner, rows, damaged_lines)
+    return None if role_and_rank is None else TracedFile(*role_and_rank, rows, damaged_lines)
 
 
 def _read_header(data: dict[str, Any]) -> tuple[str, int]:

@@ -137,7 +137,7 @@ class ResumingRequest:
     def opened(self, said: tuple[str, int, str]) -> str:
         """Note who has taken the stream up; returns the stream's key there."""
         key, incarnation, code = said
-        before = self.progress.last_segment
+        before = self.progress.last_filled_segment
         if before is not None and before.code != code:
             said_code = f"{self._call.method}: {self.callee} goes on with other code than {before.callee} ran"
             self._context.log.warning("%s, from item %d on", said_code, len(self.progress.received))
@@ -249,7 +249,7 @@ class ResumingRequest:
 
     def _again(self, place: ResumePlace, timeout_s: float | None) -> RankCall:
         """Return the request with the items that came, for another callee."""
-        old, made_by = self._first, self.progress.last_segment
+        old, made_by = self._first, self.progress.last_filled_segment
         args, kwargs = wire.arguments(old.payload, old.common)
         kwargs[RECEIVED_ARG] = ReceivedItems(tuple(self.progress.received))
         if self._same and made_by is not None:

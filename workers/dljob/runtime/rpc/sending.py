@@ -173,7 +173,7 @@ def mapped(
         _check_kind(mark, method, known=method in descriptor.methods, stream=False)
     except UsageError as error:
         raise UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint) from None
-    sent, note = CallPlan((Send(rank, 0),), (((), {}),), is_single=True), target.context.note
+    sent, note = CallPlan((Send(rank, 0),), (((), {}),), picks_one_rank=True), target.context.note
     full_name, remaining, mapped_futures = f"{target.name}.{method}", iter(arguments), list[MappedFuture[Any]]()
     while some := list(itertools.islice(remaining, batch_size)):
         payloads = [_pickled(full_name, args, {}) for args in some]
@@ -224,7 +224,7 @@ def plan(
     """Decide which ranks get which arguments; raises UsageError when the rows are not as many as `expected`."""
     # One rank: there is nothing to split, so `whole(...)` is only unwrapped.
     if target.rank is not None:
-        return CallPlan((Send(target.rank, 0),), (rows.unwrap_whole(args, kwargs),), is_single=True)
+        return CallPlan((Send(target.rank, 0),), (rows.unwrap_whole(args, kwargs),), picks_one_rank=True)
     if expected is not None and (row_count := batch.count_rows(args, kwargs, mark.parameters)) != expected:
         raise UsageError(f"call_batch says size={expected}, but the arguments have {row_count} rows")
     context, role = target.context, target.role
