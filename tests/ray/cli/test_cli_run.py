@@ -31,10 +31,20 @@ def gone(place: Place, scratch: Path) -> bool:
     return not scratch.exists() and using(scratch) == []
 
 
-def gcs_of(run: Running) -> int | None:
+def gcs_of(runner: int) -> int | None:
     with suppress(ValueError):  # not yet
-        return child(run.process.pid, "/gcs_server ")
+        return child(runner, "/gcs_server ")
     return None
+
+
+def freeze_start(runner: int) -> Path:
+    """Stop the GCS of a Ray that is being started; return the folder of that Ray."""
+    gcs = eventually(lambda: gcs_of(runner))
+    variables = Path(f"/proc/{gcs}/environ").read_text().split("\0")
+    (scratch,) = (Path(line.split("=")[1]) for line in variables if line.startswith(sweeper.MARK))
+    eventually(lambda: list(scratch.glob("n0/session_2*/gcs_server_port_*")))
+    os.kill(gcs, signal.SIGSTOP)  # the head's thread waits for its answer, and for a minute after its end
+    return scratch
 
 
 def running(run: Running) -> None:
@@ -121,15 +131,32 @@ def test_a_signal_to_the_process_group_stops_the_job_in_order(number: signal.Sig
 
 def test_an_interruption_while_ray_starts_waits_for_no_gcs_that_is_dead(place: Place) -> None:
     with place.running("run", place.job("patient"), within=["setsid"]) as run:
-        gcs = eventually(lambda: gcs_of(run))
-        variables = Path(f"/proc/{gcs}/environ").read_text().split("\0")
-        (scratch,) = (Path(line.split("=")[1]) for line in variables if line.startswith(sweeper.MARK))
-        eventually(lambda: list(scratch.glob("n0/session_2*/gcs_server_port_*")))
-        os.kill(gcs, signal.SIGSTOP)  # the head's thread waits for its answer, and for a minute after its end
+        scratch = freeze_start(run.process.pid)
         os.killpg(run.process.pid, signal.SIGINT)
         wait_for_end(os.pidfd_open(run.process.pid))
         code, _, errors = run.end()
     assert (code, errors.splitlines()[-1]) == (130, "interrupted before the job began")
+    assert gone(place, scratch)
+
+
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_a_job_that_starts_is_seen_and_stopped_from_another_terminal(place: Place, *, is_detached: bool) -> None:
+    file = place.job("patient")
+    with place.running("run", file, *(["--detach"] if is_detached else [])) as run:
+        (start,) = eventually(lambda: list(place.home.glob("jobs/.starting-*/status.json")))
+        runner = json.loads(start.with_name("job.json").read_text())["runner"]
+        scratch = freeze_start(runner)
+        (status,) = json.loads(place.dljob("status", "-o", "json").stdout)
+        assert (status["name"], status["phase"]) == ("job", "Starting")
+        assert status["message"].startswith("starting Ray")
+        refused = place.dljob("run", file)
+        assert (refused.returncode, "starts a job job" in refused.stderr) == (2, True), refused.stderr
+        stopped = place.dljob("stop", "job")
+        assert stopped.returncode == 0, stopped.stderr
+        code, _, errors = run.end()
+    assert (code, errors.splitlines()[-1]) == (130, "interrupted before the job began")
+    assert place.dljob("status").stdout == ""
+    assert not list(place.home.glob("jobs/*/job.json"))
     assert gone(place, scratch)
 
 

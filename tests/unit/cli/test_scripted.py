@@ -160,7 +160,7 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     here: Any = kind.__new__(kind)
     for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "record", "replace", "resume"):
         setattr(here, f"_{name}", None)
-    here._has_stopped, here._is_numbered, here._console = False, True, Console(1)
+    here._has_stopped, here._start, here._console = False, None, Console(1)
     here._plan, here._begun, here._nodes, here._deaths = SimpleNamespace(roles={}), 0.0, (), []
     ray = SimpleNamespace(address="h:1", environment=lambda: ())
     monkeypatch.setattr("dljob.runtime.backend.embedded.EmbeddedRay", lambda *_, **__: nullcontext(ray))

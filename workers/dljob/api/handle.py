@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, Unpack, cast
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Self, TextIO, Unpack, cast
 from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
-from dljob.api.local.connection import RecordConnection, refuse_dead
+from dljob.api.local.connection import RecordConnection, refuse_dead, refuse_starting
 from dljob.api.next_attempt import (
     CHECKPOINTS,
     NextAttempt,
@@ -25,6 +26,7 @@ from dljob.api.next_attempt import (
     put_back,
     set_aside,
 )
+from dljob.api.reach import check_owner
 from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
@@ -44,6 +46,13 @@ ASK_S = 5.0
 """Interval, in seconds, at which PrimeMaster on a running Ray is asked for the job's end while logs are followed."""
 SILENT_S = 60.0
 """The same after no answer: finding that out can take 10 s, in which no line is shown."""
+START_ACTIVITY = "starting Ray and the job"
+"""What a session host does until its job has begun."""
+INTERRUPTED_START = "interrupted before the job began"
+INTERRUPT_S = 10.0
+"""Longest time, in seconds, for a process to end the start of a job that was interrupted."""
+LOOK_S = 0.05
+"""Interval, in seconds, at which that is looked for."""
 NEWS_S = 10.0
 """Longest wait, in seconds, for further entries of a timeline; a new one ends it."""
 
@@ -91,7 +100,7 @@ class JobHandle(ShownJob):
     @property
     def remains(self) -> str:
         """Remains of a stopped job, for a message: its folder."""
-        return f"its folder: {self.dir}"
+        return "it had not begun" if self.record.is_starting else f"its folder: {self.dir}"
 
     @property
     def dir(self) -> Path:
@@ -150,6 +159,7 @@ class JobHandle(ShownJob):
 
     def page(self) -> Page:
         """Return the job in detail, with its spec, nodes and last events."""
+        refuse_starting(self.record)
         seen, record = self.overview(), self.record
         # A page without events is still worth showing: the folder has the rest.
         try:
@@ -190,6 +200,7 @@ class JobHandle(ShownJob):
         return status.get("result")
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
+        refuse_starting(self.record)
         if follow:
             lines = logs.follow(self.dir, self._has_ended, **which)
         else:
@@ -197,6 +208,7 @@ class JobHandle(ShownJob):
         _write(to, lines, flush=follow)
 
     def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
+        refuse_starting(self.record)
         if follow:
             lines = master_log.follow(self.dir, self._has_ended, tail=tail, since=since)
         else:
@@ -250,6 +262,11 @@ class JobHandle(ShownJob):
         Args:
             wait: return only when the job has ended.
         """
+        if self.record.is_starting:
+            begun = interrupt_start(self.record)
+            if begun is None:
+                return
+            self.record, self.connection = begun, RecordConnection(begun)
         self.connection.command("stop", "job", by=_me())
         if wait:
             self.connection.wait()
@@ -324,6 +341,7 @@ def submit(
     is_numbered: bool = False,
     imports_code: bool = True,
     resume: str | None = None,
+    uid: str = "",
 ) -> JobHandle:
     """Start a job on a Ray. `DLJob.submit` is the public form.
 
@@ -339,6 +357,7 @@ def submit(
         is_numbered: take the next free name (train-2) where a job of that name runs.
         imports_code: whether Ray's workers import user code; they do not where all ranks are scripts.
         resume: uid of an ended job of that name, which goes on from its newest checkpoint; empty: the newest one.
+        uid: of the entry under which it is being started (`announce_start`); empty: a new one.
 
     Raises:
         UnreachableError: there is no Ray, or DLJOB_HOME cannot be written.
@@ -359,16 +378,16 @@ def submit(
     program = program_of(manifest, code_dir)
 
     def register(name: str) -> registry.RegistryEntry:
-        uid = new_uid()
+        job_uid = uid or new_uid()
         if resume is not None:
             attempts.append(next_attempt(name, resume, program=program))
-            uid = attempts[0].record.uid
+            job_uid = attempts[0].record.uid
             set_aside(attempts[0])
-        folder, started = registry.folder_of(name, uid), registry.start_of(runner) if runner else 0
+        folder, started = registry.folder_of(name, job_uid), registry.start_of(runner) if runner else 0
         return record(
             registry.RegistryEntry(
                 name=name,
-                uid=uid,
+                uid=job_uid,
                 dir=os.fspath(folder),
                 program=program,
                 address=reached,
@@ -406,6 +425,47 @@ def submit(
             put_back(resumed)
         raise
     return JobHandle(entry, connection)
+
+
+@contextmanager
+def announce_start(name: str, *, replace: bool | None, is_numbered: bool = False) -> Generator[registry.RegistryEntry]:
+    """Hold the name of a job that this process starts, and have the start seen and stopped from other terminals.
+
+    Raises:
+        UsageError: a job of that name runs, or is being started.
+        UnreachableError: DLJOB_HOME cannot be written, or a job that is to be replaced does not end.
+    """
+    entry = _claim_name(name, registry.register_start, replace=replace, is_numbered=is_numbered)
+    try:
+        yield entry
+    finally:
+        registry.remove_start(entry)
+
+
+def interrupt_start(record: registry.RegistryEntry) -> registry.RegistryEntry | None:
+    """Interrupt the start of a job as Ctrl-C does; return the job's entry if it began before that.
+
+    Raises:
+        UnreachableError: it is another user's, or its process does not end the start.
+    """
+    check_owner(record)
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(record.runner)
+        try:
+            if registry.start_of(record.runner) == record.runner_started:  # else a later process has got its pid
+                signal.pidfd_send_signal(pidfd, signal.SIGINT)
+        finally:
+            os.close(pidfd)
+    deadline = time.monotonic() + INTERRUPT_S
+    while record.folder.exists() and not record.stale:
+        if time.monotonic() > deadline:
+            raise UnreachableError(
+                f"process {record.runner} still starts job {record.name}, {INTERRUPT_S:.0f} s after SIGINT",
+                hint=f"kill {record.runner}",
+            )
+        time.sleep(LOOK_S)
+    jobs = [job for job in registry.records() if job.runner == record.runner and job.name == record.name and job.alive]
+    return jobs[-1] if jobs else None
 
 
 def _claim_name(
@@ -470,13 +530,16 @@ def may_run(record: registry.RegistryEntry) -> bool:
 def name_taken_error(record: registry.RegistryEntry, *, can_replace: bool) -> UsageError:
     """Return the error that the name of a new job is taken by the running job `record`."""
     who = f"a job {record.name} ({record.uid[:8]})"
-    if record.status().get("phase") == "Stopping":
+    if record.is_starting:
+        waits = registry.starting_status(record).get("message")
+        message, way = f"process {record.runner} starts {who}: {waits}", f"stop it (dljob stop {record.name})"
+    elif record.status().get("phase") == "Stopping":
         message, way = f"{who} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
     else:
         message, way = f"{who} runs already", f"stop it (dljob stop {record.name})"
     replacing = "replace it (--replace, or replace=True), " if can_replace else ""
     hint = f"{replacing}{way}, or take another name{'' if can_replace else ' (--name)'}"
-    return UsageError(f"{message}; its folder: {record.dir}", hint=hint)
+    return UsageError(message if record.is_starting else f"{message}; its folder: {record.dir}", hint=hint)
 
 
 def handle_of(record: registry.RegistryEntry) -> JobHandle:

@@ -28,10 +28,7 @@ def reach(record: RegistryEntry) -> Generator[LocalConnection]:
         UnreachableError: nothing answers for the job within 10 s (the message lists the attempts), or its folder
             belongs to another user.
     """
-    owner = _owner(record)
-    # The control socket would refuse as well; this says whose job it is, and how to reach it.
-    if os.geteuid() not in (owner, 0):
-        raise _foreign(record, owner)
+    owner = check_owner(record)
     line = SocketLine(record.folder)
     # With a runner the job is on this machine. On a Ray elsewhere the socket file may be one that nothing serves,
     # on a home folder shared by machines (ADR 56).
@@ -47,13 +44,22 @@ def reach(record: RegistryEntry) -> Generator[LocalConnection]:
         yield LocalConnection(record.name, record.uid, record.folder, relay, gone=lambda: "")
 
 
-def _owner(record: RegistryEntry) -> int:
+def check_owner(record: RegistryEntry) -> int:
+    """Return the user of a job, whom this user may act for.
+
+    Raises:
+        UnreachableError: the job belongs to another user, or its folder cannot be read.
+    """
     try:
-        return record.folder.stat().st_uid
+        owner = record.folder.stat().st_uid
     except OSError as error:
         raise UnreachableError(
             f"the folder of job {record.name} cannot be read: {error.strerror}: {record.dir}"
         ) from None
+    # The control socket would refuse as well; this says whose job it is, and how to reach it.
+    if os.geteuid() not in (owner, 0):
+        raise _foreign(record, owner)
+    return owner
 
 
 def _foreign(record: RegistryEntry, owner: int) -> UnreachableError:

@@ -8,7 +8,8 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Generator
+import uuid
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,10 +22,16 @@ from dljob.runtime.control_socket.location import ENTRY, read, remove, write
 from dljob.runtime.process.guard import boot_id
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import moment, seconds
 
 _UID8 = 8
 _PREFIX = 4
 """Fewest digits of a uid that name a job."""
+STARTS = ".starting-"
+"""How the folder of a job begins that is being started: it has one of its own once there is a Ray for it."""
+STARTING = "Starting"
+"""The phase of such a job."""
+_STATUS = "status.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,17 @@ class RegistryEntry:
         return ""
 
     def _read_status(self) -> dict[str, Any]:
-        return dict(read_json(self.folder / "status.json"))
+        return dict(read_json(self.folder / _STATUS))
 
     @property
     def over(self) -> bool:
         """Whether the job ended and wrote its final status."""
         return self.status().get("phase") in TERMINAL
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its runner still starts a Ray for it, so that there is no job to ask yet."""
+        return self.folder.name.startswith(STARTS)
 
     @property
     def stale(self) -> bool:
@@ -239,6 +251,41 @@ def living(name: str) -> RegistryEntry | None:
     return found[-1] if found else None
 
 
+def register_start(name: str) -> RegistryEntry:
+    """Write an entry of a job that this process begins to start. It counts no more once this process has ended.
+
+    Raises:
+        UnreachableError: the entry cannot be written.
+    """
+    for path, record in _entries():  # a process that was killed could not remove its own
+        if record.is_starting and record.stale:
+            shutil.rmtree(path.parent, ignore_errors=True)
+    uid, runner = uuid.uuid4().hex, os.getpid()
+    folder = home() / "jobs" / f"{STARTS}{uid[:_UID8]}"
+    return register(RegistryEntry(name, uid, os.fspath(folder), runner=runner, runner_started=start_of(runner)))
+
+
+def write_activity(start: RegistryEntry, activity: str) -> None:
+    """Write what a job that is being started waits for from now on."""
+    status = {"name": start.name, "uid": start.uid, "phase": STARTING}
+    with suppress(OSError):  # it is only shown
+        write(start.folder / _STATUS, {**status, "message": activity, "startTime": moment(start.started)})
+
+
+def starting_status(start: RegistryEntry) -> dict[str, Any]:
+    """Return the status of a job that is being started: what it waits for, and for how long."""
+    status = start.status()
+    with suppress(OSError):  # the start is over
+        waited_s = max(0.0, time.time() - (start.folder / _STATUS).stat().st_mtime)
+        status["message"] = f"{status.get('message')}, for {seconds(waited_s)}"
+    return status
+
+
+def remove_start(start: RegistryEntry) -> None:
+    """Remove the entry of a start that is over. Idempotent."""
+    shutil.rmtree(start.folder, ignore_errors=True)
+
+
 def forget(record: RegistryEntry) -> None:
     """Remove the entry of a job that never started; its folder stays."""
     with suppress(OSError):  # the folder is gone, or another user's: either way no entry can be found
@@ -260,17 +307,28 @@ def folder_of(name: str, uid: str) -> Path:
 def records() -> list[RegistryEntry]:
     """Return all jobs of this user, oldest first; folders without an entry are not jobs.
 
+    Jobs that other processes of this host are starting are among them.
+
     Raises:
         UnreachableError: the folder of all jobs cannot be listed.
     """
+    found = [
+        record
+        for _, record in _entries()
+        if not record.is_starting or not (record.stale or record.elsewhere or record.runner == os.getpid())
+    ]
+    return sorted(found, key=lambda r: r.started)
+
+
+def _entries() -> Iterator[tuple[Path, RegistryEntry]]:
+    """Yield the path and the content of each job.json that can be read."""
     jobs = home() / "jobs"
     try:
         os.listdir(jobs)  # noqa: PTH208 - `glob` takes a folder that may not be read for an empty one
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return
     except OSError as error:
         raise UnreachableError(f"{error.strerror}: {jobs}", hint=f"ls -ld {shlex.quote(str(jobs))}") from error
-    found: list[RegistryEntry] = []
     known = {field.name for field in fields(RegistryEntry)}  # entries of a later dljob may have more fields
     for entry in jobs.glob(f"*/{ENTRY}"):
         # A damaged entry must not hide the other jobs; AttributeError: one that is no object, or has none inside.
@@ -278,8 +336,7 @@ def records() -> list[RegistryEntry]:
             data: dict[str, Any] = read_json(entry)
             environment: dict[str, str] = data.get("environment") or {}
             data["environment"] = tuple(environment.items())
-            found.append(RegistryEntry(**{key: value for key, value in data.items() if key in known}))
-    return sorted(found, key=lambda r: r.started)
+            yield entry, RegistryEntry(**{key: value for key, value in data.items() if key in known})
 
 
 def find(job: str) -> RegistryEntry:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dljob.api import registry
 from dljob.cli import output
-from dljob.errors import ExitCode
+from dljob.errors import ExitCode, JobStoppedError
 
 if TYPE_CHECKING:
     from dljob.api.shown_job import ShownJob
@@ -33,7 +33,7 @@ def start(
         PlacementError: this machine lacks devices, or the plan wants too many machines.
         UnreachableError: Ray did not start.
     """
-    from dljob.api.handle import handle_of
+    from dljob.api.handle import START_ACTIVITY, handle_of
     from dljob.api.local.session import LocalRay
     from dljob.api.place import check_here
     from dljob.cli.job_file import sizes_here
@@ -47,9 +47,13 @@ def start(
     for line in sizes_here(plan(manifest), declared):
         output.say(line)
     ray = LocalRay(pretend=declared, once=True)
-    with output.telling("starting Ray and the job"):
-        # `keep`: otherwise the session host would stop the job at the end of this command.
-        record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
+    try:
+        with output.telling(START_ACTIVITY):
+            # `keep`: otherwise the session host would stop the job at the end of this command.
+            record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace, resume=resume)
+    except JobStoppedError as error:
+        output.say(error.message)
+        return ExitCode.INTERRUPTED
     return accepted(handle_of(record), form, environment_of(record))
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 from dljob.api import registry
-from dljob.api.handle import check_code_dir, free_name, refuse_suspended
+from dljob.api.handle import INTERRUPTED_START, announce_start, check_code_dir, refuse_suspended
 from dljob.api.local.final_status import AbruptEnd, ray_end, write_end
 from dljob.api.local.lost_nodes import LostNodes
 from dljob.api.next_attempt import newest_step, next_attempt, offer, program_of
@@ -116,6 +116,8 @@ class Runner:
         check_code_dir(self._code_dir)
         # Filled by the thread that watches Ray's processes, before its signal.
         self._deaths: list[ProcessEnd] = []
+        self._start: registry.RegistryEntry | None = None
+        """By which other terminals see and stop the start; None: it is over."""
         self._record: registry.RegistryEntry | None = None
         self._handle: JobHandle | None = None
         """The job, once its PrimeMaster answers."""
@@ -133,11 +135,17 @@ class Runner:
         # No Ray for a job whose folder could not be made.
         registry.check_home()
         # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
-        if not self._is_numbered:
-            free_name(self._manifest.metadata.name, replace=self._replace)
-        self._say_where_it_begins()
+        name = self._manifest.metadata.name
+        with announce_start(name, replace=self._replace, is_numbered=self._is_numbered) as self._start:
+            metadata = self._manifest.metadata.model_copy(update={"name": self._start.name})
+            self._manifest = self._manifest.model_copy(update={"metadata": metadata})
+            return self._run_announced()
+
+    def _run_announced(self) -> int:
+        """Run the job under its name; return the exit code."""
         listen()
         try:
+            self._say_where_it_begins()
             return self._run_started()
         except Interrupted:
             return self._say_interrupted()
@@ -164,7 +172,7 @@ class Runner:
         # These handlers run while the Ray lives, and can stop the job in order; those of the caller after its end.
         with self._started(EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths))) as ray:
             try:
-                with output.telling("starting the job's PrimeMaster"):
+                with self._telling("starting the job's PrimeMaster"):
                     try:
                         handle = self._handle = submit(
                             self._manifest,
@@ -174,9 +182,9 @@ class Runner:
                             runner=os.getpid(),
                             record=self._registered,
                             replace=self._replace,
-                            is_numbered=self._is_numbered,
                             imports_code=self.imports_code,
                             resume=self._resume,
+                            uid=self._start.uid if self._start else "",
                         )
                     except DLJobError as error:
                         if not isinstance(error, UnreachableError):
@@ -211,9 +219,17 @@ class Runner:
     def _started(self, ray: EmbeddedRay) -> Generator[EmbeddedRay]:
         """Run the block with a started Ray, and say meanwhile that it starts."""
         with ExitStack() as stack:
-            with output.telling(f"starting Ray: a head and {counted(len(self._nodes), 'raylet')}"):
+            with self._telling(f"starting Ray: a head and {counted(len(self._nodes), 'raylet')}"):
                 started_ray = stack.enter_context(ray)
             yield started_ray
+
+    @contextmanager
+    def _telling(self, activity: str) -> Generator[None]:
+        """Say what the block does, here and to those who ask for the job from another terminal."""
+        if self._start is not None:
+            registry.write_activity(self._start, activity)
+        with output.telling(activity):
+            yield
 
     def _watch(
         self, handle: JobHandle, shown: Screen, participants: Sequence[watch.WatchParticipant]
@@ -236,9 +252,17 @@ class Runner:
 
     def _registered(self, record: registry.RegistryEntry) -> registry.RegistryEntry:
         listen()  # ray.init has replaced our SIGTERM handler by its own
-        entry = self._record = registry.register(record)
+        entry = self._register(record)
         raylets = counted(len(self._nodes), "raylet")
         output.say(f"job {entry.name} ({entry.uid[:8]}) on {raylets}; folder: {entry.dir}")
+        return entry
+
+    def _register(self, record: registry.RegistryEntry) -> registry.RegistryEntry:
+        """Write the job's entry, which takes the place of that of its start."""
+        entry = self._record = registry.register(record)
+        if self._start is not None:
+            registry.remove_start(self._start)
+            self._start = None
         return entry
 
     def _say_where_it_begins(self) -> None:
@@ -297,7 +321,7 @@ class Runner:
         for number in map(signal.Signals.__getitem__, SIGNALS):
             signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._record is None:
-            output.say_if_open("interrupted before the job began")
+            output.say_if_open(INTERRUPTED_START)
         elif self._handle is None:
             output.say_if_open(f"interrupted while the job started; its folder: {self._folder()}")
         else:

@@ -75,7 +75,7 @@ class YrRunner(Runner):
 
         uid, name = new_uid(), self._manifest.metadata.name
         me = os.getpid()
-        record = self._record = registry.register(
+        record = self._register(
             registry.RegistryEntry(
                 name=name,
                 uid=uid,

@@ -53,9 +53,8 @@ class RecordConnection:
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
-        # Neither a job whose runner is gone nor one of another host answers: the question would only wait for its
-        # time limit.
-        if self._record.stale or self._record.elsewhere:
+        # None of these answers: the question would only wait for its time limit.
+        if self._record.stale or self._record.elsewhere or self._record.is_starting:
             return filed(self._record)
         with self.reached() as job:
             return job.status(after_version, timeout_s)
@@ -110,9 +109,10 @@ class RecordConnection:
         """Open a connection for several questions.
 
         Raises:
-            UnreachableError: as from `reach`.
+            UnreachableError: as from `reach`; or the job is still being started.
         """
         record = self._record
+        refuse_starting(record)
         if record.over:  # the folder has all answers, and the Ray may be gone
             yield LocalConnection(record.name, record.uid, record.folder, SocketLine(record.folder), gone=lambda: "")
             return
@@ -143,8 +143,21 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
         raise UnreachableError(why_unreached(record), hint=f"give the command on {record.elsewhere}")
 
 
+def refuse_starting(record: registry.RegistryEntry) -> None:
+    """Refuse what only a job has that has begun: events, output, a PrimeMaster.
+
+    Raises:
+        UnreachableError: the job is still being started.
+    """
+    if record.is_starting:
+        hint = f"wait until it runs: dljob status {record.name}; or stop it: dljob stop {record.name}"
+        raise UnreachableError(f"job {record.name} has not begun: {filed(record).get('message')}", hint=hint)
+
+
 def filed(record: registry.RegistryEntry) -> dict[str, Any]:
     """Return the status in a job's folder; its phase is Lost when the runner is gone. `host` is another host's name."""
+    if record.is_starting:
+        return registry.starting_status(record)
     # No process is left to correct the last status, which may say Running for ever.
     if record.stale:
         return lost_status(record)

@@ -20,14 +20,15 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.api import registry
 from dljob.api.local.lost_nodes import LostNodes
-from dljob.errors import DLJobError, UnreachableError
+from dljob.errors import DLJobError, JobStoppedError, UnreachableError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
@@ -76,25 +77,35 @@ class LocalJobs:
         Raises:
             DLJobError: the job cannot run here.
         """
-        from dljob.api.handle import submit
+        from dljob.api.handle import START_ACTIVITY, announce_start, submit
         from dljob.spec.loading.load import parse
 
         self.look()  # machines of jobs that have ended meanwhile are free for this one
         manifest = parse(order["manifest"])
-        ray, nodes = self._machines(manifest, dict(order["pretend"]), stack)
-        try:
-            handle = submit(
-                manifest,
-                address=ray.address,
-                code_dir=Path(order["code_dir"]),
-                environment=ray.environment(),
-                runner=os.getpid(),
-                replace=bool(order["replace"]),
-                resume=order.get("resume"),
-            )
-        except BaseException:
-            self.idle += nodes  # they are started by now, and the next job may use them
-            raise
+        with announce_start(manifest.metadata.name, replace=bool(order["replace"])) as start, _interruptible():
+            registry.write_activity(start, START_ACTIVITY)
+            ray, nodes = self._machines(manifest, dict(order["pretend"]), stack)
+
+            def register(record: registry.RegistryEntry) -> registry.RegistryEntry:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on the job is stopped by an order
+                entry = registry.register(record)
+                registry.remove_start(start)
+                return entry
+
+            try:
+                handle = submit(
+                    manifest,
+                    address=ray.address,
+                    code_dir=Path(order["code_dir"]),
+                    record=register,
+                    environment=ray.environment(),
+                    runner=os.getpid(),
+                    resume=order.get("resume"),
+                    uid=start.uid,
+                )
+            except BaseException:
+                self.idle += nodes  # they are started by now, and the next job may use them
+                raise
         self.served = True
         self.jobs.append(LocalJob(handle, nodes, bool(order["keep"])))
         return {"uid": handle.uid, "nodes": len(nodes)}
@@ -168,6 +179,16 @@ class LocalJobs:
         self.jobs = [job for job in self.jobs if job.keep]
 
 
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let SIGINT, which `dljob stop` sends during a start, raise KeyboardInterrupt in the block."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Orders:
     """Commands of the program: lines of stdin, until stdin closes or the program ends (by its pidfd)."""
 
@@ -225,6 +246,10 @@ def _submitted(host: LocalJobs, order: Mapping[str, Any], stack: ExitStack) -> d
         return host.submit(order, stack)
     except DLJobError as error:
         return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    except KeyboardInterrupt:
+        from dljob.api.handle import INTERRUPTED_START
+
+        return {"error": JobStoppedError.__name__, "message": INTERRUPTED_START, "hint": ""}
     except Exception as error:  # noqa: BLE001 - the program raises it
         return {"error": UnreachableError.__name__, "message": f"{type(error).__name__}: {error}", "hint": ""}
 

@@ -62,6 +62,7 @@ class LocalRay:
             UsageError: Ray is not installed; the job is not for a Ray, is suspended, or its name is taken.
             PlacementError: this machine lacks devices, or the job wants too many machines.
             UnreachableError: Ray did not start.
+            JobStoppedError: `dljob stop` ended the start.
         """
         check_runtime()
         order = {

@@ -82,6 +82,8 @@ def watch(record: RegistryEntry, connection: RecordConnection, show: Callable[[S
                 show([summary(record, found)])
         return
     while True:
+        if record.is_starting and not record.folder.exists():
+            record = registry.find(record.name)  # it has begun, or its start was interrupted
         found = filed(record)
         show([summary(record, found)])
         if found.get("phase") in ENDED:
@@ -95,7 +97,7 @@ def current(record: RegistryEntry, connection: RecordConnection, remark: Callabl
     Raises:
         UnreachableError: nothing answers for the job, and its folder has no status that could still be true.
     """
-    if record.over or record.stale:
+    if record.over or record.stale or record.is_starting:
         return filed(record)
     if record.elsewhere:
         remark(f"it runs on {record.elsewhere}, or was killed there; {_written(record)}")
@@ -128,7 +130,8 @@ def overview(record: RegistryEntry, status: dict[str, Any]) -> Overview:
     phase = str(status.get("phase", "Pending"))
     data = {**status, "dir": record.dir}
     host = str(status.get("host", ""))
-    return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=record.dir, host=host)
+    folder = "" if record.is_starting else record.dir
+    return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=folder, host=host)
 
 
 def in_folder(folder: Path) -> Overview:
