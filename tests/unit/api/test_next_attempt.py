@@ -94,6 +94,36 @@ def test_what_cannot_go_on_is_refused_and_not_offered(
     assert offer("again", PROGRAM) == ""
 
 
+DAMAGE = ["", '{"phase": "Succ', "{}", "[]", '"Succeeded"', '{"phase": 1}']
+
+
+@pytest.mark.parametrize("content", DAMAGE)
+@pytest.mark.parametrize("host", ["", "other/boot/pid:[1]"])
+def test_a_job_whose_status_is_damaged_goes_on_only_where_its_events_say_how_it_ended(
+    content: str, host: str, home: Path
+) -> None:
+    folder = an_ended_job()
+    if host:
+        registry.register(replace(registry.find(UID), runner_host=host))
+    status, events = folder / "status.json", folder / "events.jsonl"
+    status.write_text(content)
+    with pytest.raises(UsageError, match=f"how job again .* ended is not known: {status} is damaged: ") as refused:
+        next_attempt("again", program=PROGRAM)
+    assert refused.value.hint.startswith(f"dljob replay {folder} ")
+    assert refused.value.hint.endswith(f"rm {status}") is (not host)
+    assert offer("again", PROGRAM) == ""
+    event = {"seq": 1, "time": 160.5, "target": "job", "message": ""}
+    events.write_text(json.dumps({**event, "reason": "Completed"}) + "\n")
+    with pytest.raises(UsageError, match="has succeeded"):
+        next_attempt("again", program=PROGRAM)
+    events.write_text(json.dumps({**event, "reason": "StoppedByUser"}) + "\n")
+    assert next_attempt("again", program=PROGRAM).step == 15
+    events.unlink()
+    status.unlink()
+    if not host:
+        assert next_attempt("again", program=PROGRAM).step == 15, "the user was told so"
+
+
 def test_a_job_is_named_by_its_uid_and_has_to_have_the_file_s_name(home: Path) -> None:
     an_ended_job(started=1.0)
     an_ended_job("f" * 32, phase="Failed", started=2.0)

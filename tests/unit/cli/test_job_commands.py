@@ -182,7 +182,7 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
         ("", "Expecting value"),
         (None, "No such file"),
         (Path(), "Is a directory"),
-        ("[1]", "cannot convert"),
+        ("[1]", "it names no phase of a job"),
         ('{"phase": "Running"}', ""),
     ],
 )

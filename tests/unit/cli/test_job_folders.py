@@ -230,6 +230,27 @@ def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(
     assert capsys.readouterr().out.startswith("far (11111111): Failed\n"), "it has ended, wherever it ran"
 
 
+@pytest.mark.parametrize("content", ["", '{"phase": "Runn', "[]", '{"name": "far"}'])
+def test_a_damaged_status_of_a_job_of_another_host_is_told_as_that(
+    content: str, far: RegistryEntry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = far.folder / "status.json"
+    status.write_text(content)
+    assert main.run(["status"]) == 0
+    assert "  Unknown on other  " in capsys.readouterr().out
+    assert main.run(["status", "far"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("far (11111111): Unknown on other\n")
+    assert f"{status} is damaged: " in out
+    assert f"dljob replay {far.dir} reads the journal instead" in out
+    end = {"seq": 1, "time": 160.5, "reason": "Completed", "target": "job", "message": "all roles ended"}
+    (far.folder / "events.jsonl").write_text(json.dumps(end) + "\n")
+    assert main.run(["status", "far"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("far (11111111): Succeeded\n  Completed: all roles ended; its status.json cannot be")
+    assert "or was killed there" not in shown.err
+
+
 @pytest.mark.parametrize("order", [["stop"], ["restart"], ["scale", "w=2"], ["stack"]])
 def test_a_job_of_another_host_takes_no_orders_here(
     order: list[str], far: RegistryEntry, capsys: pytest.CaptureFixture[str]

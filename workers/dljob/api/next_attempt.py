@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dljob.api import registry
+from dljob.api.local.connection import filed
 from dljob.api.registry import RegistryEntry
 from dljob.api.views import nested
 from dljob.errors import UnreachableError, UsageError
 from dljob.logs import archive
+from dljob.runtime.journal.timeline import STATUS
+from dljob.spec.status import TERMINAL
 
 if TYPE_CHECKING:
     from dljob.spec.model import DLJobManifest
@@ -58,10 +61,18 @@ def next_attempt(name: str, job: str = "", *, program: str) -> NextAttempt:
     who = f"job {record.name} ({record.uid[:8]})"
     if record.name != name:
         raise UsageError(f"{who} is not of the name of the file's job, {name}", hint=f"add --name {record.name}")
-    if not (record.over or record.stale):
-        raise UsageError(f"{who} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
-    if record.status().get("phase") == "Succeeded":
+    phase = filed(record).get("phase")
+    if phase == "Succeeded":
         raise UsageError(f"{who} has succeeded: nothing is left to go on with", hint=f"run it without {RESUME}")
+    if record.has_damaged_status and phase == ("Unknown" if record.elsewhere else "Lost"):
+        status, folder = (shlex.quote(str(path)) for path in (record.folder / STATUS, record.folder))
+        raise UsageError(
+            f"how {who} ended is not known: {status} is damaged: {record.status_damage}",
+            hint=f"dljob replay {folder} shows it by the journal"
+            + ("" if record.elsewhere else f"; to go on all the same: rm {status}"),
+        )
+    if phase not in (*TERMINAL, "Lost"):
+        raise UsageError(f"{who} has not ended", hint=f"stop it (dljob stop {record.uid[:8]} --wait)")
     step = newest_step(record.folder)
     if step is None:
         raise UsageError(f"{who} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
@@ -79,7 +90,7 @@ def _newest_of_program(newest: RegistryEntry, program: str) -> RegistryEntry:
             hint=f"to go on with it, run that; dljob run also takes --resume={newest.uid[:8]}",
         )
     for record in reversed(records):
-        is_passed_over = (record.over or record.stale) and record.status().get("phase") != "Succeeded"
+        is_passed_over = filed(record).get("phase") in ("Failed", "Stopped", "Lost")
         if not is_passed_over or newest_step(record.folder) is not None:
             return record
     return records[-1]
@@ -163,6 +174,6 @@ def offer(name: str, program: str) -> str:
     """Return in words that a job of a name and program could go on; empty: none could."""
     with suppress(Exception):  # it only helps: whatever is wrong with an earlier job, the new one begins
         attempt = next_attempt(name, program=program)
-        ended = str(attempt.record.status().get("phase", "lost")).lower()
+        ended = filed(attempt.record)["phase"].lower()
         return f"a {ended} job of this name has a checkpoint of step {attempt.step}: add --resume to go on from it"
     return ""

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dljob.api.values import suggestion
 from dljob.errors import NotFoundError, UnreachableError, UsageError
@@ -68,23 +68,33 @@ class RegistryEntry:
     def status(self) -> dict[str, Any]:
         """Return the status in the folder: the final one, or the last one written."""
         # No status, or a damaged one: the job then counts as one that has not ended.
-        with suppress(OSError, ValueError, TypeError):
-            return self._read_status()
+        with suppress(OSError, ValueError):
+            return self.read_status()
         return {}
 
     @property
     def status_damage(self) -> str:
         """Why the status in the folder cannot be read; empty where it can."""
         try:
-            self._read_status()
+            self.read_status()
         except OSError as error:
             return error.strerror or str(error)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             return str(error)
         return ""
 
-    def _read_status(self) -> dict[str, Any]:
-        return dict(read_json(self.folder / _STATUS))
+    @property
+    def has_damaged_status(self) -> bool:
+        """Whether there is a status in the folder that cannot be read."""
+        return bool(self.status_damage) and (self.folder / _STATUS).exists()
+
+    def read_status(self) -> dict[str, Any]:
+        """Return the status in the folder. Raises OSError without one, and ValueError for a damaged one."""
+        content: object = read_json(self.folder / _STATUS)
+        status = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+        if not isinstance(status.get("phase"), str):
+            raise ValueError("it names no phase of a job")
+        return status
 
     @property
     def over(self) -> bool:

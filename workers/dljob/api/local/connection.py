@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -9,10 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import registry
-from dljob.api.local.final_status import lost_end, with_end
+from dljob.api.local.final_status import lost_end, recorded_end, with_end
 from dljob.api.reach import reach, why_unreached
 from dljob.errors import NotFoundError, UnreachableError
 from dljob.runtime.control_socket.client import LocalConnection, SocketLine
+from dljob.runtime.journal.timeline import STATUS
 
 if TYPE_CHECKING:
     from dljob.master.state.views import Clue
@@ -161,8 +163,19 @@ def filed(record: registry.RegistryEntry) -> dict[str, Any]:
     # No process is left to correct the last status, which may say Running for ever.
     if record.stale:
         return lost_status(record)
-    host = record.elsewhere
-    return {"phase": "Pending", **record.status(), "host": host} if host else record.status()
+    host = {"host": record.elsewhere} if record.elsewhere else {}
+    try:
+        return {**record.read_status(), **host}
+    except FileNotFoundError:
+        return {"phase": "Pending", **host} if host else {}
+    except (OSError, ValueError) as error:
+        known = {"name": record.name, "uid": record.uid}
+        if host and (end := recorded_end(record)):
+            return with_end(known, end)
+        damage = (isinstance(error, OSError) and error.strerror) or str(error)
+        hint = f"dljob replay {shlex.quote(record.dir)} reads the journal instead"
+        message = f"{record.folder / STATUS} is damaged: {damage}; {hint}"
+        return {**known, "phase": "Unknown", "message": message, **host}
 
 
 def lost_status(record: registry.RegistryEntry) -> dict[str, Any]:

@@ -51,8 +51,19 @@ def ray_end(end: ProcessEnd, ray_folder: Path, job_folder: Path, now: float) -> 
 
 def lost_end(record: RegistryEntry) -> AbruptEnd:
     """Return the end of a job whose runner is gone without a final status: that of its events, where they have one."""
+    if end := recorded_end(record):
+        return end
+    reason, message = record.why_lost()
+    return AbruptEnd("Lost", reason, f"{message}{_damage_remark(record)}")
+
+
+def _damage_remark(record: RegistryEntry) -> str:
     damage = record.status_damage
-    remark = f"; its {STATUS} cannot be read: {damage}" if damage else ""
+    return f"; its {STATUS} cannot be read: {damage}" if damage else ""
+
+
+def recorded_end(record: RegistryEntry) -> AbruptEnd | None:
+    """Return the end of a job by its events; None where they have none."""
     events = [event for event in last_events(record.folder / EVENTS, EVENTS_AT_END) if event.get("target") == "job"]
     verdicts = [event for event in events if event.get("reason") not in (reasons.RELEASED, reasons.PROBLEM_OVER)]
     if verdicts:
@@ -60,9 +71,9 @@ def lost_end(record: RegistryEntry) -> AbruptEnd:
         has_failed = reason in (reasons.RAY_LOST, reasons.RUNNER_FAILED) or events[-1].get("reason") == reasons.RELEASED
         if phase := _PHASES.get(str(reason), "Failed" if has_failed else ""):
             time_of_end = at if isinstance(at, float) else None
-            return AbruptEnd(phase, str(reason), f"{message}{remark}", (), time_of_end, phase == "Failed")
-    reason, message = record.why_lost()
-    return AbruptEnd("Lost", reason, f"{message}{remark}")
+            message = f"{message}{_damage_remark(record)}"
+            return AbruptEnd(phase, str(reason), message, (), time_of_end, phase == "Failed")
+    return None
 
 
 def with_end(status: Mapping[str, Any], end: AbruptEnd) -> dict[str, Any]:

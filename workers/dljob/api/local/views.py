@@ -100,8 +100,10 @@ def current(record: RegistryEntry, connection: RecordConnection, remark: Callabl
     if record.over or record.stale or record.is_starting:
         return filed(record)
     if record.elsewhere:
-        remark(f"it runs on {record.elsewhere}, or was killed there; {_written(record)}")
-        return filed(record)
+        status = filed(record)
+        if "host" in status:
+            remark(f"it runs on {record.elsewhere}, or was killed there; {_written(record)}")
+        return status
     with connection.reached() as job:
         try:
             # A person waits for this: better an old status with its age than none for 10 s.
