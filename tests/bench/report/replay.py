@@ -47,7 +47,7 @@ def journal(driver: Driver) -> Iterator[tuple[float, Event]]:
         host = HostId("w", rank)
         node = driver.world.known.hosts[host].node
         yield at + 20.0 * number + 10.0, HostLost(host, life, KILLED)
-        yield at + 20.0 * number + 14.0, HostReady(host, life + 1, node, 7, f"{host}/{life + 1}", (), "")
+        yield at + 20.0 * number + 14.0, HostReady(host, life + 1, node, 7, f"{host}/{life + 1}")
         yield at + 20.0 * number + 15.0, RankReady("w", rank, life + 1, 8)
 
 

@@ -315,9 +315,7 @@ class World:
         slots = tuple((str(rank),) for rank in facts.ranks_of(host.index)) if facts.plan.accelerator else ()
         devices = (("GPU", tuple(i for ids in slots for i in ids) or (str(host.index),)),)
         address = f"{process.node}:{2000 + life}" if host.index < 0 else ""
-        return ev.HostReady(
-            host, life, process.node, 100 + life, process.actor, devices, f"{process.actor}.log", address, slots
-        )
+        return ev.HostReady(host, life, process.node, 100 + life, process.actor, devices, address, slots)
 
     def _adopt(self, host, life, actor):
         """Turn a spare into a host, unless it has died unnoticed."""
@@ -395,7 +393,7 @@ class World:
         if self._node_alive(a.node):
             key = (a.role, a.node, a.slot)
             self.spares[key] = a.life
-            self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7, "spare.log"))
+            self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7))
 
     def _check_nodes(self, a):
         places = {place.node: place for place in a.places}

@@ -62,7 +62,7 @@ class MemoryHost:
         self.news.set()
 
     async def hello(self) -> Hello:
-        return Hello(4711, self.node, "127.0.0.1", (), "log", "127.0.0.1:1")
+        return Hello(4711, self.node, (), "127.0.0.1:1")
 
     async def start(self, order: Any) -> None:
         self.orders.append(("start", order))

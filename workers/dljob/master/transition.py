@@ -245,7 +245,6 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
         actor=event.actor,
         devices=event.devices,
         slots=event.slots,
-        log=event.log,
         address=event.address,
         unconfirmed=(),  # the executor kills before it spawns: an answer proves that the earlier kills were carried out
     )

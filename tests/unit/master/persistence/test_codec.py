@@ -133,9 +133,9 @@ EVENTS = st.one_of(
     ),
     st.builds(ev.UnitReserved, text, small, text),
     st.builds(ev.UnitRefused, text, small, text),
-    st.builds(ev.HostReady, hosts, small, text, small, text, devices, text, text),
+    st.builds(ev.HostReady, hosts, small, text, small, text, devices, text),
     st.builds(ev.HostLost, hosts, small, outcomes, st.none() | st.floats(0, 1e9)),
-    st.builds(ev.SpareReady, text, text, small, small, text, small, text),
+    st.builds(ev.SpareReady, text, text, small, small, text, small),
     st.builds(ev.SpareLost, text, text, small, small),
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
     st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text, text),
@@ -254,6 +254,11 @@ def test_another_version_of_a_snapshot_is_refused_with_both_named():
     state = initial(plan, spec, UID, 0.0)
     with pytest.raises(JournalError, match="version 7; this dljob reads version 2"):
         codec.decode_state({**codec.encode_state(state), "v": 7}, state.job)
+
+
+@pytest.mark.parametrize("event", [ev.HostReady(HostId("w", 0), 1, "n", 7, "a"), ev.SpareReady("w", "n", 0, 1, "a", 7)])
+def test_a_field_that_events_had_once_is_passed_over(event):
+    assert codec.decode_event({**codec.encode_event(event), "log": "a.log"}) == event
 
 
 def test_an_event_of_another_version_is_refused():

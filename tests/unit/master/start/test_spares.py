@@ -41,7 +41,6 @@ def test_a_killed_rank_takes_the_spare_of_its_node_and_starts_at_once():
     assert devices
     world.settle()
     assert not world.of(act.SpawnHost, seen)
-    assert world.state.hosts[host("w", 1)].log == "spare.log"
     (spawned,) = world.of(act.SpawnSpare, seen)
     assert spawned.life == 2
     assert world.state.spares["w", "n0", 0].phase is SparePhase.READY

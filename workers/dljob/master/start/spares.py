@@ -63,11 +63,10 @@ def take(d: StateTransaction, host: HostId, node: str) -> bool:
     for slot in itertools.takewhile(lambda slot: (host.role, node, slot) in d.spares, itertools.count()):
         spare = d.spares[host.role, node, slot]
         if spare.phase is SparePhase.READY:
-            log = spare.log or old.log
             life = old.life + 1
             past = old.actor or old.past
             process = (life, d.now, node, spare.pid, spare.actor, past)
-            new = HostState(HostPhase.READY, *process, devices, log, slots=old.slots, unconfirmed=old.replaced)
+            new = HostState(HostPhase.READY, *process, devices, slots=old.slots, unconfirmed=old.replaced)
             d.set_host(host, new)
             d.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
             return True
@@ -113,7 +112,7 @@ def ready(d: StateTransaction, event: SpareReady) -> None:
     key = (event.role, event.node, event.slot)
     spare = d.spares.get(key)
     if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
-        new = SpareState(SparePhase.READY, event.life, event.actor, event.pid, event.log)
+        new = SpareState(SparePhase.READY, event.life, event.actor, event.pid)
         d.set_spare(key, new)
 
 

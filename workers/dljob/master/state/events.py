@@ -173,8 +173,6 @@ class HostReady:
     """Name of the Ray actor."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(Ray resource, device ids) of all its bundles, as Ray assigned them."""
-    log: str = ""
-    """Path of its log file."""
     address: str = ""
     """host:port of the store, for a store host."""
     slots: tuple[tuple[str, ...], ...] = ()
@@ -202,7 +200,6 @@ class SpareReady:
     life: int
     actor: str
     pid: int
-    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,6 @@ class HostState:
     actor: str = ""
     past: str = ""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    log: str = ""
     address: str = ""
     slots: tuple[tuple[str, ...], ...] = ()
     """Device ids of each rank, as in HostReady."""
@@ -275,7 +274,6 @@ class SpareState:
     life: int
     actor: str = ""
     pid: int = 0
-    log: str = ""
     failures: int = 0
 
 

@@ -395,10 +395,8 @@ def _blames(outcome: Outcome) -> bool:
 def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:
     who = watched.who
     if isinstance(who, SpareId):
-        return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid, hello.log)
-    return ev.HostReady(
-        who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.log, hello.address, slots
-    )
+        return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid)
+    return ev.HostReady(who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.address, slots)
 
 
 def _event(

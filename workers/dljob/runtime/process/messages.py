@@ -96,13 +96,11 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A host is up. `devices`: Ray resource -> ids that Ray assigned to it. `log` is the file of its output."""
+    """A host is up. `devices`: Ray resource -> ids that Ray assigned to it."""
 
     pid: int
     node: str
-    ip: str
     devices: tuple[tuple[str, tuple[str, ...]], ...]
-    log: str
     address: str = ""
 
 

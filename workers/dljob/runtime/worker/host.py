@@ -6,12 +6,10 @@ can be installed, and answers control calls while user code runs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
@@ -66,7 +64,6 @@ class Host:
         self.reports = Reports()
         self.reports.accept_epoch(spec.epoch)
         self.actor_name: str = ray.get_runtime_context().get_actor_name() or ""
-        self._log = _own_log()
         # A child that outlives this process keeps its sockets open, so nobody would notice that it died.
         descendants.adopt_orphans()
         descendants.end_forks_with_me()
@@ -86,16 +83,14 @@ class Host:
 
     @ray.method(concurrency_group="ctl")
     def hello(self) -> Hello:
-        """Return this host's pid, node, devices, log and address. PrimeMaster's first call: the host is up."""
+        """Return this host's pid, node, devices and address. PrimeMaster's first call: the host is up."""
         context = ray.get_runtime_context()
         ids: dict[str, list[str]] = context.get_accelerator_ids()
         devices = tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
         return Hello(
             pid=os.getpid(),
             node=context.get_node_id(),
-            ip=ray.util.get_node_ip_address(),
             devices=devices,
-            log=self._log,
             address=self.address(),
         )
 
@@ -261,12 +256,6 @@ class Host:
             raise UsageError(
                 f"{self.actor_name} refused {what} of epoch {epoch}: epoch {self.reports.epoch} commands it"
             )
-
-
-def _own_log() -> str:
-    with contextlib.suppress(OSError):
-        return str(Path("/proc/self/fd/1").readlink())
-    return ""
 
 
 def _keep_ray_connected() -> None:

@@ -47,7 +47,6 @@ class YrHost(ForkHost):
         self.counters = StepCounters.made(spec.role.group_size)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
-        self._log = ""
         self._prepare(spec, lambda: LOOPBACK)
         self._closed = threading.Event()
         self._helper_ended = threading.Event()
@@ -60,7 +59,7 @@ class YrHost(ForkHost):
         """Answer PrimeMaster's first call: this host is up."""
         from dljob.runtime.yr import session
 
-        return Hello(os.getpid(), session.local().here(), LOOPBACK, (), self._log, "")
+        return Hello(os.getpid(), session.local().here(), ())
 
     def leave(self, code: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the same
         """End this host, but not its process, which others share."""
