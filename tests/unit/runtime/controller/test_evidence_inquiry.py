@@ -221,22 +221,44 @@ async def stranger(*_):
     return 11, ""
 
 
+CRASH = 'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "/job/f.py", line 4 in load'
+
+
 @pytest.mark.parametrize("answers", [{}, {AGENT: ()}], ids=["no agent", "an agent that has not met it"])
 def test_the_first_process_to_crash_is_told_with_its_line(monkeypatch, answers):
-    stack = (
-        'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "/job/f.py", line 4 in load'
-    )
     monkeypatch.setattr(worker_ends, "wait_status", {41: 11}.get)
-    logs = {WHO: f"step 7\n{stack}\n"}
+    logs = {WHO: f"step 7\n{CRASH}\n"}
     owner = TaskOwner(print)
     inquiry = Inquiry(
-        Asked(answers, "ray", end=stranger, here="n1"), print, "j/agent/", owner, read_log=logs.get, code_dir="/job"
-    )
+        Asked(answers, "ray", end=stranger, here="n1"), print, "j/agent/", owner,
+        log_reader=lambda host: lambda: logs[host], code_dir="/job",
+    )  # fmt: skip
     outcome = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD))
     assert (outcome.code, outcome.frame) == (139, "f.py:4 in load")
     logs[WHO] = "that of the next process"
-    late = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD, f"step 7\n{stack}\n"))
+    late = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD, f"step 7\n{CRASH}\n"))
     assert late == outcome
+
+
+def test_the_line_of_a_crash_on_another_machine_without_an_agent_is_read_there(monkeypatch):
+    logs = {WHO: ""}  # as this machine has none
+
+    async def on_node(node, function, *args):
+        assert node == "n1"
+        logs[WHO] = f"{CRASH}\n"
+        try:
+            return function(*args)
+        finally:
+            logs[WHO] = ""
+
+    monkeypatch.setattr(log_tails, "on_node", on_node)
+    monkeypatch.setattr(worker_ends, "wait_status", {41: 11}.get)
+    backend, owner = Asked(name="ray", here="n0"), TaskOwner(print)
+    inquiry = Inquiry(backend, print, "j/agent/", owner, log_reader=lambda host: lambda: logs[host], code_dir="/job")
+    outcome = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD))
+    assert (outcome.code, outcome.frame) == (139, "f.py:4 in load")
+    late = asyncio.run(inquiry.ended(WHO, "n1", 41, WITHOUT_A_WORD, ""))
+    assert (late.code, late.frame) == (139, ""), "the rank's next process may have written that line"
 
 
 def test_who_forked_a_process_of_another_raylet_of_this_machine_has_noted_its_end(told, monkeypatch):
@@ -250,11 +272,11 @@ def test_another_machine_without_an_agent_is_asked_and_a_loss_waits_little_for_i
     monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0,))
     asked_nodes = []
 
-    async def on_node(node, function, pid):
+    async def on_node(node, function, *args):
         asked_nodes.append(node)
         if is_slow and len(asked_nodes) == 1:
             await asyncio.Event().wait()
-        return 9 if (function, pid) == (worker_ends.wait_status, 41) else ()
+        return function(*args) if function is worker_ends.end_of else ()
 
     async def ask_twice():
         async def offer(*events):
@@ -267,6 +289,7 @@ def test_another_machine_without_an_agent_is_asked_and_a_loss_waits_little_for_i
         return first
 
     monkeypatch.setattr(log_tails, "on_node", on_node)
+    monkeypatch.setattr(worker_ends, "wait_status", {41: 9}.get)
     backend = Asked(name="ray")
     assert asyncio.run(ask_twice()).code == (None if is_slow else 137)
     (event,) = told

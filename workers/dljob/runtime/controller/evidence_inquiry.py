@@ -42,7 +42,7 @@ END_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 class Inquiry:
     """Inquiries under way; `agents` is the name prefix of the node agents.
 
-    `read_log` returns the end of the log of a host's one rank that is on this machine; `code_dir`: of user code.
+    `log_reader` returns what reads the end of the log of a host's one rank, on its node; `code_dir`: of user code.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Inquiry:
         agents: str,
         owner: TaskOwner,
         *,
-        read_log: Callable[[HostId], str] = lambda _: "",
+        log_reader: Callable[[HostId], Callable[[], str]] = lambda _: str,
         code_dir: str = "",
     ) -> None:
-        self._read_log, self._code_dir = read_log, code_dir
+        self._log_reader, self._code_dir = log_reader, code_dir
         self._backend = backend
         self._offer = offer
         self._agents = agents
@@ -69,10 +69,12 @@ class Inquiry:
 
         `output`: the end of its log, where nobody waits for the outcome and the rank's next process may write by now.
         """
+        # Later the log may end with lines of the rank's next process.
+        read_log: Callable[[], str] = self._log_reader(host) if output is None else lambda: ""
         try:
             noted: tuple[int, str] | None = await self._ask_agent(node, "end_of", pid, str(host))
             if noted is None and node not in self._actors:
-                noted = await self._noted(node, pid, late=output is not None)
+                noted = await self._noted(node, pid, read_log, late=output is not None)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
@@ -80,23 +82,24 @@ class Inquiry:
             return vanished
         status, tail = noted
         if not tail:  # an agent does not know a host of its first second
-            tail = await asyncio.to_thread(self._read_log, host) if output is None else output
+            tail = await asyncio.to_thread(read_log) if output is None else output
         return process_end.with_status(vanished, status, tail, self._code_dir)
 
-    async def _noted(self, node: str, pid: int, *, late: bool) -> tuple[int, str] | None:
-        """Return the wait status that was noted by the parent of a host, on a node that has no agent yet, or none.
+    async def _noted(self, node: str, pid: int, read_log: Callable[[], str], *, late: bool) -> tuple[int, str] | None:
+        """Return the wait status that was noted by the parent of a host, and the end of its rank's log, or none.
+
+        The node has no agent yet, or never gets one.
 
         On another machine a process of Ray starts for the question. The restart waits END_S for that at most: without
         the status, a second such end would end the job with its cause unknown.
         """
         if node == self._backend.here():
-            status = await asyncio.to_thread(worker_ends.wait_status, pid)
-        else:
-            status = await asyncio.to_thread(worker_ends.wait_status_beside, pid)
-            if status is None and self._backend.name == "ray":
-                async with asyncio.timeout(WITHIN_S if late else END_S):
-                    status = await log_tails.on_node(node, worker_ends.wait_status, pid)
-        return None if status is None else (status, "")
+            return await asyncio.to_thread(worker_ends.end_of, pid, read_log)
+        status = await asyncio.to_thread(worker_ends.wait_status_beside, pid)
+        if status is not None or self._backend.name != "ray":
+            return None if status is None else (status, "")
+        async with asyncio.timeout(WITHIN_S if late else END_S):
+            return await log_tails.on_node(node, worker_ends.end_of, pid, read_log)
 
     async def wait_until_gone(self, node: str, pid: int) -> None:
         """Return once the process of a former host has ended, after GONE_S, or where its node does not answer."""
@@ -154,7 +157,7 @@ class Inquiry:
             await self._offer(ev.CauseLearned(str(host), clues, host=host))
 
     async def _ask_end(self, host: HostId, node: str, pid: int, vanished: Outcome) -> None:
-        output = await asyncio.to_thread(self._read_log, host)  # before the rank's next process writes to it
+        output = await asyncio.to_thread(self._log_reader(host))  # before the rank's next process writes to it
         for pause in END_AGAIN_S:
             await asyncio.sleep(pause)
             if (end := await self.ended(host, node, pid, vanished, output)) != vanished:

@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class Executor:
         """Unit -> releases of its reservations that Ray has not carried out yet."""
         self.hosts = WorkerHosts(
             backend, offer, epoch, on_loss, agent_prefix(job),
-            owner=owner, read_log=self._read_log, code_dir=job.code_dir,
+            owner=owner, log_reader=self._log_reader, code_dir=job.code_dir,
         )  # fmt: skip
         self._checks = Checks(job, plan, backend, offer, epoch, owner=owner)
         self.relaunching = Relaunching("")
@@ -292,12 +293,12 @@ class Executor:
         kind = role.accelerator[0] if role.accelerator else ""
         self.hosts.bring_up(action.host, action.life, HostLaunch(spec, action.deadline_s, probes, kind))
 
-    def _read_log(self, host: HostId) -> str:
-        """Return the end of the log of a host's one rank that is on this machine; of several ranks none explains it."""
+    def _log_reader(self, host: HostId) -> Callable[[], str]:
+        """Return what reads, on a host's node, the end of the log of its one rank; of several none explains its end."""
         role = self._plan.roles[host.role]
         if host.index < 0 or role.host is HostKind.FORK:
-            return ""
-        return logfile.end_of_life(Path(self.job.dir, "logs"), host.role, host.index, None)
+            return str
+        return partial(logfile.end_of_life, Path(self.job.dir, "logs"), host.role, host.index, None)
 
     def _bundles(self, role: RolePlan, index: int) -> list[int]:
         """Return the bundle indices of a host's ranks without repetition; the actor itself is placed in the first."""

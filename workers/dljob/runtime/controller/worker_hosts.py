@@ -81,7 +81,7 @@ class WorkerHosts:
         agents: str,
         *,
         owner: TaskOwner,
-        read_log: Callable[[HostId], str] = lambda _: "",
+        log_reader: Callable[[HostId], Callable[[], str]] = lambda _: str,
         code_dir: str = "",
     ) -> None:
         self._backend = backend
@@ -97,7 +97,7 @@ class WorkerHosts:
         """Host that was lost or killed -> its node and pid, until it is brought up again."""
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._inquiry = Inquiry(backend, offer, agents, owner, read_log=read_log, code_dir=code_dir)
+        self._inquiry = Inquiry(backend, offer, agents, owner, log_reader=log_reader, code_dir=code_dir)
 
     def knows(self, actor: str) -> bool:
         """Whether an actor is a host or a spare of the job; any other must end itself.

@@ -26,6 +26,15 @@ def wait_status(pid: int) -> int | None:
     return _awaited_note(Path(folder), pid, lambda server: server.startswith(f"{raylet}-")) if folder else None
 
 
+def end_of(pid: int, read_log: Callable[[], str]) -> tuple[int, str] | None:
+    """Return the wait status of a worker of this node and the end of its log, which no other machine may have.
+
+    None where no server notes the status.
+    """
+    status = wait_status(pid)
+    return None if status is None else (status, read_log())
+
+
 def wait_status_beside(pid: int) -> int | None:
     """Return the wait status of a worker of another raylet of this machine; None where no server notes it.
 
