@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dljob.api import torchrun_line as ours
@@ -57,11 +57,24 @@ VALUES: Mapping[Any, st.SearchStrategy[str]] = {
 }
 
 
+def prefixes(arguments: Sequence[ours.Argument]) -> list[str]:
+    """Abbreviations of options, some of which stand for several of them."""
+    options = [option for each in arguments for option in each.options]
+    return sorted({option[:size] for option in options for size in range(3, len(option) + 1)})
+
+
+SCRIPT_WORDS = st.lists(
+    st.sampled_from([*prefixes((*ours.ARGUMENTS, *ours.OURS)), "-t", "-mx", "--", "-", "", "-1", "--help", "--a b"])
+    | st.text(alphabet="-=antx ", max_size=5),
+    max_size=5,
+)
+
+
 @st.composite
-def lines(draw: st.DrawFn) -> list[str]:
+def lines(draw: st.DrawFn, *, abbreviated: bool = False) -> list[str]:
     words: list[str] = []
     for each in draw(st.lists(st.sampled_from(ours.ARGUMENTS), max_size=6)):
-        spelling = draw(st.sampled_from(each.options))
+        spelling = draw(st.sampled_from(prefixes((each,)) if abbreviated else each.options))
         if each.flag:
             words.append(spelling)
             continue
@@ -69,6 +82,8 @@ def lines(draw: st.DrawFn) -> list[str]:
         glued = spelling.startswith("--") and draw(st.booleans())
         words += [f"{spelling}={value}"] if glued else [spelling, value]
     script = draw(st.sampled_from(["train.py", "pkg.mod", "/abs/x.py"]))
+    if abbreviated:
+        return [*words, *draw(st.sampled_from([[], ["--"]])), script, *draw(SCRIPT_WORDS)]
     tail = draw(st.lists(st.sampled_from(["--nnodes", "7", "--debug", "-m", "--help", "--", "x y"]), max_size=4))
     return [*words, script, *tail]
 
@@ -82,6 +97,32 @@ def test_a_line_is_read_as_torchrun_reads_it(words: list[str]) -> None:
     for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
         theirs.pop(dest), mine.pop(dest)  # lists there; nobody reads them here
     assert {dest: mine[dest] for dest in theirs} == theirs
+
+
+@given(lines(abbreviated=True))
+@settings(max_examples=300, deadline=None)
+def test_the_scripts_words_are_those_that_torchrun_gives_it(words: list[str]) -> None:
+    """Whatever they look like, also behind options that torchrun lets a user abbreviate."""
+    try:
+        theirs = run.parse_args(words)
+    except SystemExit:
+        assume(False)
+    mine = ours.read(words, {})
+    assert (mine.training_script, mine.training_script_args) == (theirs.training_script, theirs.training_script_args)
+    assert words[ours.own(words) - 1] == mine.training_script
+
+
+@given(SCRIPT_WORDS)
+@settings(deadline=None)
+def test_no_word_behind_the_script_is_refused(words: list[str]) -> None:
+    """Where torchrun's parser refuses one, such as --n, because it may stand for several options."""
+    assert ours.read(["--nnodes=2", "x.py", "x", *words], {}).training_script_args == ["x", *words]
+
+
+def test_an_abbreviation_of_several_options_is_refused_with_their_names() -> None:
+    with pytest.raises(UsageError, match="unrecognized arguments: --no") as refused:
+        ours.read(["--no", "x.py"], {})
+    assert refused.value.hint.startswith("Did you mean --no-python, --node-rank, --no-upload? ")
 
 
 def test_variables_are_defaults_as_they_are_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:

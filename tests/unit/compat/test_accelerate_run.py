@@ -205,6 +205,16 @@ def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.count("--debug") == 1
 
 
+@pytest.mark.parametrize("script", [("train.py",), ("-m", "pkg.train"), ("--no_python", "train")])
+def test_words_behind_the_script_are_never_read_as_the_launcher_s(folder: Path, script: tuple[str, ...]) -> None:
+    """Neither as abbreviations of several flags, nor as flags that are refused."""
+    (folder / "train").touch()
+    words = ["--t", "5", "--dr", "--n", "--tpu_name", "x", "--fp8_format=E4M3", "--use_megatron_lm"]
+    for subcommand in ((), ("launch",)):
+        line = accelerate_run.read_line([*subcommand, "--num_processes=2", *script, *words], {})
+        assert (line.training_script, line.training_script_args) == (script[-1], words)
+
+
 PRESET = """
 compute_environment: LOCAL_MACHINE
 debug: false

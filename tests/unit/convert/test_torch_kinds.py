@@ -319,6 +319,23 @@ def test_a_runtime_is_read_from_the_cluster() -> None:
     assert cluster.asked == [("trainingruntimes", "mine", "here"), ("clustertrainingruntimes", "other", None)]
 
 
+@pytest.mark.parametrize("launcher", ["torchrun --standalone", "torchrun --t 3", "dlrover-run --node-unit 1"])
+@pytest.mark.parametrize("script", ["/w/train.py", "-- /w/train.py", "-m pkg.train"])
+def test_words_behind_the_script_are_never_read_as_the_launcher_s(launcher: str, script: str) -> None:
+    """Neither as abbreviations of several flags, nor as flags of torchrun, dlrover-run or dljob."""
+    own = "--t 5 --dr --n --to x --network-check --node-unit 3 --nnodes 9"
+    line = f"{launcher} --nproc_per_node=4 {script} {own}"
+    name = script.rsplit(maxsplit=1)[-1]
+    for words in (line.split(), ("sh", "-c", line)):
+        (role,) = spec_of(manifest("batch/v1", "Job", {"template": pod(*words)})).roles
+        assert (role.replicas, role.comm.pre_check) == (4, None)
+        if words[0] == "sh":
+            run = "python -u -m" if "-m" in script else "python -u"
+            assert role.entrypoint.command == ("sh", "-c", f"{run} {name} {own}")
+        else:
+            assert (role.entrypoint.module, role.args) == (name, tuple(own.split()))
+
+
 def test_dlrover_run_is_a_torchrun_line() -> None:
     """Its own options are taken out; --network-check is the check of nodes."""
     line = "dlrover-run --network-check --nnodes=1:$NODE_NUM --nproc_per_node=2 --max_restarts=3 /work/train.py"

@@ -117,6 +117,10 @@ OURS = (
 )
 
 
+_ABBREVIATED = frozenset(("help", *(each.dest for each in ARGUMENTS)))
+"""Attributes of the options that torchrun's own parser has, which alone may be abbreviated."""
+
+
 class Parser(argparse.ArgumentParser):
     """Parser that raises UsageError, as every command of dljob does, where argparse would exit."""
 
@@ -125,6 +129,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(
             message, hint=f"{_suggestion(message, tuple(self._option_string_actions))}see {self.prog} --help"
         )
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Return the option that a word abbreviates.
+
+        argparse asks this for the script's words, too, and refuses a word that may stand for several options.
+        """
+        matches = [match for match in super()._get_option_tuples(option_string) if match[0].dest in _ABBREVIATED]
+        return matches[:1] if len({match[0].dest for match in matches}) == 1 else []
 
 
 class _Group(Protocol):
@@ -136,8 +148,12 @@ class _Group(Protocol):
 def _suggestion(message: str, known: Sequence[str]) -> str:
     """Return a suggestion for an unknown argument; empty when none is similar."""
     word = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-    near = difflib.get_close_matches(word, known, 1) if message.startswith("unrecognized") else []
-    return f"Did you mean {near[0]}? " if near else ""
+    if not message.startswith("unrecognized"):
+        return ""
+    near = [option for option in known if option.startswith(word) and "_" not in option] or difflib.get_close_matches(
+        word, known, 1
+    )
+    return f"Did you mean {', '.join(near)}? " if near else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +279,23 @@ def spelled(line: argparse.Namespace, name: str) -> str:
 
 
 def own(words: Sequence[str], launcher: Launcher | None = None) -> int:
-    """Return how many words belong to dljob and torchrun rather than to the script; other errors are for `read`."""
+    """Return how many words belong to dljob and torchrun rather than to the script, which is the last of them."""
+    at = script_at(words, parser(launcher, add_help=False))
+    return len(words) if at is None else at + 1
+
+
+def script_at(words: Sequence[str], made: Parser) -> int | None:
+    """Return the index of the script; None where there is none, or an error, for which `read` has a message.
+
+    `made` is a parser without --help, which would print and exit.
+    """
     try:
-        # Without --help, which would print and exit; errors are for `read`, which has a message for them.
-        line, _ = parser(launcher, add_help=False).parse_known_args(list(words))
+        line, _ = made.parse_known_args(list(words))
     except UsageError:
-        return len(words)
-    return len(words) - len(line.training_script_args)
+        return None
+    # A `--` may stand between the script and its arguments.
+    before = list(words[: len(words) - len(line.training_script_args)])
+    return len(before) - 1 - before[::-1].index(line.training_script)
 
 
 def given_arguments(line: argparse.Namespace) -> tuple[str, ...]:

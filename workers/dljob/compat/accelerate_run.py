@@ -172,27 +172,16 @@ INNER = {
 def own(words: Sequence[str]) -> int:
     """Return how many words belong to dljob and accelerate rather than to the script."""
     given, _ = _without_subcommand(words)
-    at = _first_at(given)
+    at = torchrun_line.script_at(given, parser(add_help=False))
     return len(words) if at is None else at + 1 + (len(words) - len(given))
 
 
 def _without_subcommand(words: Sequence[str]) -> tuple[list[str], str]:
     """Return the words without the subcommand, and that; empty where it was left out."""
-    at = _first_at(words)
+    at = torchrun_line.script_at(words, parser(add_help=False))
     if at is None or words[at] not in ("launch", *OTHERS):
         return list(words), ""
     return [*words[:at], *words[at + 1 :]], words[at]
-
-
-def _first_at(words: Sequence[str]) -> int | None:
-    """Return the place of the first word that is neither an option nor its value; None where there is none."""
-    try:
-        line, _ = parser(add_help=False).parse_known_args(words)
-    except UsageError:
-        return None
-    # All behind it are the script's arguments, or those of the subcommand. A `--` may stand between.
-    before = list(words[: len(words) - len(line.training_script_args)])
-    return len(before) - 1 - before[::-1].index(line.training_script)
 
 
 def parser(*, add_help: bool = True) -> Parser:
@@ -225,12 +214,10 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
         raise UsageError(
             f"{COMMAND} {subcommand}: only `launch` is taken over", hint=f"accelerate {subcommand} as before"
         )
-    for word in given:
+    for word in words[: own(words)]:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_")
         if word.startswith("--") and (part := refused(name)):
             raise UsageError(f"{word.partition('=')[0]} of accelerate is not carried over", hint=WAYS[part])
-        if not word.startswith("-") and word.endswith(".py"):
-            break
     line = parser().parse_args(given)
     # Of the command line alone: `accelerate config` writes all of them into each file.
     idle = [f"--{one.dest}" for one in IDLE if getattr(line, one.dest) not in (one.default, None, False)]

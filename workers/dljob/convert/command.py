@@ -11,6 +11,19 @@ from typing import Any
 from dljob.api import torchrun, torchrun_line
 from dljob.spec.rules.launchers import LAUNCHERS
 
+_DLROVER_FLAGS = (
+    *("node-check", "network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning"),
+    *("save-at-breakpoint", "numa-affinity"),
+)
+_DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp-device-type", "membind-policy")
+LINE = replace(
+    torchrun_line.TORCHRUN,
+    arguments=(
+        *(torchrun_line.Argument(name, default=False, flag=True, env=False) for name in _DLROVER_FLAGS),
+        *(torchrun_line.Argument(name, env=False) for name in _DLROVER_VALUES),
+    ),
+)
+"""torchrun with the arguments that only dlrover-run has."""
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
 _WRAPPERS = frozenset(
     (
@@ -268,8 +281,7 @@ def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
         begin, at = _call_of_torchrun(words)
         if not at:
             continue
-        own = torchrun_line.own(words[at:])
-        script = at + own - 1  # the last of torchrun's own words is the script
+        script = at + torchrun_line.own(words[at:], LINE) - 1
         if not at <= script < len(pieces):
             return None
         before, tail = text[: pieces[begin][0]], text[pieces[script][0] :]
@@ -340,10 +352,10 @@ def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, st
     Raises:
         UsageError: torchrun or dljob would refuse the line.
     """
-    own = torchrun_line.own(found.words)
-    # Later options win, and the script comes last of torchrun's own words.
-    words = [*found.words[: own - 1], *options, *found.words[own - 1 :]]
-    line = torchrun_line.read([*words[: own - 1 + len(options)], *words[own - 1 + len(options) :]], environ)
+    script = torchrun_line.own(found.words, LINE) - 1
+    # Later options win, but not behind a `--`.
+    at = script - (found.words[script - 1 : script] == ("--",))
+    line = torchrun_line.read([*found.words[:at], *options, *found.words[at:]], environ, LINE)
     made = torchrun.job(line, torchrun.Site(local=False, cpus=1, devices={}, folder=torchrun.Path("/")))
     role = made.document["spec"]["roles"][0]
     if found.tail:

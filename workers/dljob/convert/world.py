@@ -18,13 +18,7 @@ from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.text.tree import Loc
 from dljob.telemetry.wording import counted
 
-_DLROVER = (
-    *("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint"),
-    "numa-affinity",
-)
-"""Switches of dlrover-run that torchrun does not have."""
 _ASSIGNMENTS = re.compile(r"((env|exec|[A-Za-z_]\w*=\S*)?\s+)+")
-_DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp-device-type", "membind-policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +177,7 @@ def _find_torchrun(world: PodWorld, pod: ConvertedPod, line: command.ContainerCo
         plain = command.ContainerCommand(tuple(command.expanded(word, known) for word in line.argv))
         if (found := command.find_torchrun(plain, known)) is None:
             return None
-        behind = len(line.argv) - len(found.words) + torchrun_line.own(found.words)
+        behind = len(line.argv) - len(found.words) + torchrun_line.own(found.words, command.LINE)
         around = (*line.argv[: len(found.wrapper)], *line.argv[behind:])
         if not any(command.refers(word, own) for word in around):
             return found
@@ -252,12 +246,10 @@ def _ranks(pod: ConvertedPod, said: str) -> int:
 
 def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found: command.Torchrun) -> None:
     pod = pods[0]
-    words, checked = _without_dlrover(found.words)
-    found = replace(found, words=tuple(words))
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
     # What the line says comes before the variable, also where it says torchrun's default.
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
-    line = torchrun_line.read(found.words, {**environ, "PET_NPROC_PER_NODE": beside})
+    line = torchrun_line.read(found.words, {**environ, "PET_NPROC_PER_NODE": beside}, command.LINE)
     each = _ranks(pod, line.nproc_per_node)
     if line.nproc_per_node != world.nproc:
         _drop_nproc(draft, world, f"--nproc-per-node={line.nproc_per_node} comes first")
@@ -270,7 +262,7 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
     ]
     made = command.torch_role(found, options, environ, world.workdir or pod.workdir)
     role: dict[str, Any] = {**made.role, "name": world.name, "replicas": _pods(world) * each}
-    if checked:
+    if line.node_check or line.network_check or line.precheck not in (None, "0"):
         role["comm"] = {**role.get("comm", {}), "preCheck": True}
     if world.restarts is not None:
         role["restartPolicy"] = {"maxRestarts": max(world.restarts, line.max_restarts)}
@@ -290,7 +282,7 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         text = " ".join(found.later.split())
         why = "each rank runs it for itself, and not once for each machine"
         draft.source.drop(_place(draft, pod), f"'{text[:60]}' stands behind torchrun: {why}")
-    _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
+    _relative(draft, world, pod, [line.training_script], found.before)
 
 
 def _bounds(world: PodWorld, nnodes: str) -> tuple[int, int]:
@@ -326,32 +318,6 @@ def _tell_numbers(draft: Draft, world: PodWorld, pod: ConvertedPod, line: argpar
         source.drop(
             at, f"--nproc-per-node={line.nproc_per_node}: its value is not in the manifest; each pod has {ranks}"
         )
-
-
-def _without_dlrover(words: Sequence[str]) -> tuple[list[str], bool]:
-    """Return a line without the options of dlrover-run, and whether it wants the nodes checked."""
-    made: list[str] = []
-    checked = skip = False
-    own = True
-    for word in words:
-        name, sign, _ = word.lstrip("-").replace("_", "-").partition("=")
-        own = own and (word.startswith("-") or skip or _takes(made))
-        if skip:
-            skip = False
-        elif own and word.startswith("--") and name in _DLROVER:
-            checked = checked or name == "network-check"
-        elif own and word.startswith("--") and name in _DLROVER_VALUES:
-            skip = not sign
-        else:
-            made.append(word)
-    return made, checked
-
-
-def _takes(made: Sequence[str]) -> bool:
-    """Whether the last word is an option whose value comes next."""
-    last = made[-1] if made else ""
-    flags = {spelling for each in torchrun_line.ARGUMENTS if each.flag for spelling in each.options}
-    return last.startswith("-") and "=" not in last and last not in flags
 
 
 def _drop_nproc(draft: Draft, world: PodWorld, reason: str) -> None:
