@@ -322,6 +322,50 @@ def test_settings_of_deepspeed_alone_are_told_as_not_used(folder: Path) -> None:
     assert notes[-1].endswith("as in accelerate launch: --gradient_accumulation_steps")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "is_told"),
+    [
+        *(
+            ("gpu_ids", "2,3", True),
+            ("gpu_ids", "all", False),
+            ("machine_rank", "1", True),
+            ("machine_rank", "0", False),
+        ),
+        *(("main_process_ip", "10.0.0.1", True), ("main_process_port", "29501", True), ("rdzv_backend", "c10d", True)),
+        *(("rdzv_backend", "static", False), ("monitor_interval", "5", True), ("main_training_function", "go", True)),
+    ],
+)
+def test_what_is_not_used_is_told_of_the_file_as_of_the_command_line(
+    folder: Path, key: str, value: str, *, is_told: bool
+) -> None:
+    """Except what `accelerate config` writes into each file."""
+    (folder / "some.yaml").write_text(f"distributed_type: MULTI_GPU\nnum_processes: 2\n{key}: {value}\n")
+    (folder / "plain.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\n")
+    for words, name in (
+        (("--config_file=some.yaml",), key),
+        (("--config_file=plain.yaml", f"--{key}", value), f"--{key}"),
+    ):
+        notes = job(folder, *words, "train.py")[2]
+        assert notes == ((f"not used: {name}; see dljob accelerate --help",) if is_told else ())
+
+
+def test_settings_of_deepspeed_s_own_launcher_are_told_of_the_file_too(folder: Path) -> None:
+    (folder / "zero.yaml").write_text(PRESET.replace("<config>", "{zero_stage: 1, deepspeed_hostfile: /hosts}"))
+    assert job(folder, "--config_file=zero.yaml", "train.py")[2] == (
+        "not used: deepspeed_hostfile; see dljob accelerate --help",
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("--machine_rank=1",)])
+def test_a_line_for_another_machine_is_refused_as_it_is_of_torchrun(folder: Path, words: tuple[str, ...]) -> None:
+    """Started on each machine it would submit the job as often."""
+    key = "" if words else "machine_rank: 1\n"
+    (folder / "some.yaml").write_text(f"distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 4\n{key}")
+    with pytest.raises(UsageError, match="machine_rank is 1: dljob accelerate is given once") as error:
+        job(folder, "--config_file=some.yaml", *words, "train.py")
+    assert error.value.hint == f"give it once, with {'--' if words else ''}machine_rank left out"
+
+
 @pytest.mark.parametrize("kind", ['distributed_type: "NO"', "distributed_type: NO", "mixed_precision: bf16"])
 @pytest.mark.parametrize("more", ["", "num_processes: 8\n", "use_cpu: no\n", "gpu_ids: 0\n"])
 def test_a_configuration_of_type_no_starts_one_process(folder: Path, kind: str, more: str) -> None:
@@ -332,6 +376,7 @@ def test_a_configuration_of_type_no_starts_one_process(folder: Path, kind: str, 
             role, env, notes = job(folder, "--config_file=alone.yaml", *words, "train.py", devices=devices)
             assert (role["replicas"], "ACCELERATE_USE_CPU" in env) == (1, False)
             count = "1" if "gpu_ids" in more else "4"
+            assert not any("not used" in note for note in notes)
             assert role.get("accelerator") == ({"type": "GPU", "count": count} if devices else None)
             assert sum("one process, since distributed_type is NO" in one for one in notes) == bool(
                 words or "8" in more

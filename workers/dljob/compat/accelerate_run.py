@@ -100,13 +100,23 @@ IDLE = (
     Argument("machine-rank", None, int, help="not used: give the command once"),
     Argument("main-process-ip", help="not used: dljob takes the first machine"),
     Argument("main-process-port", None, int, help="not used: dljob takes a free port"),
-    Argument("rdzv-backend", "static", help="not used: PrimeMaster assigns the ranks"),
-    Argument("monitor-interval", 0.1, float, help="not used: the end of a process is noticed at once"),
+    Argument("rdzv-backend", help="not used: PrimeMaster assigns the ranks"),
+    Argument("monitor-interval", None, float, help="not used: the end of a process is noticed at once"),
     Argument("same-network", default=False, flag=True, help="not used: dljob connects the machines"),
     Argument("gpu-ids", help="not used: dljob gives each rank its devices"),
     Argument("main-training-function", help="not used: only TPU pods need it"),
     Argument("quiet", default=False, flag=True, short="-q", help="not used"),
 )
+FILE_DEFAULTS = {
+    "deepspeed_multinode_launcher": "standard",
+    "machine_rank": 0,
+    "rdzv_backend": "static",
+    "monitor_interval": 0.1,
+    "same_network": True,
+    "gpu_ids": "all",
+    "main_training_function": "main",
+}
+"""What `accelerate config` writes into each file for those that are not used."""
 WAYS = {
     "megatron_lm": "give the Accelerator a MegatronLMPlugin in the script",
     "parallelism_config": "give the Accelerator a ParallelismConfig in the script",
@@ -219,14 +229,23 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
         if word.startswith("--") and (part := refused(name)):
             raise UsageError(f"{word.partition('=')[0]} of accelerate is not carried over", hint=WAYS[part])
     line = parser().parse_args(given)
-    # Of the command line alone: `accelerate config` writes all of them into each file.
-    idle = [f"--{one.dest}" for one in IDLE if getattr(line, one.dest) not in (one.default, None, False)]
+    flags = {each.dest for each in IDLE if getattr(line, each.dest) != each.default}
     # As there: the default one is for a command line that names neither a file nor --cpu.
     by_default = None if line.config_file or line.cpu else default_configuration(environ)
     file = Path(line.config_file) if line.config_file else by_default
     config = configuration(file) if file else {}
     notes = _settle(line, config)
+    names = {each.dest: f"--{each.dest}" if each.dest in flags else each.dest for each in IDLE}
+    if str(line.machine_rank or 0) != "0" and (line.num_machines or 1) > 1:
+        raise UsageError(
+            f"{names['machine_rank']} is {line.machine_rank}: {COMMAND} is given once, and starts the ranks of all "
+            "machines",
+            hint=f"give it once, with {names['machine_rank']} left out",
+        )
     made = _torchrun(line, config, environ)
+    if made.has_all_devices and line.to == "local":
+        del names["gpu_ids"]
+    idle = [names[key] for key in names if getattr(line, key) not in (None, False, FILE_DEFAULTS.get(key))]
     if idle:
         notes.append(f"not used: {', '.join(idle)}; see {COMMAND} --help")
     if by_default:
