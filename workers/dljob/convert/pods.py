@@ -11,16 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dljob.convert.command import expanded
-from dljob.convert.source import UNKNOWN, Draft, SourceManifest
+from dljob.convert.command import expanded, launcher, of_words
+from dljob.convert.source import UNKNOWN, Draft, SourceManifest, UnfitError
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
 from dljob.spec.rules.outside import inside, is_ours
 from dljob.spec.rules.templates import CONTAINER_FIELDS, POD_FIELDS, WORKER
 from dljob.spec.scalars import ENV_PATTERN
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import did_you_mean
+from dljob.spec.text.words import did_you_mean, path_of
 
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 ARCH = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 WRITTEN = ("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences")
 """Fields of metadata that the API server writes."""
@@ -59,7 +60,7 @@ class Manner:
     """How the pods of a kind of manifest differ."""
 
     main: tuple[str, ...] = ()
-    """Names of the main container; the first container where none of them is there."""
+    """Names of the main container, where neither an annotation nor its launcher or devices say which it is."""
     ray: bool = False
     """Whether the pod runs Ray, so that command, probes and ports are those of `ray start`."""
     given: tuple[str, ...] = ()
@@ -105,7 +106,10 @@ def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> Converte
     spec = (*template, "spec")
     source.stands(template, to)
     source.stands(spec, (*to, "spec"))
-    pod = ConvertedPod(_main(source, spec, manner), group)
+    pod = ConvertedPod(_main(draft, template, manner), group)
+    default = (*template, "metadata", "annotations", DEFAULT_CONTAINER)
+    if source.value(default) is not None and source.value(default) == source.value((*pod.loc, "name")):
+        draft.move(default, (*to, *default[len(template) :]), WORKER, "the program's container has this name")
     work = _Work(draft, pod, (*to, "spec"), manner)
     for key, at in source.keys(spec):
         _pod_field(work, key, at)
@@ -156,11 +160,58 @@ def _unknown(source: SourceManifest, loc: Loc, key: str, known: Collection[str])
         source.drop(loc, f"unknown field. {hint}")
 
 
-def _main(source: SourceManifest, spec: Loc, manner: Manner) -> Loc:
-    """Return the place of the container that runs the program."""
-    places = list(source.items((*spec, "containers")))
-    named = [place for place in places if source.value((*place, "name")) in manner.main]
-    return (named or places or [(*spec, "containers", 0)])[0]
+def _main(draft: Draft, template: Loc, manner: Manner) -> Loc:
+    """Return the place of the container that runs the program; the report names it where that needs a choice.
+
+    Raises:
+        UnfitError: several containers may be the program.
+    """
+    source, containers = draft.source, (*template, "spec", "containers")
+    names = {place: source.value((*place, "name")) for place in source.items(containers)}
+    usual = [place for place, name in names.items() if name in manner.main]
+    if manner.ray or len(names) < 2:
+        return (usual or list(names) or [(*containers, 0)])[0]
+    annotated = {source.value((*at, "metadata", "annotations", DEFAULT_CONTAINER)) for at in (template, ())}
+    launching = [place for place in names if _launches(source, place)]
+    busy = [place for place in names if place in launching or _has_devices(source, place)]
+    for reason, places in (
+        (f"{DEFAULT_CONTAINER} names it", [place for place, name in names.items() if name in annotated]),
+        ("it alone runs a launcher or has devices", busy),
+        ("it alone runs a launcher", launching),
+        ("its name is the usual one", [place for place in usual if place in busy or not busy]),
+    ):
+        if len(places) == 1:
+            if places[0] != (*containers, 0):
+                _tell_program(draft, places[0], reason)
+            return places[0]
+    if busy:
+        words = f"{' and '.join(str(names[place]) for place in busy)} may each be the program"
+        raise UnfitError(containers, words, f"name it by the pods' annotation {DEFAULT_CONTAINER}")
+    _tell_program(draft, (*containers, 0), f"it is the first, and no annotation {DEFAULT_CONTAINER} names another")
+    return (*containers, 0)
+
+
+def _tell_program(draft: Draft, main: Loc, reason: str) -> None:
+    """Name the container that is taken for the program of a pod in the report."""
+    source = draft.source
+    remark = f"line {source.line(main)}, {path_of(main)}: {source.value((*main, 'name'))} is the program"
+    draft.remarks.append(f"{remark}, and others run beside it: {reason}")
+
+
+def _launches(source: SourceManifest, container: Loc) -> bool:
+    """Whether the command of a container starts ranks."""
+    words = [word for key in ("command", "args") for word in source.words((*container, key))]
+    return bool(words) and bool(launcher(of_words(words)))
+
+
+def _has_devices(source: SourceManifest, container: Loc) -> bool:
+    amounts = [source.value((*container, "resources", section)) for section in ("limits", "requests")]
+    return any(
+        device_kind(name) and str(count) != "0"
+        for named in amounts
+        if isinstance(named, dict)
+        for name, count in cast("dict[str, object]", named).items()
+    )
 
 
 def _sidecar(draft: Draft, loc: Loc, to: Loc) -> None:

@@ -96,7 +96,7 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
         if policy.get(name) is not None:
             raise UnfitError(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
     overlay = _Overlay({"spec": dict(_mapping(runtime["spec"]["template"].get("spec")))})
-    _before(overlay)
+    _before(draft, overlay)
     source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
     torch = _mapping(policy.get("torch"))
     unread = [*(key for key in policy if key not in ("numNodes", "torch")), *(f"torch.{key}" for key in torch)]
@@ -217,7 +217,7 @@ def _initializer(draft: Draft, at: Loc, overlay: _Overlay, to: Loc) -> None:
             source.carry(place, ("spec", "nodeGroups", 0, "template", "spec", "initContainers"))
 
 
-def _before(overlay: _Overlay) -> None:
+def _before(draft: Draft, overlay: _Overlay) -> None:
     """Make init containers of the trainer's pods from the jobs of initializers: their images have no Ray."""
     source = SourceManifest(Document(overlay.data))
     steps = _steps(overlay)
@@ -228,8 +228,13 @@ def _before(overlay: _Overlay) -> None:
         if not step.endswith("-initializer"):
             continue
         theirs = (*_job(number), "template", "spec")
-        for at in list(source.items((*theirs, "containers")))[:1]:
-            overlay.lay((*pod, "initContainers"), [{**dict(_mapping(source.value(at))), "name": step}], ("<runtime>",))
+        containers = [_mapping(source.value(at)) for at in source.items((*theirs, "containers"))]
+        # As in Kubeflow, the container of the step's name is the initializer.
+        for container in sorted(containers, key=lambda container: container.get("name") != step)[:1]:
+            overlay.lay((*pod, "initContainers"), [{**container, "name": step}], ("<runtime>",))
+        if len(containers) > 1:
+            words = f"of its runtime, the job of {step}: one of its {len(containers)} containers runs"
+            draft.source.drop(("spec", "runtimeRef"), words)
         overlay.lay((*pod, "volumes"), source.value((*theirs, "volumes")) or [], ("<runtime>",))
     names = [source.value((*at, "name")) for at in source.items(("spec", "replicatedJobs"))]
     gone = {name for name, step in zip(names, steps, strict=True) if step.endswith("-initializer")}

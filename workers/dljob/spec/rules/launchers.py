@@ -14,6 +14,7 @@ LAUNCHERS = {
     ),
     # Only as a program: it is also a value of other programs' options.
     "deepspeed": re.compile(r"(^|/|&&\s|;\s?|\bexec\s)deepspeed\s|\bdeepspeed\.launcher\.(runner|launch)\b"),
+    "dlrover-run": re.compile(r"\bdlrover\.(python\.elastic_agent\.torch\.run|trainer\.torch\.elastic_run)\b"),
     "trl": re.compile(r"(^|[\s/])trl\s+(dpo|grpo|kto|reward|rloo|sft)\b|-m\s+trl(\.cli(\.main)?)?\s"),
     "torchrun": re.compile(r"(^|[\s/])torchrun\s|\btorch\.distributed\.(run|launch)\b"),
 }
