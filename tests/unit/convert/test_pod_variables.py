@@ -68,6 +68,80 @@ def test_a_label_that_the_controller_gives_its_pods_is_named_as_lost(field: str)
     assert field.split("'")[1] in why
 
 
+COMPLETION = INDEX["fieldRef"]["fieldPath"]
+JOBSET = "metadata.labels['jobset.sigs.k8s.io/job-global-index']"
+KUBEFLOW = "metadata.labels['training.kubeflow.org/replica-index']"
+
+
+def reads(what: str) -> dict[str, Any]:
+    """Return the field of a pod that reads a variable, or a label or annotation, in this way."""
+    where, _, how = what.partition(" ")
+    if where == "volume":
+        return {"volumes": [{"name": "v", "downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": how}}]}}]}
+    if where == "affinity":
+        term = {"topologyKey": "rack", "labelSelector": {"matchLabels": {how: "x"}}}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        return {"affinity": {"podAffinity": required}}
+    part: dict[str, Any] = {"command": ["sh", "-c", how]}
+    if how.startswith("metadata."):
+        part = {"env": [{"name": "PART", "valueFrom": {"fieldRef": {"fieldPath": how}}}]}
+    elif how.startswith("mount "):
+        mount = {"name": "w", "mountPath": "/w", "subPathExpr": how.removeprefix("mount ")}
+        part = {"volumeMounts": [mount]}
+    if where == "main":
+        return {"containers": [part]}
+    return {where: [{"name": "beside", "image": "x", **part}]}
+
+
+@pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "MASTER_ADDR"])
+@pytest.mark.parametrize("where", ["initContainers", "containers"])
+@pytest.mark.parametrize("text", ["fetch ${}", "fetch ${{{}}}", "fetch $({})", "mount $({})"])
+def test_a_container_beside_the_ranks_that_reads_a_variable_of_the_rank_is_named(
+    name: str, where: str, text: str
+) -> None:
+    """With its line; nothing is said of one that the container sets itself."""
+    for field, want in ((text.format(name), [name]), (f"{name}=3; fetch ${name}", []), (f"fetch ${name}S", [])):
+        assert lost_reads(reads(f"{where} {field}")) == want
+    own = reads(f"{where} {text.format(name)}")
+    own[where][0]["env"] = [{"name": name, "value": "3"}]
+    assert lost_reads(own) == []
+
+
+@pytest.mark.parametrize("field", [COMPLETION, JOBSET, KUBEFLOW])
+@pytest.mark.parametrize("where", ["initContainers", "containers", "volume", "main"])
+def test_whatever_reads_a_label_that_the_controller_gives_its_pods_is_named(field: str, where: str) -> None:
+    if where == "main" and field == COMPLETION:
+        return  # the command sets it
+    kind = "annotation" if "annotation" in field else "label"
+    assert lost_reads(reads(f"{where} {field}")) == [f"{kind} {field.split(chr(39))[1]}"]
+    labels = {f"{kind}s": {field.split("'")[1]: "3"}}
+    assert lost_reads(reads(f"{where} {field}"), **labels) == [], "the template has it"
+
+
+def test_a_selector_of_a_label_that_the_controller_gives_its_pods_is_named() -> None:
+    name = "jobset.sigs.k8s.io/jobset-name"
+    assert lost_reads(reads(f"affinity {name}")) == [f"label {name}"]
+    assert lost_reads(reads("affinity team")) == []
+
+
+def test_a_mount_of_the_main_container_is_named_that_reads_the_index() -> None:
+    assert lost_reads(reads("main mount $(JOB_COMPLETION_INDEX)")) == ["JOB_COMPLETION_INDEX"]
+
+
+def lost_reads(fields: dict[str, Any], **metadata: Any) -> list[str]:
+    """Return what a pod of an Indexed Job with these fields reads and pods of a RayCluster do not have."""
+    main = pod("python", "/w/a.py", name="main")["spec"]["containers"][0]
+    containers: list[dict[str, Any]] = fields.get("containers", [])
+    spec: dict[str, Any] = {**fields, "containers": [main, *containers]}
+    if containers and "name" not in containers[0]:
+        spec["containers"] = [{**main, **containers[0]}]
+    template = {"metadata": metadata, "spec": spec}
+    made = job(manifest("batch/v1", "Job", {"completions": 2, "completionMode": "Indexed", "template": template}))
+    rows = [row for row in made.rows if row.fate.kind == "dropped"]
+    assert all(row.line > 1 for row in rows)
+    return [row.fate.why.removeprefix("pods of a RayCluster have no ").partition(";")[0] for row in rows]
+
+
 def test_a_shell_reads_in_a_word_only_what_kubernetes_would_replace() -> None:
     words = ("printf", "%s|", '$(RANK)`$x "y"', "$$(RANK)", "$(NOT_THERE)$(RANK)", "a b")
     assert shown(pytorch(pod(*words)), RANK="7", x="x") == '7`$x "y"|$(RANK)|$(NOT_THERE)7|a b|'

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dljob.convert.command import expanded, launcher, of_words
+from dljob.convert.command import expanded, launcher, mentions, of_words, refers
 from dljob.convert.source import UNKNOWN, Draft, SourceManifest, UnfitError
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
@@ -113,6 +113,7 @@ def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> Converte
     work = _Work(draft, pod, (*to, "spec"), manner)
     for key, at in source.keys(spec):
         _pod_field(work, key, at)
+    _drop_reads(work, template)
     _architecture(draft, spec)
     return pod
 
@@ -418,8 +419,6 @@ def _env(work: _Work, loc: Loc) -> None:
             source.harmless(at, "KubeRay and dljob set it")
         elif name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME":
             source.drop(at, f"{name} is set by dljob")
-        elif field := _missing_field(source, at, work):
-            source.drop(at, f"pods of a RayCluster have no {field}; a rank has DLJOB_RANK, GROUP_RANK and LOCAL_RANK")
         elif source.value((*at, "valueFrom")) is not None or _in_pod(name, value, referred, manner):
             _pod_variable(work, at, name)
         else:
@@ -445,19 +444,55 @@ def _is_index(source: SourceManifest, loc: Loc) -> bool:
     return path.endswith("['batch.kubernetes.io/job-completion-index']")
 
 
-_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_FIELD = re.compile(r"metadata\.(label|annotation)s\['(.+)'\]")
+_SELECTED = re.compile(
+    r"(batch\.kubernetes\.io|jobset\.sigs\.k8s\.io|(training|trainer)\.kubeflow\.org)/.+|job-name|controller-uid"
+)
+"""Labels that controllers of jobs give to their pods."""
 
 
-def _missing_field(source: SourceManifest, loc: Loc, work: _Work) -> str:
-    """Return the label or annotation that a variable reads, if only the manifest's own controller gives it to pods."""
-    match = _FIELD.fullmatch(str(source.value((*loc, "valueFrom", "fieldRef", "fieldPath"))))
-    if match is None:
-        return ""
-    kind, key = match.groups()
-    # Where the pod's template is: .../spec/containers/0/env/0.
-    metadata = source.value((*loc[:-5], "metadata", kind))
+def _drop_reads(work: _Work, template: Loc) -> None:
+    """Drop what is carried into a pod and reads there what only the manifest's own controller gives to pods."""
+    source, spec = work.draft.source, (*template, "spec")
+    for leaf in source.leaves(spec):
+        if source.fate(leaf).kind != "carried":
+            continue
+        text, inner = str(source.value(leaf)), leaf[len(spec) :]
+        if match := _FIELD.fullmatch(text) if leaf[-1] == "fieldPath" else None:
+            labels = [(match[1], match[2])]
+        elif inner[0] in ("affinity", "topologySpreadConstraints"):
+            labels = [("label", str(part)) for part in (*inner, text) if _SELECTED.fullmatch(str(part))]
+        else:
+            labels = []
+        missing = [f"{kind} {key}" for kind, key in labels if _is_missing(work, template, kind, key)]
+        if inner[0] in ("containers", "initContainers"):
+            missing += _missing_variables(work, (*spec, *inner[:2]), inner, text)
+        if missing:
+            words = f"pods of a RayCluster have no {missing[0]}; a rank has DLJOB_RANK, GROUP_RANK and LOCAL_RANK"
+            source.drop(leaf, words)
+
+
+def _is_missing(work: _Work, template: Loc, kind: str, key: str) -> bool:
+    """Whether neither the manifest nor KubeRay gives a label or annotation to the pods."""
+    metadata = work.draft.source.value((*template, "metadata", f"{kind}s"))
     is_own = isinstance(metadata, dict) and key in metadata
-    return "" if is_own or (work.manner.ray and key.startswith("ray.io/")) else f"{kind.removesuffix('s')} {key}"
+    return not is_own and not (work.manner.ray and key.startswith("ray.io/"))
+
+
+def _missing_variables(work: _Work, container: Loc, inner: Loc, text: str) -> list[str]:
+    """Return the variables of a rank that a field of a container reads, where the container does not set them."""
+    source = work.draft.source
+    names = {*work.manner.given, *work.manner.sets}
+    if container == work.pod.loc:
+        names |= work.pod.given.keys()
+    else:
+        names -= {source.value((*at, "name")) for at in source.items((*container, "env"))}
+    is_shell = "command" in inner or "args" in inner
+    return [
+        name
+        for name in sorted(names)
+        if refers(text, (name,)) or (is_shell and mentions(text, name) and f"{name}=" not in text)
+    ]
 
 
 def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> bool:
