@@ -194,6 +194,10 @@ class Pollers:
         known = told.snapshot.get("version", 0)
         # After an error no wait: a gateway that is back must show at once.
         snapshot = digest(await gateway.status(told.watch.job, after=known, wait=0.0 if told.error else WAIT))
+        # A RayCluster that outlives attempts answers for the ended one until this one's PrimeMaster begins. That counts
+        # as silence: only Ray knows what becomes of this one's launcher.
+        if (attempt := snapshot.get("attempt")) != told.watch.attempt:
+            raise HeadError(0, f"PrimeMaster of attempt {told.watch.attempt} has not begun: attempt {attempt} answers")
         marks = part(snapshot, "services")
         # Asked before the snapshot counts as known: after a failure all is asked again.
         if not marks or marks != part(told.snapshot, "services"):

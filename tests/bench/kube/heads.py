@@ -82,7 +82,7 @@ class News:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), float(request.query["timeout"]))
         version, at = self._said.get(uid, (1, ""))
-        return web.json_response({"version": version, "phase": "Running", "reason": at})
+        return web.json_response({"attempt": 1, "version": version, "phase": "Running", "reason": at})
 
     async def make(self) -> None:
         rng = chance("news")
@@ -227,7 +227,7 @@ class Decides:
         meta = seen.job["metadata"]
         kind = meta["name"].rstrip("0123456789")
         submission = f"s-{meta['name']}"
-        watch = Watch("c", kind, meta["uid"].replace("-", ""), submission)
+        watch = Watch("c", kind, meta["uid"].replace("-", ""), submission, 1)
         if kind == "silent":
             return ReconcileResult("submits", (Submit(submission, "c", kind, ("launch",), {}, {}),), watch=watch)
         at = seen.master.snapshot.get("reason") if seen.master else ""

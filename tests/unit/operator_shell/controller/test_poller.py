@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dljob_operator.controller import poller
 
 UID = "u-1"
 JOB_ID = "0" * 32
-WATCH = Watch("c1", "10.0.0.1", JOB_ID, "hello-1")
+WATCH = Watch("c1", "10.0.0.1", JOB_ID, "hello-1", 1)
 PLACED = {"placement": {"units": 1, "ready": 1, "pending": 0}}
 NODES = [{"pod": "p", "node": "n", "units": ["actor/0"], "ranks": "actor/0-1"}]
 
@@ -194,6 +195,20 @@ async def test_while_the_gateway_is_silent_ray_is_asked(it: Shell) -> None:
     assert ray.tail.startswith("x\n")
 
 
+async def test_the_answer_of_an_ended_attempt_counts_as_silence(it: Shell) -> None:
+    """Else Ray is never asked about the launcher of a job that is resumed on a RayCluster that stays."""
+    it.head.say(JOB_ID, phase="Stopped", attempt=1, services={"engine": 1}, **PLACED)
+    it.head.jobs["hello-2"] = {"status": "FAILED", "message": "exit 2", "driver_exit_code": 2}
+    it.pollers.follow(JOB, UID, replace(WATCH, submission="hello-2", attempt=2))
+    master, ray = await until(it, lambda master, ray: master and ray)
+    assert (master.snapshot, master.placement, master.endpoints) == ({}, (), None)
+    assert master.error == "PrimeMaster of attempt 2 has not begun: attempt 1 answers"
+    assert (ray.id, ray.exit_code) == ("hello-2", 2)
+    it.head.say(JOB_ID, phase="Running", attempt=2)
+    master, _ = await until(it, lambda master, _: not master.error)
+    assert master.snapshot["phase"] == "Running"
+
+
 async def test_the_last_snapshot_stays_and_ages_while_nobody_answers(it: Shell) -> None:
     it.head.say(JOB_ID, phase="Running")
     it.pollers.follow(JOB, UID, WATCH)
@@ -237,7 +252,7 @@ async def test_another_head_is_asked_from_scratch(it: Shell) -> None:
     await until(it, lambda master, _: master and master.snapshot)
     it.pollers.follow(JOB, UID, WATCH)
     assert it.pollers.views(JOB)[0] is not None  # the same watch: nothing is forgotten
-    it.pollers.follow(JOB, UID, Watch("c1", "10.0.0.2", JOB_ID, "hello-2"))
+    it.pollers.follow(JOB, UID, Watch("c1", "10.0.0.2", JOB_ID, "hello-2", 2))
     assert it.pollers.views(JOB) == (None, None)
     assert len(it.pollers) == 1
 
@@ -326,7 +341,7 @@ async def test_a_head_that_always_has_important_news_is_asked_once_a_second(
 
     async def toggled(_: web.Request) -> web.Response:
         asked.append(("Running", "Recovering")[len(asked) % 2])
-        return web.json_response({"version": len(asked), "phase": asked[-1]})
+        return web.json_response({"attempt": 1, "version": len(asked), "phase": asked[-1]})
 
     monkeypatch.setattr(poller, "EVERY", 1000.0)
     it.head.handlers[f"GET /v1/jobs/{JOB_ID}/status"] = toggled

@@ -100,7 +100,7 @@ def test_a_head_that_does_not_answer_yet_is_no_refusal(count: int, reason: str):
 def test_the_watch_is_of_the_head_of_the_attempt():
     world = ordered()
     watch = world.look().watch
-    assert watch == Watch(world.name, "10.0.0.1", UID.replace("-", ""), f"hello-{UID[:8]}-1")
+    assert watch == Watch(world.name, "10.0.0.1", UID.replace("-", ""), f"hello-{UID[:8]}-1", 1)
 
 
 def test_the_word_of_another_submission_is_not_heard():

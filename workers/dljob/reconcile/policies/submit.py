@@ -134,4 +134,4 @@ def watch(case: ReconcileContext) -> Watch | None:
     """Return the head to poll, from the order of the submission until the attempt ends; None: no head."""
     if not case.submitted or case.replaced or not case.address or case.leaving:
         return None
-    return Watch(case.cluster_name, case.address, names.job_uid(case.uid), case.submission)
+    return Watch(case.cluster_name, case.address, names.job_uid(case.uid), case.submission, case.attempt)

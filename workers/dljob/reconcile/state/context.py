@@ -335,11 +335,10 @@ class ReconcileContext:
     def snapshot(self) -> Object:
         """PrimeMaster's last report in this attempt; empty: none since this operator became the leader."""
         master, ray_job = self.observed.master, self.observed.ray_job
-        # The poller may still hold the report of an earlier submission.
+        # The poller may still hold the report of an earlier submission, or attempt.
         late = ray_job is not None and ray_job.id != self.submission
         if master is None or late or not self.submitted:
             return {}
-        # A RayCluster that outlives attempts answers for the ended one until this one's PrimeMaster begins.
         return master.snapshot if master.snapshot.get("attempt") == self.attempt else {}
 
     @property

@@ -375,6 +375,7 @@ class Watch:
     job: str
     """The job's uid as 32 hex digits."""
     submission: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
