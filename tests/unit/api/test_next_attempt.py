@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dljob.api import handle as handles
 from dljob.api import next_attempt as attempts
 from dljob.api import registry
 from dljob.api.next_attempt import (
@@ -25,6 +26,8 @@ from dljob.api.next_attempt import (
 )
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.placement.previous_attempt import carried
+from dljob.runtime.backend import connect
+from dljob.runtime.job import launch
 from dljob.spec.model import DLJobManifest
 
 UID = "0123456789abcdef0123456789abcdef"
@@ -192,6 +195,62 @@ def test_an_attempt_that_is_refused_leaves_the_job_as_it_was(home: Path) -> None
     put_back(after)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert next_attempt("again", program=PROGRAM) == after
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("place", ["moved", "copied", "linked", "renamed"])
+def test_a_job_goes_on_in_the_folder_in_which_it_is_found(
+    place: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, original, other = an_ended_job(), home / "jobs", tmp_path / "other"
+    name = "by-hand" if place == "renamed" else folder.name
+    if place == "renamed":
+        folder.rename(original / name)
+    elif place == "moved":
+        other.mkdir()
+        original.rename(other / "jobs")
+    elif place == "copied":
+        shutil.copytree(original, other / "jobs")
+    else:
+        other.symlink_to(home)
+    before = files_of(original)
+    if place != "renamed":
+        monkeypatch.setenv("DLJOB_HOME", str(other))
+    launches: list[Path] = []
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
+    monkeypatch.setattr(launch, "launch", lambda _, job_dir, **__: launches.append(job_dir))
+    role = {"name": "t", "entrypoint": {"class": "a.B"}}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "again"}, "spec": {"roles": [role]}})
+    handles.submit(manifest, code_dir=tmp_path, resume=UID)
+    new_folder = registry.home() / "jobs" / name
+    assert launches == [new_folder]
+    assert (new_folder / "attempts/1/journal/1").is_file()
+    assert (new_folder / "checkpoints/t/x").is_file()
+    assert registry.find(UID).folder == new_folder
+    if place in ("copied", "moved"):
+        assert files_of(original) == before
+
+
+def test_a_copy_does_not_go_on_where_the_original_saves(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, volume, other = an_ended_job(), tmp_path / "volume", tmp_path / "other"
+    (folder / "checkpoints").rename(volume)
+    (folder / "checkpoints").symlink_to(volume)
+    shutil.copytree(home / "jobs", other / "jobs", symlinks=True)
+    (tmp_path / "link").symlink_to(home)
+    for path, is_copy in ((home, False), (tmp_path / "link", False), (other, True)):
+        monkeypatch.setenv("DLJOB_HOME", str(path))
+        if not is_copy:
+            assert next_attempt("again", program=PROGRAM).step == 15
+            continue
+        with pytest.raises(UsageError, match=f"is a copy of {folder}, and both save in {volume}"):
+            next_attempt("again", program=PROGRAM)
+        shutil.rmtree(folder)
+        assert next_attempt("again", program=PROGRAM).step == 15, "it was moved"
 
 
 def test_a_folder_in_which_nothing_can_be_moved_is_told(home: Path) -> None:

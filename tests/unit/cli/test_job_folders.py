@@ -108,18 +108,37 @@ def test_a_job_on_a_ray_that_is_gone_is_deleted_by_name_alone(capsys: pytest.Cap
     assert not lost.folder.exists()
 
 
-def test_a_folder_outside_the_home_named_by_an_entry_is_not_deleted(
+def test_a_folder_outside_the_home_to_which_a_link_leads_is_not_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = job("old", "1" * 32)
-    treasure = tmp_path / "treasure"
-    treasure.mkdir()
-    entry = record.folder / "job.json"
-    entry.write_text(json.dumps({**json.loads(entry.read_text()), "dir": str(treasure)}))
-    (treasure / "status.json").write_text('{"phase": "Succeeded"}')
+    record, treasure = job("old", "1" * 32), tmp_path / "treasure"
+    record.folder.rename(treasure)
+    record.folder.symlink_to(treasure)
     assert main.run(["delete", "old"]) == 2
-    assert "is not a folder that dljob made" in capsys.readouterr().err
-    assert treasure.is_dir()
+    assert f"{record.dir} is a link to {treasure}, not a folder that dljob made" in capsys.readouterr().err
+    assert (treasure / "status.json").is_file()
+
+
+def test_the_folder_of_an_entry_is_where_it_lies_whatever_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = job("old", "1" * 32)
+    (record.folder / "logs").mkdir()
+    (record.folder / "logs" / "w-0.log").write_text("saved\n")
+    moved, link = tmp_path / "moved", tmp_path / "link"
+    shutil.copytree(registry.home(), moved)
+    link.symlink_to(moved)
+    (moved / "jobs" / record.folder.name / "logs" / "w-0.log").write_text("copied\n")
+    for home in (moved, link):
+        monkeypatch.setenv("DLJOB_HOME", str(home))
+        assert main.run(["logs", "old"]) == 0
+        assert "copied" in capsys.readouterr().out
+        assert main.run(["status", "old"]) == 0
+        assert f"folder: {home}/jobs/{record.folder.name}" in capsys.readouterr().out
+    registry.find("old").folder.rename(moved / "jobs" / "by-hand")
+    assert main.run(["delete", "old"]) == 0
+    assert not (moved / "jobs" / "by-hand").exists()
+    assert record.over, "the original stays"
 
 
 def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,9 +160,8 @@ def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign, full, old = (job(name, uid * 32, started=float(uid)) for name, uid in (("a", "1"), ("b", "2"), ("c", "3")))
-    entry = foreign.folder / "job.json"
-    entry.write_text(json.dumps({**json.loads(entry.read_text()), "dir": str(tmp_path)}))
-    (tmp_path / "status.json").write_text('{"phase": "Succeeded"}')
+    foreign.folder.rename(tmp_path / "elsewhere")
+    foreign.folder.symlink_to(tmp_path / "elsewhere")
     rmtree = shutil.rmtree
 
     def refuse(folder: Path) -> None:
@@ -152,7 +170,8 @@ def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(
         rmtree(folder)
 
     monkeypatch.setattr(registry.shutil, "rmtree", refuse)
-    stays = f"job a (11111111) stays: {tmp_path} is not a folder that dljob made\n"
+    place = tmp_path / "elsewhere"
+    stays = f"job a (11111111) stays: {foreign.dir} is a link to {place}, not a folder that dljob made\n"
     assert main.run(["prune", "--dry-run"]) == 1
     printed = capsys.readouterr()
     assert printed.out == f"b 22222222 {full.dir}\nc 33333333 {old.dir}\n"

@@ -383,7 +383,8 @@ def submit(
             attempts.append(next_attempt(name, resume, program=program))
             job_uid = attempts[0].record.uid
             set_aside(attempts[0])
-        folder, started = registry.folder_of(name, job_uid), registry.start_of(runner) if runner else 0
+        folder = attempts[0].record.folder if attempts else registry.folder_of(name, job_uid)
+        started = registry.start_of(runner) if runner else 0
         return record(
             registry.RegistryEntry(
                 name=name,

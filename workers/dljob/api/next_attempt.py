@@ -15,6 +15,7 @@ from dljob.api.registry import RegistryEntry
 from dljob.api.views import nested
 from dljob.errors import UnreachableError, UsageError
 from dljob.logs import archive
+from dljob.runtime.control_socket.location import read
 from dljob.runtime.journal.timeline import STATUS
 from dljob.spec.status import TERMINAL
 
@@ -53,7 +54,8 @@ def next_attempt(name: str, job: str = "", *, program: str) -> NextAttempt:
 
     Raises:
         NotFoundError: there is no such job.
-        UsageError: it runs, has succeeded, has another name, ran another program, or has no complete checkpoint.
+        UsageError: it runs, has succeeded, has another name, ran another program, or has no complete checkpoint; it is
+            a copy that would save where the original does.
     """
     record = registry.find(job or name)
     if not job and record.name == name:
@@ -76,6 +78,12 @@ def next_attempt(name: str, job: str = "", *, program: str) -> NextAttempt:
     step = newest_step(record.folder)
     if step is None:
         raise UsageError(f"{who} has no complete checkpoint", hint=f"without {RESUME} it begins at its start")
+    link = record.folder / CHECKPOINTS
+    if link.is_symlink() and (original := _original_of(record)):
+        raise UsageError(
+            f"{who} is a copy of {original}, and both save in {link.readlink()}",
+            hint=f"put a copy of that folder in the place of the link {link}, or delete {original}",
+        )
     number = 2 + len(list((record.folder / ATTEMPTS).glob("*")))
     return NextAttempt(record, number, step, _carried(record, number - 1))
 
@@ -94,6 +102,15 @@ def _newest_of_program(newest: RegistryEntry, program: str) -> RegistryEntry:
         if not is_passed_over or newest_step(record.folder) is not None:
             return record
     return records[-1]
+
+
+def _original_of(record: RegistryEntry) -> Path | None:
+    """Return the folder of which a job's folder is a copy; None: it is no copy, or the original is gone."""
+    with suppress(OSError, ValueError):
+        written_in = Path(str(read(record.folder).get("dir")))
+        if read(written_in).get("uid") == record.uid and not written_in.samefile(record.folder):
+            return written_in
+    return None
 
 
 def newest_step(folder: Path) -> int | None:

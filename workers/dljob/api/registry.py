@@ -41,6 +41,7 @@ class RegistryEntry:
     name: str
     uid: str
     dir: str
+    """The job's folder: where job.json was found, which then need not be where it was written."""
     address: str = ""
     """host:port of Ray's GCS."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -54,7 +55,7 @@ class RegistryEntry:
     started: float = 0.0
     """Unix seconds."""
     socket: str = ""
-    """Control socket of the job's PrimeMaster; empty until it listens."""
+    """Control socket of the job's PrimeMaster, by its name alone in the job's folder; empty until it listens."""
     socket_trouble: str = ""
     """Why there is no control socket."""
     program: str = ""
@@ -306,7 +307,7 @@ def close_socket(record: RegistryEntry) -> None:
     """Remove the control socket of a dead job, whose PrimeMaster may have been killed before it could."""
     with suppress(OSError, ValueError):  # without folder or entry, nothing can find the socket either
         if path := read(record.folder).get("socket"):
-            remove(path)
+            remove(record.folder / path)
 
 
 def folder_of(name: str, uid: str) -> Path:
@@ -343,7 +344,8 @@ def _entries() -> Iterator[tuple[Path, RegistryEntry]]:
     for entry in jobs.glob(f"*/{ENTRY}"):
         # A damaged entry must not hide the other jobs; AttributeError: one that is no object, or has none inside.
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            data: dict[str, Any] = read_json(entry)
+            # The folder may have been moved or copied since, and the one that it was is then another's or gone.
+            data: dict[str, Any] = {**read_json(entry), "dir": os.fspath(entry.parent)}
             environment: dict[str, str] = data.get("environment") or {}
             data["environment"] = tuple(environment.items())
             yield entry, RegistryEntry(**{key: value for key, value in data.items() if key in known})
@@ -411,27 +413,25 @@ def refuse_living(record: RegistryEntry) -> None:
         )
 
 
-def refuse_foreign(record: RegistryEntry) -> None:
-    """Refuse to delete a folder that is not where dljob keeps jobs: an entry may name any folder.
+def refuse_link(record: RegistryEntry) -> None:
+    """Refuse to delete what lies outside the folder of all jobs.
 
     Raises:
-        UsageError: the folder is elsewhere, or a link.
+        UsageError: the job's folder is a link.
     """
-    folder = folder_of(record.name, record.uid)
-    # job.json is a file of the user's, and names a folder: a wrong or hostile one must not delete anything else.
-    if record.folder != folder or folder.is_symlink():
-        raise UsageError(f"{record.dir} is not a folder that dljob made", hint=f"dljob keeps jobs in {home() / 'jobs'}")
+    if record.folder.is_symlink():
+        link = record.folder.readlink()
+        raise UsageError(f"{record.dir} is a link to {link}, not a folder that dljob made", hint="delete both by hand")
 
 
 def delete(record: RegistryEntry) -> None:
     """Delete the folder of an ended job, if dljob made it.
 
     Raises:
-        UsageError: the folder is elsewhere, or cannot be deleted.
+        UsageError: the folder is a link, or cannot be deleted.
     """
-    refuse_foreign(record)
-    folder = folder_of(record.name, record.uid)
+    refuse_link(record)
     try:
-        shutil.rmtree(folder)
+        shutil.rmtree(record.folder)
     except OSError as error:
-        raise UsageError(f"cannot delete {folder}: {error.strerror or error}") from error
+        raise UsageError(f"cannot delete {record.dir}: {error.strerror or error}") from error

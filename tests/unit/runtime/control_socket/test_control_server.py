@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from socket_kit import UID, Master, ask, closed, dial, serving
 
 from dljob.runtime.control_socket import location, server
+from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.control_socket.messages import REQUEST_BYTES, request
 
 PIDS = request(UID, "pids", ())
@@ -24,12 +26,23 @@ def test_the_owner_is_answered_and_job_json_names_the_socket(tmp_path: Path) -> 
     with serving(tmp_path) as made:
         assert made.path == tmp_path / "control.sock"
         assert made.path.stat().st_mode & 0o777 == 0o600
-        assert said(tmp_path)["socket"] == str(made.path)
+        assert said(tmp_path)["socket"] == "control.sock"
         with dial(made.path) as line:
             assert ask(line, PIDS) == {"answer": {"master": 1}}
             assert ask(line, b"nonsense\n")["error"] == "UsageError"
             assert ask(line, PIDS) == {"answer": {"master": 1}}
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_a_moved_folder_leads_to_its_master_and_a_copied_entry_to_none(tmp_path: Path) -> None:
+    folder, copy, moved = (tmp_path / name for name in ("job", "copy", "moved"))
+    copy.mkdir()
+    with serving(folder):
+        shutil.copy(folder / "job.json", copy)
+        with pytest.raises(NoAnswerError, match=f"no process answers at {copy}/control.sock: No such file"):
+            SocketLine(copy).ask(PIDS, 1.0)
+        folder.rename(moved)
+        assert json.loads(SocketLine(moved).ask(PIDS, 10.0)) == {"answer": {"master": 1}}
 
 
 def test_another_user_is_refused_and_root_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

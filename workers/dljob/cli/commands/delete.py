@@ -67,7 +67,7 @@ def _pruned(record: registry.RegistryEntry, *, dry_run: bool) -> bool:
     """Delete a folder, or find it one of dljob's; otherwise say why it stays."""
     try:
         if dry_run:
-            registry.refuse_foreign(record)
+            registry.refuse_link(record)
         else:
             registry.delete(record)
     # Such as files of another user, of a job in a container. The folders after this one are no less in the way.

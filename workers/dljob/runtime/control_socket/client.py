@@ -91,9 +91,10 @@ class SocketLine:
         except (OSError, ValueError) as error:
             raise NoAnswerError(f"{self._folder / location.ENTRY} cannot be read: {error}") from None
         # Read anew for each request: a PrimeMaster that restarted may have bound another path.
-        path = str(said.get("socket") or "")
-        if not path:
+        name = str(said.get("socket") or "")
+        if not name:
             raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
+        path = str(self._folder / name)
         try:
             return self._exchange(path, request, time.monotonic() + seconds)
         except TimeoutError:

@@ -100,7 +100,9 @@ def note(folder: Path, path: str, trouble: str = "") -> None:
     """
     said = read(folder)
     if said:
-        write(folder / ENTRY, {**said, "socket": path, "socket_trouble": trouble})
+        # In the folder by its name alone: a copy of the folder must not lead to this job.
+        socket = Path(path).name if Path(path).parent == folder else path
+        write(folder / ENTRY, {**said, "socket": socket, "socket_trouble": trouble})
 
 
 def read(folder: Path) -> dict[str, Any]:
