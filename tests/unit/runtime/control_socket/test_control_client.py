@@ -50,11 +50,13 @@ def holder(folder: Path, says: bytes | None) -> Iterator[None]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield
-        line.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for each in taken:
-            each.close()
+        try:
+            yield
+        finally:
+            line.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for each in taken:
+                each.close()
 
 
 def test_questions_and_orders_reach_primemaster(tmp_path: Path) -> None:
@@ -127,6 +129,21 @@ def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path: Path, monkeypatc
 def test_a_control_socket_held_by_another_process_is_refused(says: bytes | None, why: str, tmp_path: Path) -> None:
     with holder(tmp_path, says), pytest.raises(UnreachableError, match=why):
         connection(tmp_path).pids()
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("says", [None, b""])
+def test_an_order_without_an_answer_stands_and_one_that_was_not_sent_does_not(
+    says: bytes | None, tmp_path: Path
+) -> None:
+    with holder(tmp_path, says), pytest.raises(UnreachableError) as error:
+        connection(tmp_path).command("stop")
+    assert error.value.message.endswith("; the order stands")
+    assert f"dljob status {UID[:8]}" in error.value.hint
+    with pytest.raises(UnreachableError, match="Connection refused") as error:
+        connection(tmp_path).command("stop")
+    assert "the order stands" not in error.value.message
+    assert "dljob status" not in error.value.hint
 
 
 def test_a_socket_that_another_user_holds_gets_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,11 @@ class Connection(Protocol):
 class NoAnswerError(Exception):
     """The other end gives no answer now, for the reason in the message. Another try may succeed."""
 
+    def __init__(self, message: str, *, is_sent: bool = False) -> None:
+        """`is_sent`: the request was sent, so that the other end may still act on it."""
+        super().__init__(message)
+        self.is_sent = is_sent
+
 
 class RequestChannel(Protocol):
     """A way for requests to reach a job."""
@@ -94,36 +99,38 @@ class SocketLine:
         name = str(said.get("socket") or "")
         if not name:
             raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
-        path = str(self._folder / name)
+        path, end, is_sent = str(self._folder / name), time.monotonic() + seconds, False
         try:
-            return self._exchange(path, request, time.monotonic() + seconds)
-        except TimeoutError:
-            raise NoAnswerError(f"PrimeMaster does not answer at {path}") from None
-        except OSError as error:
-            raise NoAnswerError(f"no process answers at {path}: {error.strerror or error}") from None
-
-    def _exchange(self, path: str, request: bytes, end: float) -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            # One deadline for connecting and reading; never 0, which would mean not to wait.
-            line.settimeout(max(0.01, end - time.monotonic()))
-            line.connect(path)
-            pid, uid = peer(line)
-            # The process at this path gets commands and answers for PrimeMaster: it must be the owner's, or root's.
-            if uid not in self._owners:
-                raise UnreachableError(
-                    f"{path} is held by process {pid} of user {uid}, not by the owner of the job",
-                    hint=f"end that process, or remove {path}; the job itself goes on",
-                )
-            with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer gives the reason
-                line.sendall(request)
-            found: list[bytes] = []
-            while not found or not found[-1].endswith(b"\n"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+                # One deadline for connecting and reading; never 0, which would mean not to wait.
                 line.settimeout(max(0.01, end - time.monotonic()))
-                part = line.recv(2**20)
-                if not part:
-                    raise ConnectionResetError("the connection was closed")
-                found.append(part)
-            return b"".join(found)
+                line.connect(path)
+                self._check_owner(path, line)
+                with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer gives the reason
+                    line.sendall(request)
+                is_sent = True
+                found: list[bytes] = []
+                while not found or not found[-1].endswith(b"\n"):
+                    line.settimeout(max(0.01, end - time.monotonic()))
+                    part = line.recv(2**20)
+                    if not part:
+                        raise ConnectionResetError("the connection was closed")
+                    found.append(part)
+                return b"".join(found)
+        except TimeoutError:
+            raise NoAnswerError(f"PrimeMaster does not answer at {path}", is_sent=is_sent) from None
+        except OSError as error:
+            why = error.strerror or error
+            raise NoAnswerError(f"no process answers at {path}: {why}", is_sent=is_sent) from None
+
+    def _check_owner(self, path: str, line: socket.socket) -> None:
+        pid, uid = peer(line)
+        # The process at this path gets commands and answers for PrimeMaster: it must be the owner's, or root's.
+        if uid not in self._owners:
+            raise UnreachableError(
+                f"{path} is held by process {pid} of user {uid}, not by the owner of the job",
+                hint=f"end that process, or remove {path}; the job itself goes on",
+            )
 
 
 class LocalConnection:
@@ -212,7 +219,7 @@ class LocalConnection:
         begun = time.monotonic()
         # After a first answer the job is known to run: PrimeMaster may be restarting, which takes longer.
         patience = (AWAY_S if self._reached else REACH_S) if reach_s is None else reach_s
-        end = begun + min(waits, LONGEST_S) + patience
+        end, is_sent = begun + min(waits, LONGEST_S) + patience, False
         while not is_final(self.dir):
             # A command's id makes it safe to send the same request again after a lost answer.
             try:
@@ -220,7 +227,7 @@ class LocalConnection:
                 self._reached = True
                 return messages.result(answer)
             except NoAnswerError as error:
-                why = str(error)
+                why, is_sent = str(error), is_sent or error.is_sent
             except (ValueError, RecursionError):
                 why = "the process at the control socket does not answer as PrimeMaster does"
             # The job may have ended between the question and now: then its files answer.
@@ -229,10 +236,10 @@ class LocalConnection:
             if gone := self._gone():
                 raise UnreachableError(gone, hint=f"its journal and logs are in {self.dir}")
             if time.monotonic() + RETRY_S >= end:
-                took = time.monotonic() - begun
-                raise UnreachableError(
-                    f"job {self.name} cannot be reached; tried for {took:.0f} s: {why}",
-                    hint=f"its last status, journal and logs are in {self.dir}",
-                )
+                took, hint = time.monotonic() - begun, f"its last status, journal and logs are in {self.dir}"
+                if call == "command" and is_sent:
+                    why = f"{why}; the order stands"
+                    hint = f"a PrimeMaster that goes on carries it out: see dljob status {self.uid[:8]}; {hint}"
+                raise UnreachableError(f"job {self.name} cannot be reached; tried for {took:.0f} s: {why}", hint=hint)
             time.sleep(RETRY_S)
         return None

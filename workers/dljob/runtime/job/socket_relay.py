@@ -111,7 +111,7 @@ class Relay:
             return self._answer(time.monotonic() + seconds)
         except (OSError, NoAnswerError) as error:
             self.close()
-            raise NoAnswerError(f"{error}{self._said()}") from None
+            raise NoAnswerError(f"{error}{self._said()}", is_sent=True) from None
 
     def _answer(self, end: float) -> bytes:
         line = self._line
