@@ -261,6 +261,11 @@ def exit_codes() -> list[str]:
     """Return the page of exit codes."""
     text = ["# Exit codes", "", "This page is for scripts and CI that call `dljob`.", ""]
     text += table("code|meaning", ((code.value, CODES[code]) for code in ExitCode))
+    stands = (
+        "An order whose error says `the order stands` is carried out once PrimeMaster or the operator goes on. Without"
+        " these words a job of this machine got none: `restart` and `scale` first ask PrimeMaster for its state."
+    )
+    text += [stands, ""]
     text += ["`dljob why JOB` ends with the kind of the first cause; 3 and 4 are as above.", ""]
     text += table("code|first cause", ((kind.value, KINDS[kind]) for kind in CauseKind))
     text += [
