@@ -88,6 +88,32 @@ def test_a_home_that_may_not_be_listed_or_written_is_told_as_what_it_is(
         registry.records()
 
 
+def test_a_name_of_another_user_in_a_shared_home_is_told_as_that(
+    home: Path, tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, open_file = home / "jobs" / ".ppo.lock", os.open
+    lock.parent.mkdir()
+    lock.touch()
+    owner = lock.stat().st_uid
+
+    def refuse(path: Any, *more: Any, **options: Any) -> int:
+        if str(path).endswith(".ppo.lock"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UnreachableError, match="cannot keep jobs in"):
+        submit(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UnreachableError, match=f"the job name ppo is in use by user {owner} in {home}") as refused:
+        submit(tmp_path)
+    assert "another name" in refused.value.hint
+    lock.unlink()
+    with pytest.raises(UnreachableError, match="cannot keep jobs in"):
+        submit(tmp_path)
+    assert not started
+
+
 def test_a_second_submit_of_a_name_is_refused_with_the_way_out(tmp_path: Path, started: list[str]) -> None:
     first = job()
     with pytest.raises(UsageError, match="runs already") as refused:

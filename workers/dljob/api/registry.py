@@ -240,12 +240,22 @@ def claimed(name: str) -> Generator[RegistryEntry | None]:
 
     Until the block ends no other process can register a job of this name. The kernel releases the lock if this process
     dies.
+
+    Raises:
+        UnreachableError: the lock cannot be had; in a home that users share, it may be another user's.
     """
+    lock = home() / "jobs" / f".{name}.lock"
     try:
-        folder = _folder_of_jobs()
+        _folder_of_jobs()
         # O_CLOEXEC: a child that inherited the descriptor would hold the lock after this process.
-        descriptor = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        with suppress(OSError):  # there is no lock, or no way to it
+            if isinstance(error, PermissionError) and (owner := lock.stat().st_uid) != os.geteuid():
+                raise UnreachableError(
+                    f"the job name {name} is in use by user {owner} in {home()}: {lock} is theirs",
+                    hint="take another name, or set DLJOB_HOME to a folder of your own",
+                ) from error
         raise _refused(error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
