@@ -127,7 +127,8 @@ class JobHandle(ShownJob):
             from dljob.runtime.journal.job_record import last_notes
 
             # A folder on another machine may have no events, or old ones: what follows comes from PrimeMaster.
-            last = last_notes(self.dir, tail) if self.record.runner or self.record.over else self.events()
+            # One at least: its number tells which entries are shown already.
+            last = last_notes(self.dir, max(1, tail)) if self.record.runner or self.record.over else self.events()
             for note in last[max(0, len(last) - tail) :]:
                 show(cast("JobEvent", note))
             seen = int(last[-1].get("seq", 0)) if last else 0

@@ -66,6 +66,8 @@ def test_the_last_entries_of_an_ended_job_come_from_its_folder(home: Path, capsy
     fill(record.folder)
     assert main.run(["events", "ppo", "--tail", "2", "-o", "json"]) == 0
     assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [3, 4]
+    assert main.run(["events", "ppo", "--tail", "0"]) == 0
+    assert capsys.readouterr().out == ""
     (record.folder / "events.jsonl").unlink()
     assert main.run(["events", "ppo", "--tail", "2"]) == 0
     assert capsys.readouterr().out == ""
