@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -73,8 +74,12 @@ def _in_file(file: Path) -> JobAccounts:
 
     try:
         # JSON is YAML too.
-        body = bounded_yaml().load(read_plain(file, _FILE_BYTES).decode("utf-8"))
-        found = _object(cast("Json", body)) if isinstance(body, Mapping) else None
+        text = bounded_yaml().load(read_plain(file, _FILE_BYTES).decode("utf-8"))
+        body: Json = cast("Json", text) if isinstance(text, Mapping) else {}
+        if body.get("kind") == "DLJob" and "uid" not in body.get("metadata", {}):
+            hint = f"dljob validate {shlex.quote(str(file))}; dljob status lists jobs"
+            raise NotFoundError(f"{file} is a job file, and no record of a job", hint=hint)
+        found = _object(body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, TooLargeError) as error:
         why = " ".join(str(error).split())
         raise NotFoundError(f"{file}: no job: {type(error).__name__}: {why}", hint=_HINT) from error

@@ -427,6 +427,9 @@ def test_a_dljob_in_a_file_explains_itself(tmp_path: Path, capsys: pytest.Captur
         ('{"kind": "ConfigMap", "data": {"a.log": ""}}', "neither a DLJob nor a ConfigMap"),
         ('{"kind": "ConfigMap"}', "no job: KeyError"),
         (config_map("{"), "no job: JSONDecodeError"),
+        ('{"kind": "DLJob", "metadata": {"name": "ppo"}}', "is a job file, and no record of a job\n  dljob validate "),
+        ('{"kind": "DLJob"}', "is a job file, and no record of a job"),
+        ('{"kind": "DLJob", "metadata": null}', "no job: TypeError"),
     ],
 )
 def test_a_file_about_no_job_is_refused(
