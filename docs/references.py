@@ -29,7 +29,7 @@ CODES = {
     ExitCode.OK: "The command did what it was asked; a watched job succeeded.",
     ExitCode.JOB_FAILED: "The job failed, or a check of the command did.",
     ExitCode.USAGE: "Wrong arguments, an invalid spec, or a plan that does not fit. Nothing was started.",
-    ExitCode.NOT_FOUND: "There is no job, role, rank or file of that name.",
+    ExitCode.NOT_FOUND: "There is no job, role, rank or file of that name, or the job has ended and takes no orders.",
     ExitCode.UNREACHABLE: "Ray or Kubernetes did not answer or denied access, or a folder cannot be written.",
     ExitCode.TIMED_OUT: "What was waited for did not happen in time.",
     ExitCode.STOPPED: "Another user or process stopped the job.",

@@ -128,7 +128,7 @@ class PlacementError(DLJobError):
 
 
 class NotFoundError(DLJobError):
-    """No job, role or rank of that name."""
+    """No job, role or rank of that name, or the job has ended and takes no orders."""
 
     exit_code = ExitCode.NOT_FOUND
 
