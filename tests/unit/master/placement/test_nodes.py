@@ -79,7 +79,8 @@ def test_a_silent_part_is_an_open_fault_until_it_answers_and_restarts_nothing():
         world.send(ev.PartSilent(target, 9.0, why))
     assert [fault.target for fault in world.state.faults] == [f"node/{node}", "head"], "each once"
     shown = status.status(world.state, world.now, {})["lastFault"]
-    assert (shown["level"], shown["firstCause"]) == ("Wait", f"head: NodeFrozen: no answer for 3.0 s: {why}")
+    assert (shown["level"], shown["firstCause"]) == ("Wait", f"head: PartSilent: no answer for 3.0 s: {why}")
+    assert world.state.faults[0].cause.partition(": ")[2] == f"NodeFrozen: no answer for 3.0 s: {why}"
     assert not shown["recoveredAt"]
     world.send(ev.PartAnswers("head"), after=2.0)
     world.send(ev.PartAnswers("head"))

@@ -90,7 +90,8 @@ def handle_silence(tx: StateTransaction, event: PartSilent) -> None:
     if tx.ending or is_frozen or any(fault.target == target for fault in _open_silences(tx)):
         return
     words = f"no answer for {event.silent_s:.1f} s{f': {event.why}' if event.why else ''}"
-    cause = f"{target}: {Reason.NODE_FROZEN.value}: {words}"
+    # A node is frozen; of the head and PrimeMaster a process is stopped, on a node that may well run.
+    cause = f"{target}: {Reason.NODE_FROZEN.value if '/' in target else reasons.PART_SILENT}: {words}"
     since = tx.now - event.silent_s
     tx.append_fault(FaultRecord(tx.next_serial(), WAIT, Reason.NODE_FROZEN.value, target, cause, since))
     tx.note(reasons.PART_SILENT, target, f"{words}; it is waited for")
