@@ -33,7 +33,7 @@ def world():
 
 
 def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, undone=None, **sizes):
-    spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, **sizes}
+    spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, "order": "by seed 7", **sizes}
     own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
     name = role if role == "t" else f"{role}/{rank}"
     event = ev.ShardsTold(
@@ -194,10 +194,20 @@ def test_a_process_that_loads_again_gives_back_its_leases_and_what_it_did_since(
     assert acked(world)[0] == (0, 2), "a process of the past undoes nothing"
 
 
+DATA_SET = "it is 10 samples in shards of 4, 1 times by seed 7"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"size": 11}, "it is 10 samples in shards of 4, 1 times, and not 11 samples in shards of 4, 1 times"),
+        (
+            {"size": 11},
+            f"{DATA_SET}, and not 11 samples in shards of 4, 1 times by seed 7; under another name it begins anew",
+        ),
+        (
+            {"order": "by seed 8"},
+            f"{DATA_SET}, and not 10 samples in shards of 4, 1 times by seed 8; under another name it begins anew",
+        ),
         ({"name": "e", "shard": 0}, "its size, shard size and epochs are whole numbers from 1"),
         ({"rank": 7}, "there is no rank w/7"),
         ({"name": "f"}, "there are 1 data sets already; all ranks that share one give it the same name"),
@@ -218,7 +228,7 @@ def test_the_next_attempt_goes_on_from_there(world):
     tell(world, 0, want=2, saves=True)
     tell(world, 0, want=0, saves=True, done=[(0, 4, 5)])
     told = carry(world.state)
-    assert told["data"] == {"d": [10, 4, 1, [[4, 10]], [["w/0", 1, 1, 5, 0, 4]]]}
+    assert told["data"] == {"d": [10, 4, 1, [[4, 10]], [["w/0", 1, 1, 5, 0, 4]], {}, [], "by seed 7"]}
     text = json.dumps({"job": UID, "attempt": 1, "state": told})
     after = World(LONE).boot()
     after.send(carried(text, UID, 2))
@@ -226,6 +236,7 @@ def test_the_next_attempt_goes_on_from_there(world):
     after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, 5)))
     assert feed(after).todo == ((0, 10),)
     tell(after, 1, name="d", want=1, life=RunId(2, 1))
+    assert shards.refused(after.state, replace(after.told[-1], order="by seed 8"))
     again = replace(after.state, carried=False)
     assert shards.carry(again)["d"][3] == [[0, 10]]
     late = World(LONE).boot()
@@ -275,7 +286,7 @@ def test_a_long_list_of_shards_is_handed_on_shortened_and_partly_done_again(monk
     monkeypatch.setattr(shards, "ROWS", 2)
     many = tuple(Acked("w/0", CheckpointId(A, n), n, n + 1) for n in (1, 3, 20, 30))
     full = ShardTable(100, 1, 1, ((0, 1), (5, 10), (40, 50)), acked=many)
-    (_, _, _, todo, rows) = shards._carry(full)
+    (_, _, _, todo, rows, *_) = shards._carry(full)
     assert todo == [[0, 10], [40, 50]]
     assert [row[4:] for row in rows] == [[20, 21], [30, 31]]
     inside = replace(full, acked=(*many, Acked("w/0", CheckpointId(A, 9), 4, 5)), todo=((0, 1), (5, 6), (50, 51)))

@@ -43,6 +43,8 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
         after = None if step is None else (step, revision)
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
     feed = _source_told(d, event, feed)
+    if not feed.order and event.order:
+        feed = evolve(feed, order=event.order)
     if present(d, event):
         feed = _went_back(d, event, feed)
         held = feed.held.get(key)
@@ -99,9 +101,11 @@ def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
         return "" if sound else "its size, shard size and epochs are whole numbers from 1"
     if feed.unbounded is not (event.size == shard_table.SPAN):
         return f"it is a {'source' if feed.unbounded else 'data set'} already: give the other one another name"
-    have, wants = (feed.size, feed.shard, feed.epochs), (event.size, event.shard, event.epochs)
-    words = "{} samples in shards of {}, {} times"
-    return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}"
+    wanted_order = event.order or feed.order
+    have = (feed.size, feed.shard, feed.epochs, feed.order or wanted_order)
+    wants = (event.size, event.shard, event.epochs, wanted_order)
+    words, hint = "{} samples in shards of {}, {} times {}", "under another name it begins anew"
+    return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}; {hint}"
 
 
 def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
@@ -201,8 +205,8 @@ def _carry(feed: ShardTable, most: int | None = None) -> list[Any]:
     settled = {
         world: [list(run) for run in shard_table.coarse(runs, most)] for world, runs in sorted(feed.settled.items())
     }
-    source = [settled, list(feed.partitions)] if feed.unbounded else [settled] if settled else []
-    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *source]
+    todo_rows = [list(run) for run in todo]
+    return [feed.size, feed.shard, feed.epochs, todo_rows, rows, settled, list(feed.partitions), feed.order]
 
 
 def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
@@ -221,7 +225,7 @@ def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
         sure = Map({str(world): _runs(own) for world, own in done.items()})
         names = tuple(str(each) for each in more[1]) if len(more) > 1 else ()
         feed = ShardTable(int(size), int(shard), int(epochs), _runs(todo), acked=tuple(acked), settled=sure)
-        feed = evolve(feed, partitions=names)
+        feed = evolve(feed, partitions=names, order=str(more[2]) if len(more) > 2 else "")
         found.append((str(name), feed))
     return tuple(found)
 

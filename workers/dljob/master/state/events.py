@@ -510,6 +510,8 @@ class ShardsTold:
     """What its source did that users should know: a partition that is gone, went back, or does not answer."""
     undone: tuple[tuple[int, int], ...] | None = None
     """What the process did that is not in the checkpoint which it loaded again, its leases included; None: no load."""
+    order: str = ""
+    """`ShardTable.order` as the process has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,8 @@ class ShardTable:
     """
     partitions: tuple[str, ...] = ()
     """The partitions of a source, in the order in which they appeared; empty for a data set."""
+    order: str = ""
+    """Which sample is at a position, in words: ranks with different orders would share no data set. Empty: unknown."""
 
     @property
     def unbounded(self) -> bool:

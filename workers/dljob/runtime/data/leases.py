@@ -53,7 +53,7 @@ class LeaseClient:
     _kind = "shards"
     """The function that made it, for errors."""
 
-    def __init__(self, client: CheckpointClient, sizes: Mapping[str, int], name: str, *, wait: bool) -> None:
+    def __init__(self, client: CheckpointClient, sizes: Mapping[str, Any], name: str, *, wait: bool) -> None:
         self._client = client
         self._sizes = dict(sizes)
         self._name = name
@@ -116,7 +116,7 @@ class LeaseClient:
         return self is not other and self._begun and self._reads == other._reads
 
     @property
-    def _reads(self) -> tuple[str, str, Mapping[str, int]]:
+    def _reads(self) -> tuple[str, str, Mapping[str, Any]]:
         """The world that reads, and what of which data."""
         return self._place.of, self._name, self._sizes
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dljob.errors import UsageError
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
@@ -90,7 +91,7 @@ class Shards(LeaseClient):
     """A data set as a rank's process reads it: an iterator over the shards that it is leased."""
 
     def __init__(
-        self, client: CheckpointClient, sizes: Mapping[str, int], name: str, seed: int | None, *, wait: bool
+        self, client: CheckpointClient, sizes: Mapping[str, Any], name: str, seed: int | None, *, wait: bool
     ) -> None:
         super().__init__(client, sizes, name, wait=wait)
         self._seed = seed
@@ -152,7 +153,7 @@ def shards(
     """Return this rank's shards of a data set, one after the other; other ranks that give the same name get the others.
 
     Args:
-        name: Name of the data set in the whole job; all ranks give the same sizes.
+        name: Name of the data set in the whole job; all ranks and attempts give the same sizes and seed.
         size: Samples of the data set.
         shard: Most samples in a shard.
         epochs: How often each sample is used.
@@ -163,7 +164,8 @@ def shards(
     Raises:
         UsageError: A size is out of range, or this is a child of the rank, such as a DataLoader worker. Of two objects
             of a name in a process, the one that began first raises it when it is used after the other one has begun.
-        CheckpointError: Other ranks gave other sizes, or a later process of this rank has taken its place.
+        CheckpointError: Other ranks or an earlier attempt gave other sizes or another seed, or a later process of this
+            rank has taken its place.
     """
     sizes = {"size": size, "shard": shard, "epochs": epochs}
     for key, value in sizes.items():
@@ -172,6 +174,7 @@ def shards(
     check_process(f"shards({name!r})")
     client = new_client()
     alone = "/" in client.place().of
-    made = Shards(client, sizes, name, seed, wait=alone if wait is None else wait)
+    order = "in the order of their numbers" if seed is None else f"in the order of seed {seed}"
+    made = Shards(client, {**sizes, "order": order}, name, seed, wait=alone if wait is None else wait)
     checkpoint.feeds.append(made)
     return made

@@ -98,6 +98,7 @@ def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
         size=int(question["size"]),
         shard=int(question["shard"]),
         epochs=int(question["epochs"]),
+        order=str(question.get("order", "")),
         world=str(question["world"]),
         role=str(question["role"]),
         rank=int(question["rank"]),
