@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -114,12 +115,14 @@ def _original_of(record: RegistryEntry) -> Path | None:
 
 
 def newest_step(folder: Path) -> int | None:
-    """Return the highest step that all ranks of some world of a job have saved; None: there is none."""
+    """Return the highest of the steps that the worlds of a job have saved last, each by all its ranks; else None."""
     from dljob.runtime.checkpoint.listing import rows, worlds
 
     with suppress(OSError):
-        checkpoints = (row for name, world in worlds(folder / CHECKPOINTS) for row in rows(name, world))
-        return max((row.mark.step for row in checkpoints if row.state == "whole"), default=None)
+        saved = (
+            (row.mark.step for row in rows(*world) if row.state == "whole") for world in worlds(folder / CHECKPOINTS)
+        )
+        return max((step for steps in saved for step in islice(steps, 1)), default=None)
     return None
 
 

@@ -317,6 +317,10 @@ def mark_of(life, step, revision):
     return CheckpointId(RunId(1, life), step, revision)
 
 
+def order_of(saved):
+    return mark_of(*saved)
+
+
 class Trainers:
     """Two ranks that save each by itself; what each has in its hands, its memory and its checkpoints."""
 
@@ -354,9 +358,11 @@ class Trainers:
 
     def reload(self, rank, which):
         """Load again in the same life: its newest checkpoint that is not damaged, else the one with which it began."""
-        own = sorted(mark for mark in self.saved[rank] if mark[0] == self.life[rank])
+        own = sorted((mark for mark in self.saved[rank] if mark[0] == self.life[rank]), key=order_of)
         chosen = own[-1 - which % len(own)] if own else self.began[rank]
-        self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if not own or mark <= chosen}
+        self.saved[rank] = {
+            mark: seen for mark, seen in self.saved[rank].items() if not own or order_of(mark) <= order_of(chosen)
+        }
         mark = chosen and mark_of(*chosen)
         undone = [run for last, run in self.did[rank] if not shard_table.covered(mark_of(self.life[rank], *last), mark)]
         self.did[rank] = [one for one in self.did[rank] if one[1] not in undone]
@@ -365,29 +371,32 @@ class Trainers:
         self.feed, _ = shard_table.undone(self.feed, f"w/{rank}", undone)
 
     def save(self, rank, _):
-        self.last[rank] = (self.last[rank][0] + 1, 0)
+        self.last[rank] = (self.last[rank][0] + 1, self.last[rank][1])
         self.saved[rank][self.life[rank], *self.last[rank]] = self.seen[rank]
 
-    def again(self, rank, _):
-        """Save the last step once more."""
+    def again(self, rank, which):
+        """Save the last step once more, or a lower one."""
         step, revision = self.last[rank]
         if step >= 0:
-            self.last[rank] = (step, revision + 1)
+            self.last[rank] = (max(0, step - which), revision + 1)
             self.saved[rank][self.life[rank], *self.last[rank]] = self.seen[rank]
 
     def commit(self, rank, _):
         if self.saved[rank]:
-            self.saved[rank] = dict(sorted(self.saved[rank].items())[-2:])
-            self.feed = shard_table.settled(self.feed, f"w/{rank}", mark_of(*min(self.saved[rank])), remember=True)
+            newest = sorted(self.saved[rank], key=order_of)[-2:]
+            self.saved[rank] = {mark: self.saved[rank][mark] for mark in newest}
+            self.feed = shard_table.settled(self.feed, f"w/{rank}", mark_of(*newest[0]), remember=True)
 
     def die(self, rank, which):
         """Its next life goes on from any checkpoint that is left, or from none."""
-        left = [None, *sorted(self.saved[rank])]
+        left = [None, *sorted(self.saved[rank], key=order_of)]
         chosen = left[-1 - which % len(left)]
         self.life[rank] += 1
         self.last[rank], self.did[rank], self.began[rank] = NONE, [], chosen
         self.seen[rank] = self.saved[rank][chosen] if chosen else []
-        self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if chosen and mark <= chosen}
+        self.saved[rank] = {
+            mark: seen for mark, seen in self.saved[rank].items() if chosen and order_of(mark) <= order_of(chosen)
+        }
         mark = chosen and mark_of(*chosen)
         self.feed, _ = shard_table.restored(self.feed, f"w/{rank}", RunId(1, self.life[rank]), mark)
 
@@ -441,7 +450,7 @@ class Savers:
     def save(self, own, how, *, refused=False):
         """Save the next step, or the last one again. The journal has it, and the disk may refuse its manifest."""
         step, revision = self.last[own]
-        self.last[own] = (step, revision + 1) if how == 0 and step >= 0 else (step + 1, 0)
+        self.last[own] = (0, revision + 1) if how == 0 and step >= 0 else (step + 1, revision)
         mark, whole = mark_of(self.life[own], *self.last[own]), sorted(self.disk[own])[-2:]
         self.world.send(ev.CheckpointCommitted(self.names[own], mark, whole[0] if whole else None))
         if not refused:

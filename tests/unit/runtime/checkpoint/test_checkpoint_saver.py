@@ -291,19 +291,24 @@ def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-000000000004.1-1", "step-000000000005.1-1"]
 
 
-def test_a_load_in_a_life_that_has_saved_leaves_what_follows_outside_of_its_saves(tmp_path: Path):
-    """Work after the load is in no checkpoint up to the highest step, wherever the load went back to."""
+def test_the_newest_save_is_restored_also_at_a_lower_step(tmp_path: Path):
+    """By the same and by the next life, and the disk keeps it."""
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         assert mine.load() is None
         assert mine.saved == (-1, 0)
-        for step, revision in ((10, 0), (4, 0), (10, 3)):
+        for step, revision in ((10, 0), (4, 2), (10, 2), (9, 4)):
             mine.save(step, state(step), persist=True)
-            assert mine.saved == (10, revision)
+            assert mine.saved == (step, revision)
         mine.wait(20)
         step, _state = mine.load() or (0, None)
-        assert (step, mine.saved) == (10, (10, 3))
+        assert (step, mine.saved, mine.latest()) == (9, (9, 4), 9)
         mine.close()
+        again = client(place(saver, tmp_path, number=2))
+        step, _state = again.load() or (0, None)
+        assert step == 9
+        again.close()
+    assert [mark.step for mark in Folder(tmp_path).marks()] == [10, 9]
 
 
 def test_a_later_load_goes_back_to_the_last_save_though_it_was_in_memory_alone(tmp_path: Path):
@@ -329,15 +334,6 @@ def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_miss
         assert [(mine.load() or (None,))[0] for mine in (one, other)] == [3, 3]
         for mine in (one, other):
             mine.close()
-
-
-def test_a_later_load_of_an_older_step_waits_for_no_checkpoint_that_newer_ones_have_replaced(tmp_path: Path):
-    with a_saver() as (saver, _):
-        mine = client(place(saver, tmp_path))
-        for step in (10, 11, 5, 6):
-            mine.save(step, state(step), persist=True)
-        assert (mine.load() or (None,))[0] == 11
-        mine.close()
 
 
 def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path: Path):

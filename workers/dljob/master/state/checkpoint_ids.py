@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any
 
 
@@ -24,14 +25,21 @@ class RunId:
         return f"{self.attempt}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class CheckpointId:
-    """A saved step of a life. The order is by life first: a later life's checkpoint is newer, even at a lower step."""
+    """A saved step of a life. The order is that of the saves: the later one is newer, even at a lower step."""
 
     life: RunId
     step: int
     revision: int = 0
-    """0 for the first save of a step; each further save of the same step in the same life is a newer checkpoint."""
+    """0 while each save of a life has a higher step than the one before.
+
+    A save that has not gets its number among the saves of its life, as do those that follow it with higher steps.
+    """
+
+    def __lt__(self, other: CheckpointId) -> bool:
+        return (self.life, self.revision, self.step) < (other.life, other.revision, other.step)
 
     def __str__(self) -> str:
         again = f", revision {self.revision}" if self.revision else ""

@@ -498,7 +498,7 @@ class ShardsTold:
     saves: bool = False
     """Whether the process saves or loads checkpoints."""
     done: tuple[tuple[int, int, int | None, int], ...] = ()
-    """(start, end, highest saved step at the time, its revision). The step is -1 before any is saved, None where the
+    """(start, end, step saved last at the time, its revision). The step is -1 before any is saved, None where the
     process saves no checkpoints; the revision is 0 for both."""
     want: int = 0
     """Number of shards, or of partitions of a source, that the process wants to hold, with those that it holds."""

@@ -38,7 +38,7 @@ class ShardLeases:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """An interval that a world finished. `mark` is the highest checkpoint that its life had saved (step -1: none)."""
+    """An interval that a world finished. `mark` is the newest checkpoint that its life had saved (step -1: none)."""
 
     world: str
     mark: CheckpointId
@@ -263,7 +263,7 @@ def done(
 ) -> ShardTable:
     """Return the table after a process finished a leased shard. A shard that it does not hold changes nothing.
 
-    `after` is (step, revision) of the highest saved checkpoint, or None for a process that saves nothing: its work is
+    `after` is (step, revision) of the newest saved checkpoint, or None for a process that saves nothing: its work is
     done for good, unless the job can go back to a cut. `cut`: the last one that was begun; None: the job has no queues.
     """
     held = feed.held.get(holder)

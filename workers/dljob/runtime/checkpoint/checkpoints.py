@@ -57,8 +57,8 @@ class Checkpoints:
 
         Args:
             step: The step that `load` will return, from 0 to 2**63 - 1; every rank of an Elastic role saves the same
-                steps. A step that is saved again makes a newer checkpoint; the earlier one counts until all ranks have
-                saved the new one.
+                steps. The newest save counts once all ranks have made it, also at the same or a lower step than before:
+                `load` then returns that step.
             state: Dicts and lists of torch tensors (on any device), arrays, and whatever pickle takes.
             persist: False keeps the copy in memory alone, here and on a peer node, unless the rank or the job ends.
 
@@ -150,7 +150,7 @@ class Checkpoints:
 
     @property
     def saved(self) -> tuple[int, int] | None:
-        """(step, revision) of the highest checkpoint of this process's present life: `CheckpointClient.saved`."""
+        """(step, revision) of the newest checkpoint of this process's present life: `CheckpointClient.saved`."""
         with self._lock:
             return self._client.saved if self._client is not None else None
 

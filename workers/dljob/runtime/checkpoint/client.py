@@ -44,27 +44,28 @@ class SaveCount:
     def __init__(self) -> None:
         self._life: RunId | None = None
         self._order = 0
-        self._highest = NOTHING_SAVED
+        self._newest = NOTHING_SAVED
 
     def made(self, life: RunId) -> int:
         """Return the number of saves of a life."""
         return self._order if life == self._life else 0
 
-    def highest(self, life: RunId) -> tuple[int, int]:
-        """Return (step, revision) of the highest checkpoint that a life has saved."""
-        return self._highest if life == self._life else NOTHING_SAVED
+    def newest(self, life: RunId) -> tuple[int, int]:
+        """Return (step, revision) of the newest checkpoint that a life has saved."""
+        return self._newest if life == self._life else NOTHING_SAVED
 
     def next(self, life: RunId, step: int) -> tuple[int, int]:
         """Return (order, revision) of the next save.
 
-        A step that its life has saved before, or may have, gets the order as its revision. All ranks of a world make
-        the same saves, so their revisions are equal, and parts of two saves of a step never make a checkpoint together.
+        A step that is not above the one before gets the order as its revision (`CheckpointId.revision`). All ranks of
+        a world make the same saves, so their revisions are equal, and parts of two saves of a step never make a
+        checkpoint together.
         """
         if life != self._life:
-            self._life, self._order, self._highest = life, 0, NOTHING_SAVED
+            self._life, self._order, self._newest = life, 0, NOTHING_SAVED
         self._order += 1
-        revision = 0 if step > self._highest[0] else self._order
-        self._highest = max(self._highest, (step, revision))
+        revision = self._newest[1] if step > self._newest[0] else self._order
+        self._newest = step, revision
         return self._order, revision
 
 
@@ -88,7 +89,7 @@ class CheckpointClient:
         self._done: list[Mapping[str, Any]] = []
         """Data positions done before the last save: a saver that replaces another gets them along with the memory."""
         self.saved: tuple[int, int] | None = None
-        """(step, revision) of the highest checkpoint that this life has saved, or NOTHING_SAVED if it has only loaded.
+        """(step, revision) of the newest checkpoint that this life has saved, or NOTHING_SAVED if it has only loaded.
         None if neither.
 
         Work that follows is in no checkpoint of this life up to it, also after a load that went back.
@@ -136,7 +137,7 @@ class CheckpointClient:
             except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
                 self._disconnect()
                 self._connected()
-            self.saved = self._count.highest(place.life)
+            self.saved = self._count.newest(place.life)
             return head.mark
 
     def next_order(self) -> int:
@@ -154,7 +155,7 @@ class CheckpointClient:
         with self._lock:
             self._renewed()
             life = self._connected().life
-            self.saved = self._count.highest(life)
+            self.saved = self._count.newest(life)
             if self._count.made(life):  # to the last save, also where it is in memory alone or still on its way
                 self.wait(self._connected().grace_s, everything=True)
             # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other

@@ -84,7 +84,7 @@ class Restorer:
         return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
 
     def _await_last(self, place: CheckpointLocation, folder: Folder) -> None:
-        """Wait until the newest step that a process holds is whole on disk, or a newer one is.
+        """Wait until the newest step that a process holds is whole on disk.
 
         A load that went back to before it would leave a newer checkpoint for the next life, with work that this load
         has handed out again.
@@ -96,7 +96,7 @@ class Restorer:
             mine = [h for h in self._held(place.folder) if (h.place.rank, h.place.life) == (place.rank, place.life)]
             last = max((head.mark for holding in mine for _, head in holding.whole()), default=None)
         end = time.monotonic() + place.grace_s
-        while last and folder.torn(last) and not ((there := newest_on_disk(folder)) and there > last):
+        while last and folder.torn(last):
             if time.monotonic() > end:
                 raise CheckpointError(f"{place.name} cannot go back to {last}, its newest one: {folder.check(last)}")
             time.sleep(LOOK_S)

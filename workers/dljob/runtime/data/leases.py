@@ -67,7 +67,7 @@ class LeaseClient:
         self._epoch = 0
         """The history of the job to which these leases belong."""
         self._done: list[tuple[int | None, ...]] = []
-        """(start, end, highest step saved before, and its revision unless that is 0)."""
+        """(start, end, step saved last before, and its revision unless that is 0)."""
         self._undoable: dict[tuple[int, int], Runs] = {}
         """What a load may undo, without what is surely kept: positions done since (step, revision) was saved."""
         self._begun = False
