@@ -106,6 +106,17 @@ def test_a_rank_that_ends_for_good_gives_back_what_it_held(world):
     assert tell(world, 0, want=2) == ()
 
 
+def test_what_a_last_save_contains_is_not_handed_out_by_the_next_attempt(world):
+    tell(world, 0, want=2, saves=True)
+    world.send(ev.Commanded("c", "stop", "job"))
+    while world.state.ranks["w", 0].phase is not RankPhase.STOPPED:
+        world.deliver()
+    assert not world.state.phase.final
+    tell(world, 0, want=0, done=[(0, 4, 5)])  # its saver reports it after its end
+    assert acked(world) == [(0, 4)]
+    assert shards.carry(world.state)["d"][3] == [[4, 10]]
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_rank_that_leaves_by_scaling_down_gives_back_what_it_held_and_gets_no_more(saves):
     role = {"name": "w", "replicas": 2, "minReplicas": 1, "maxReplicas": 2, "driver": False}

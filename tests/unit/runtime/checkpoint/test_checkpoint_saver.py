@@ -19,6 +19,8 @@ import pytest
 from checkpoint_kit import Rank, a_saver, client, copies, place
 
 from dljob.errors import CheckpointError, UsageError
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.runtime.checkpoint import client as client_module
 from dljob.runtime.checkpoint import disk, final_save
 from dljob.runtime.checkpoint import saver as saver_module
 from dljob.runtime.checkpoint.book import FileBook
@@ -368,6 +370,35 @@ def test_what_a_save_told_reaches_primemaster_before_a_later_load_goes_back(tmp_
         mine.load()
         assert heard == [{"done": [1]}]
         mine.close()
+
+
+def test_a_rank_that_ends_right_after_its_copy_has_reported_the_data_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    events, committed = list[Any](), threading.Event()
+
+    class NotedBook(FileBook):
+        def shards(self, question: Any) -> None:
+            events.append(question)
+
+        def commit(self, place: Any, mark: CheckpointId) -> str | None:
+            events.append(mark.step)
+            committed.set()
+            return super().commit(place, mark)
+
+    def fill_and_end(slot: Any, packed: Any, head: Any) -> None:
+        fill(slot, packed, head)
+        raise SystemExit
+
+    with a_saver(book=NotedBook()) as (saver, _):
+        mine, fill = client(place(saver, tmp_path)), client_module._fill
+        monkeypatch.setattr(client_module, "_fill", fill_and_end)
+        with pytest.raises(SystemExit):
+            mine.save(1, state(1), persist=True, shards=[{"done": [1]}])
+        mine._disconnect()
+        assert committed.wait(20)
+        assert events == [{"done": [1]}, 1]
+        mine.close(wait=False)
 
 
 def test_a_failed_write_is_told_and_tried_again(tmp_path: Path):

@@ -120,9 +120,9 @@ def return_leases(d: StateTransaction) -> None:
     """Take back the leases of processes that are gone.
 
     A process that saves checkpoints keeps its leases until its successor restores: only then is it known which of the
-    shards were done (`decided`).
+    shards were done (`decided`). While the job ends all keep them: savers still report what is in the last saves.
     """
-    if not d.feeds:
+    if not d.feeds or not d.phase.active:
         return
     for key in sorted(d.touched.ranks):
         rank = d.ranks[key]

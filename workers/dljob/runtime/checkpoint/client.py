@@ -128,15 +128,13 @@ class CheckpointClient:
                 WHOLE, order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
                 len(packed.index), persist, packed.size, revision,
             )  # fmt: skip
-            # 3. The copy; then the saver is notified. A rank that dies in between loses nothing: the saver reads the
-            # headers.
-            _fill(slot, packed, head)
+            # 3. The data positions before the copy that contains them; then the saver is notified. A rank that dies in
+            # between loses nothing: the saver reads the headers.
             self._done = list(shards)
-            try:
-                self._connected_wire().send({"op": "commit", "shards": self._done})
-            except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
-                self._disconnect()
-                self._connected()
+            if self._done:
+                self._notify({"op": "positions", "shards": self._done})
+            _fill(slot, packed, head)
+            self._notify({"op": "commit"})
             self.saved = self._count.newest(place.life)
             return head.mark
 
@@ -371,6 +369,13 @@ class CheckpointClient:
     @property
     def _folder(self) -> str:
         return self._place.folder if self._place else ""
+
+    def _notify(self, message: dict[str, Any]) -> None:
+        try:
+            self._connected_wire().send(message)
+        except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
+            self._disconnect()
+            self._connected()
 
     def _disconnect(self) -> None:
         if self._wire is not None:

@@ -5,7 +5,8 @@ persists it, and hands it to the rank's next process. It needs neither ray nor t
 
     -> hello {place}             <- {} | {fenced}       a process of a rank connects, or connects again
     -> slots {shards} + descr.   <- {}                  its memory, from now on; data done before the last copy in it
-    -> commit {shards}                                  a copy is whole (its header says which); data done before it
+    -> positions {shards}                               data done before the copy that is made next
+    -> commit {}                                        a copy is whole (its header says which)
     -> free {}                   <- {failed, busy}      at most one copy waits for the disk, or it hangs; busy slots
     -> wait {all, timeout_s}     <- {failed, busy}      no copy waits (all: also those saved with persist=False)
     -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
@@ -222,7 +223,7 @@ class Saver:
             case "slots":
                 self._replace_memory(holding, fds)
                 wire.send({})
-            case "commit":
+            case "commit" | "positions":
                 with self._changed:
                     self._enqueue(holding, all_of_it=False)
                     self._tidy()
