@@ -256,6 +256,22 @@ def test_the_next_attempt_goes_on_from_there(world):
     assert feed(late).todo == ((4, 10),)
 
 
+def test_of_ranks_that_a_smaller_attempt_lacks_only_what_no_checkpoint_has_is_handed_out_again(world):
+    tell(world, 1, want=2, saves=True)
+    tell(world, 1, want=0, done=[(0, 4, 5), (4, 8, 6)])
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 6)))
+    text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
+    after = World(job({"name": "w", "replicas": 1})).boot()
+    after.send(carried(text, UID, 2))
+    assert (feed(after).todo, acked(after)) == (((4, 10),), [(0, 4)])
+    (message,) = [note.message for note in after.notes(reasons.RESTART_COUNTS_RESTORED)]
+    assert "nobody restores the checkpoints of w/1, and shards in them are not handed out again" in message
+    same_size = World(LONE).boot()
+    same_size.send(carried(text, UID, 2))
+    assert (feed(same_size).todo, acked(same_size)) == (((8, 10),), [(0, 4), (4, 8)])
+    assert "nobody" not in same_size.notes(reasons.RESTART_COUNTS_RESTORED)[0].message
+
+
 def test_a_step_that_is_saved_again_has_what_was_done_since_its_first_save(world):
     tell(world, 0, want=2, saves=True)
     tell(world, 0, want=0, saves=True, done=[(0, 4, 5), (4, 8, 5, 2)])

@@ -30,6 +30,8 @@ BUDGETS = ("restarts", "roles", "marks")
 """Keys of the state that count restarts and failures."""
 MARKS_A_KEY, MARKS = 32, 256
 """Number of times that are handed on for each budget, and in all, the newest first: about 4 KiB in the status."""
+NAMES = 4
+"""Number of ranks that a message names."""
 WORLDS = 64
 """Number of worlds whose last checkpoint is handed on, the newest first."""
 
@@ -56,11 +58,12 @@ def carry(state: JobState) -> dict[str, Any]:
 
 
 def _last_checkpoints(state: JobState) -> dict[str, list[float]]:
-    """Return world -> [attempt and number of the life, step, unix seconds] of its last checkpoint."""
+    """Return world -> [attempt, number of the life, step, unix seconds, revision unless 0] of its last checkpoint."""
     checkpoints = [(saves.last, world) for world, saves in state.saves.items() if saves.last]
     newest = sorted(checkpoints, key=lambda checkpoint: (-checkpoint[0].at, checkpoint[1]))[:WORLDS]
     return {
         world: [last.mark.life.attempt, last.mark.life.number, last.mark.step, round(last.at, 1)]
+        + ([last.mark.revision] if last.mark.revision else [])
         for last, world in sorted(newest, key=lambda checkpoint: checkpoint[1])
     }
 
@@ -101,10 +104,11 @@ def _parse_state(attempt: int, step: object, state: Mapping[str, Any]) -> Carrie
         marks.append((key, mark_times))
     saves: list[tuple[str, Committed]] = []
     checkpoints = cast("Mapping[str, list[float]]", state.get("checkpoints", {}))
-    for world, (writer, number, saved_step, at) in checkpoints.items():
+    for world, (writer, number, saved_step, at, *revision) in checkpoints.items():
         if not math.isfinite(at):
             raise ValueError(f"the time of the checkpoint of {world} is not finite")
-        saves.append((world, Committed(CheckpointId(RunId(int(writer), int(number)), int(saved_step)), float(at))))
+        mark = CheckpointId(RunId(int(writer), int(number)), int(saved_step), *map(int, revision))
+        saves.append((world, Committed(mark, float(at))))
     reached = step if isinstance(step, int) else None
     memory_texts = cast("Mapping[str, str]", state.get("memory", {}))
     memory = tuple((role, parse_memory(text)) for role, text in sorted(memory_texts.items()))
@@ -142,10 +146,15 @@ def take_over(tx: StateTransaction, event: Carried) -> None:
             marks = [Failure(min(at, tx.now)) for at in times]
             tx.marks = tx.marks.set(key, tuple(sorted((*marks, *tx.marks.get(key, ())), key=lambda mark: mark.at)))
     _take_saves(tx, event)
+    lost_checkpoints = _settle_missing_ranks(tx, event)
     _take_memory(tx, event)
     counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
     reached = "" if event.step is None else f"; it had reached step {event.step}"
-    tx.note(reasons.RESTART_COUNTS_RESTORED, "job", f"restart counts of attempt {event.attempt}: {counts}{reached}")
+    tx.note(
+        reasons.RESTART_COUNTS_RESTORED,
+        "job",
+        f"restart counts of attempt {event.attempt}: {counts}{reached}{lost_checkpoints}",
+    )
 
 
 def _take_saves(tx: StateTransaction, event: Carried) -> None:
@@ -159,6 +168,24 @@ def _take_saves(tx: StateTransaction, event: Carried) -> None:
             saves = tx.saves.get(world, Saves())
             committed = (evolve(checkpoint, at=min(checkpoint.at, tx.now)), *saves.committed)
             tx.saves = tx.saves.set(world, evolve(saves, committed=committed))
+
+
+def _settle_missing_ranks(tx: StateTransaction, event: Carried) -> str:
+    """Hand out again the shards of missing Actor ranks that no checkpoint has; name the checkpoints nobody restores."""
+    saved = {world: checkpoint.mark for world, checkpoint in event.saves}
+    worlds = {*saved, *(interval.world for _, feed in event.feeds for interval in feed.acked)}
+    ranks = {f"{role}/{rank}" for role, rank in tx.ranks}
+    missing_ranks = sorted(world for world in worlds if "/" in world and world not in ranks)
+    for world in missing_ranks:
+        shards.decided(tx, world, RunId(event.attempt + 1, 1), saved.get(world), None)
+    names = [world for world in missing_ranks if world in saved]
+    if not names:
+        return ""
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return (
+        f"; nobody restores the checkpoints of {', '.join(names[:NAMES])}{more}, and shards in them are not handed out "
+        "again: there are fewer ranks than before"
+    )
 
 
 def _take_memory(tx: StateTransaction, event: Carried) -> None:
