@@ -1,14 +1,17 @@
-"""What is too large to travel is refused before it is copied."""
+"""What cannot travel is refused where it is sent: too large, or a reference of Ray."""
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import ray
 
 from dljob.errors import UsageError
 from dljob.linux import memory_limit
+from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.process import wire
 
 
@@ -59,3 +62,25 @@ def test_memory_that_does_not_suffice_is_said_and_nothing_is_tried_again() -> No
     with pytest.raises(UsageError, match=r"^t\.f: there is no memory to pickle it"):
         wire.dump(Large(), "t.f")
     assert len(tries) == 1
+
+
+REF = cast("Any", ray.ObjectRef)(b"r" * 28)
+
+
+@pytest.mark.parametrize(
+    "value", [REF, {"deep": [REF]}, (lambda: 1, REF), lambda: REF], ids=["itself", "nested", "cloudpickle", "closure"]
+)
+def test_a_reference_of_ray_is_refused_because_its_reader_would_wait_for_ever(value: Any) -> None:
+    with pytest.raises(wire.WireError, match=r"t\.f: x, a .* it holds ObjectRef\(7272.*pass the value, ray\.get"):
+        wire.dump((1, value), "t.f", (("x", value),))
+
+
+def test_a_state_with_a_reference_of_ray_is_not_saved() -> None:
+    with pytest.raises(UsageError, match=r"state\['batch'\] cannot be saved: it holds ObjectRef"):
+        pack({"step": 1, "batch": REF})
+
+
+def test_users_own_pickles_of_a_reference_stay_as_they_were() -> None:
+    with pytest.raises(wire.WireError):
+        wire.dump(REF, "t.f")
+    assert pickle.loads(pickle.dumps(REF)) == REF  # noqa: S301 - made in this line

@@ -19,6 +19,7 @@ from typing import Any
 
 from dljob.errors import UsageError
 from dljob.runtime.checkpoint import shards
+from dljob.runtime.process import wire
 
 ALIGN = 64
 PAGE = 4096
@@ -191,7 +192,8 @@ def pack(state: Any, what: str = "checkpoint.save") -> Packed:
     stream = io.BytesIO()
     packer = _Packer(stream)
     try:
-        packer.dump(state)
+        with wire.RefusedRefs():
+            packer.dump(state)
     except (pickle.PicklingError, TypeError, AttributeError, BufferError) as error:
         raise UsageError(
             f"{what}: {_culprit(state, 'state')} cannot be saved: {error}",
@@ -253,7 +255,8 @@ def _culprit(state: Any, path: str) -> str:
         return path
     for inner, value in parts:
         try:
-            _Packer(io.BytesIO()).dump(value)
+            with wire.RefusedRefs():
+                _Packer(io.BytesIO()).dump(value)
         except Exception:  # noqa: BLE001 - whatever it is, it is in there
             return _culprit(value, inner)
     return path

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
+import io
 import pickle
 import sys
+import threading
+from collections import ChainMap
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from dljob.errors import UsageError
 from dljob.linux import memory_limit
@@ -70,19 +74,58 @@ def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str,
 
 def _dumps(value: Any) -> bytes:
     """Pickle plainly; where that fails (lambdas, classes of `__main__`) by cloudpickle, which comes with Ray."""
+    # A script's process has no Ray, and must not import it for this.
+    ray = sys.modules.get("ray")
     try:
         if "torch" in sys.modules:
             _look_at_tensors(value)
-        # pickle first: it is the faster of the two, and does for most arguments.
-        return pickle.dumps(value, protocol=5, buffer_callback=_looked_at)
+        with RefusedRefs():
+            # pickle first: it is the faster of the two, and does for most arguments.
+            return pickle.dumps(value, protocol=5, buffer_callback=_looked_at)
     except (UsageError, MemoryError):
         raise
     except Exception:  # cloudpickle raises the same again where it cannot do better
-        # A script's process has no Ray, and must not import it for this.
-        ray = sys.modules.get("ray")
         if ray is None:
             raise
-        return ray.cloudpickle.dumps(value, protocol=5)
+
+    class CloudPickler(ray.cloudpickle.CloudPickler):
+        # Ray's own reducer would keep the object until this process ends.
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {ray.ObjectRef: _refuse_ref}, ray.cloudpickle.CloudPickler.dispatch_table
+        )
+
+    stream = io.BytesIO()
+    CloudPickler(stream, protocol=5).dump(value)
+    return stream.getvalue()
+
+
+_thread_state = threading.local()
+
+
+class RefusedRefs:
+    """A block in which pickle refuses references of Ray in this thread.
+
+    pickle takes a reference's number without its owner's address, and whoever reads it waits for ever. A table of a
+    pickler's own would do the same, but `pickle.dumps` takes none, and is the fastest.
+    """
+
+    def __enter__(self) -> None:
+        # Absent in a script's process, and while another thread imports Ray.
+        ref_type = getattr(sys.modules.get("ray"), "ObjectRef", None)
+        if ref_type is not None and ref_type not in copyreg.dispatch_table:
+            copyreg.pickle(ref_type, _reduce_ref)
+        _thread_state.refuses_refs = True
+
+    def __exit__(self, *_: object) -> None:
+        _thread_state.refuses_refs = False
+
+
+def _reduce_ref(ref: Any) -> tuple[Any, ...]:
+    return _refuse_ref(ref) if getattr(_thread_state, "refuses_refs", False) else ref.__reduce__()
+
+
+def _refuse_ref(ref: Any) -> NoReturn:
+    raise TypeError(f"it holds {ref}, whose owner would not learn of its new reader; pass the value, ray.get(ref)")
 
 
 def _looked_at(buffer: pickle.PickleBuffer) -> bool:
