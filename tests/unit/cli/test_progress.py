@@ -283,8 +283,14 @@ def test_a_start_that_lasts_is_told_with_what_the_ranks_do() -> None:
     importing = {**held, "roles": [{"name": "a", "ready": 2, "running": 7}], "message": "2 of 7 ranks ready"}
     assert view.update(importing, [], 111.0) == [], "not before twice as long"
     assert view.update(importing, [], 112.0) == [
-        "[  12.0s] Scheduling: 2 of 7 ranks ready; the others import their code (no bytecode)"
+        "[  12.0s] Scheduling: 2 of 7 ranks ready; the others import their code, or are in setup() (no bytecode)"
     ]
+    in_setup = {**importing, "starting": ["a/2 waiting for b/0.f at a.py:3 in setup", "b/0 at b.py:1 in setup"]}
+    assert view.update(in_setup, [], 130.0) == [
+        "[  30.0s] Scheduling: 2 of 7 ranks ready; a/2 waiting for b/0.f at a.py:3 in setup; b/0 at b.py:1 in setup"
+    ]
+    stands = {**in_setup, "stalls": [{"sentence": "a circle"}], "message": "a circle"}
+    assert view.update(stands, [], 170.0) == ["[  70.0s] Scheduling: a circle"]
     assert view.update({**importing, "reason": "NoRoom", "message": "x"}, [], 300.0) == ["[ 200.0s] Scheduling: x"]
 
 

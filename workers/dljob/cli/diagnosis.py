@@ -42,7 +42,8 @@ NOBODY_ADVICE = "see in its stack and log what it waits for, and who was to brin
 STALL_ADVICE = {
     RootState.CIRCLE.value: (
         "break the circle: have no call wait for one that needs its place, or give the method more places,"
-        " @rpc(concurrency=N); of locks, groups and queues let all take them in one order"
+        " @rpc(concurrency=N); have no setup() call a role that waits for its own;"
+        " of locks, groups and queues let all take them in one order"
     ),
     RootState.STOPPED.value: (
         "let the process go on, kill -CONT with its pid on its node, or restart it; see who stopped it"

@@ -137,9 +137,13 @@ class View:
             return []
         self._start_line_after = 2 * (now - self.begun)
         starting = any(role["running"] > role["ready"] for role in self.roles)
-        doing = "; the others import their code" if starting else ""
-        slow = f" ({self.slow_import})" if starting and self.slow_import else ""
-        return [self._stamp(f"{self.phase}: {message}{doing}{slow}", now)]
+        slow = f" ({self.slow_import})" if self.slow_import else ""
+        if self.stalls:  # the message tells of them
+            return [self._stamp(f"{self.phase}: {message}", now)]
+        doing = "; ".join(status.get("starting") or ()) or (
+            f"the others import their code, or are in setup(){slow}" if starting else ""
+        )
+        return [self._stamp(f"{self.phase}: {message}{'; ' if doing else ''}{doing}", now)]
 
     def _steps(self, progress: Mapping[str, Any], now: float) -> list[str]:
         step = progress.get("step")

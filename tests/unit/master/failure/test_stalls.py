@@ -10,6 +10,7 @@ from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
 from dljob.master.state.stalls import RootState, Stall, describe, describe_since
+from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.master.status import status
 from dljob.reconcile.state.snapshot import digest
@@ -252,6 +253,17 @@ def test_a_hang_of_a_role_ends_all_its_processes_and_a_consequence_says_its_root
     world.send(ev.StallsFound((a_stall(world, 70.0),)))
     cause_of(world, LATE)
     assert hang_sentence(world.state, TRAINER, 1) == SENTENCE
+
+
+@pytest.mark.parametrize("of_role", [True, False])
+def test_a_circle_of_ranks_in_setup_restarts_them_and_any_other_hang_waits_until_they_are_ready(of_role):
+    world = a_world()
+    world.kill(*REWARD)
+    while world.state.ranks[REWARD].phase is not RankPhase.STARTING:
+        world.deliver()
+    world.send(ev.HangFound(*REWARD, 2, "Hang", "reward/0 -> trainer/0 -> reward/0: a circle", whole=of_role))
+    assert len(world.notes(reasons.HANG_FOUND)) == of_role
+    assert len(world.notes(reasons.RESTARTING)) == 1 + of_role
 
 
 @pytest.mark.parametrize("hang_first", [True, False])

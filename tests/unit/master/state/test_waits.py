@@ -744,6 +744,65 @@ def test_starts_of_a_role_are_told_as_one_and_without_ranks_that_are_not_heard()
     assert (stall.root, stall.since, len(stall.ranks)) == (None, 500.0, 3)
 
 
+def starting(*awaited_ranks: tuple[str, int], phase: str = "Starting", since: float = 900.0) -> RankFacts:
+    return RankFacts(1, phase, ready=False, since=since, awaited_ranks=awaited_ranks)
+
+
+def test_ranks_that_call_each_other_in_setup_are_a_circle() -> None:
+    never = (0, 0.0, 0.0)
+    reports = {
+        "a/0": [main("a.py:2 in setup", wait("b/0", "val", 985.0, ("b", 0, ""), usual=never), touched=985.0)],
+        "b/0": [main("b.py:4 in setup", wait("a/0", "val", 985.0, ("a", 0, ""), usual=never), touched=985.0)],
+    }
+    facts = {"a/0": starting(), "b/0": starting()}
+    stall = one(reports, facts=facts)
+    assert stall.sentence == (
+        "a/0 -> b/0 -> a/0: a circle, for {}, nobody in it can go on (a/0 at a.py:2 in setup, b/0 at b.py:4 in setup)"
+    )
+    assert (stall.is_circle, stall.is_restartable) == (True, True)
+    assert not found(reports, facts=facts, now=994.0)
+
+
+def test_a_rank_in_setup_that_calls_a_role_which_starts_after_it_is_in_a_circle() -> None:
+    reports = {"a/0": [main("a.py:2 in setup", wait("b/0", "val", 985.0, ("b", 0, "")), touched=985.0)]}
+    facts = {"a/0": starting(), "b/0": starting(("a", 0), phase="Waiting", since=0.0)}
+    stall = one(reports, facts=facts)
+    assert stall.is_circle
+    assert stall.sentence.endswith("(a/0 at a.py:2 in setup, b/0 is Waiting: it starts after a)")
+    reports |= {"c/0": [main("c.py:2 in run", wait("b/0", "val", 986.0, ("b", 0, "")), touched=985.0)]}
+    assert one(reports, facts=facts).ranks == (("a", 0), ("b", 0), ("c", 0))
+
+
+def test_who_waits_for_a_rank_in_setup_is_told_of_its_line_and_it_is_not_restarted() -> None:
+    reports = {
+        "a/0": [main("a.py:2 in run", wait("b/0", "val", 800.0, ("b", 0, "")), touched=800.0)],
+        "b/0": [main("b.py:4 in setup", touched=800.0)],
+    }
+    stall = one(reports, facts={"b/0": starting(since=790.0)})
+    assert stall.sentence == "a/0 has waited {} for b/0.val; b/0 is at b.py:4 in setup"
+    assert (stall.root, stall.is_restartable) == (("b", 0), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("queue", "an item of queue c: no rank that runs has put"), ("weights", "a version of weights c: no rank that")],
+)
+def test_a_setup_that_waits_for_what_nobody_brings_is_told_once(kind: str, words: str) -> None:
+    awaited = wait("c", "get", 700.0, kind=kind, usual=(0, 0.0, 0.0))
+    reports = {"a/0": [main("", awaited, touched=700.0)]}
+    stall = one(reports, facts={"a/0": starting(since=700.0)})
+    assert stall.sentence.startswith(f"a/0 has waited {{}} for {words}")
+
+
+def test_starting_ranks_are_told_by_role_with_what_they_wait_for() -> None:
+    waiting = wait("b/0", "val", 990.0, ("b", 0, ""))
+    rows = {("a", 0): [main("a.py:2 in setup", waiting)], ("a", 1): [main("a.py:2 in setup", waiting)]}
+    rows |= {("b", 0): [main("b.py:4 in __init__")], ("c", 0): []}
+    texts = {key: parse(1, json.dumps({"rows": activities}), 0.0) for key, activities in rows.items()}
+    graph = WaitGraph(texts, dict.fromkeys(rows, starting()), NOW)
+    assert graph.starting_ranks() == ("a/0, 1 waiting for b/0.val at a.py:2 in setup", "b/0 at b.py:4 in __init__")
+
+
 STILL = {"still": 700.0}
 
 

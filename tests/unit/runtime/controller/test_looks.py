@@ -68,6 +68,16 @@ async def test_the_stacks_of_a_job_are_those_of_its_ranks_or_why_there_are_none(
     }
 
 
+async def test_a_rank_in_setup_shows_its_stack_and_one_without_a_process_says_that_it_starts(
+    backend: MemoryBackend,
+) -> None:
+    starts = state()
+    starts.ranks["a", 0].phase = starts.ranks["b", 0].phase = RankPhase.STARTING
+    starts.hosts[HostId("b", 0)].pid = 0
+    stacks = await stacks_of(backend, starts, "job")
+    assert (stacks["a/0"], stacks["b/0"]) == ("a/0 10\n", "no stack: it is Starting\n")
+
+
 async def test_the_rank_that_all_wait_for_comes_first(backend: MemoryBackend) -> None:
     here = state()
     assert next(iter(await stacks_of(backend, here, "job"))) == "a/0"

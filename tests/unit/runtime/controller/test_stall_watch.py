@@ -113,6 +113,32 @@ async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypat
     assert scene.offered[1:] == [ev.StallsFound(())]
 
 
+@pytest.mark.parametrize(
+    ("kind", "phase", "is_circle"),
+    [
+        ("Ready", RankPhase.STARTING, True),
+        ("Complete", RankPhase.READY, True),
+        ("Ready", RankPhase.READY, False),
+    ],
+)
+async def test_who_calls_a_role_that_starts_after_it_is_in_a_circle(
+    kind: str, phase: RankPhase, is_circle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, was_ready = Scene(tmp_path, monkeypatch), phase is RankPhase.READY
+    for name, depends_on in (("t", ()), ("r", (("t", kind),))):
+        role = scene.state.job.roles[name]
+        role.plan, role.ranks = SimpleNamespace(depends_on=depends_on), (0,)
+    scene.state.roles = {"t": SimpleNamespace(was_ready=was_ready)}
+    scene.state.ranks["t", 0].phase, scene.state.ranks["r", 0].phase = phase, RankPhase.WAITING
+    scene.hear("t", ["main", "main", "", "", 0.0, 485.0, "t.py:1 in setup", [scene.wait(15.0)], NONE])
+    await scene.turn()
+    assert scene.watch.starting_ranks == (("t/0 waiting for r/0.f at t.py:1 in setup",) if not was_ready else ())
+    await scene.turn(6.0)
+    stalls = [stall for event in scene.offered for stall in event.stalls]
+    assert [stall.is_circle for stall in stalls] == [True] * is_circle
+    assert all("r/0 is Waiting: it starts after t" in stall.sentence for stall in stalls)
+
+
 async def test_a_later_master_lets_a_stall_stand_until_it_knows_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

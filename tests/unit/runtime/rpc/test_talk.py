@@ -13,12 +13,13 @@ from life_kit import context
 from rpc_threads import Threads
 
 from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, whole
-from dljob.runtime.process import wire
+from dljob.runtime.process import activities, wire
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import DESCRIBE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import server
 from dljob.runtime.rpc.futures import then_in_thread
+from dljob.runtime.rpc.sending import CallTarget
 
 
 class Talker:
@@ -240,6 +241,21 @@ def test_options_are_checked_with_what_the_method_says(group):
         group.options(pad="auto").rows([1])
     with pytest.raises(UsageError, match=r"options: pad='auto' with collect='sum'"):
         group.options(pad="auto", collect="sum")
+
+
+@pytest.mark.parametrize("begin_call", [lambda one: one.double, lambda one: lambda arg: one.map("double", arg)])
+def test_a_caller_that_waits_until_its_callee_is_up_is_known_to_wait(group, monkeypatch, begin_call):
+    known_waits = []
+
+    class Asked(Future):
+        def result(self, timeout=None):
+            known_waits.extend((wait.kind, wait.name, wait.method) for wait in activities._waits)
+            raise UsageError("it is not up")
+
+    monkeypatch.setattr(CallTarget, "ask", lambda *_: Asked())
+    with pytest.raises(UsageError, match="it is not up"):
+        begin_call(group[0])([1])
+    assert known_waits == [("call", "talker/0", "double")]
 
 
 def test_numbers_of_numpy_are_plain_ones_on_the_wire(group, calls):

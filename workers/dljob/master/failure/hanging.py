@@ -29,7 +29,9 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     reason = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
     has_ended = reason is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
-    if rank_state.phase is not RankPhase.READY and not has_ended:
+    # Of ranks that are not ready only a circle is reported: it never ends by itself.
+    phases = (RankPhase.READY, RankPhase.STARTING) if event.whole else (RankPhase.READY,)
+    if rank_state.phase not in phases and not has_ended:
         return
     outcome = _finding_outcome(event, reason)
     if has_ended:
@@ -51,8 +53,8 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
     if not (event.by or is_named_by_rule or restarts_by_policy):
         return
     facts = tx.facts(event.role)
-    ready_ranks = tuple(rank for rank in facts.ranks if tx.ranks[event.role, rank].phase is RankPhase.READY)
-    ranks = ready_ranks if event.whole else (event.rank,)
+    ranks = tuple(rank for rank in facts.ranks if tx.ranks[event.role, rank].phase in phases)
+    ranks = ranks if event.whole else (event.rank,)
     decision = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":

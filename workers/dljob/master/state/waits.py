@@ -144,6 +144,8 @@ class RankFacts:
     """Seconds since its host was last heard."""
     sample: ProcessSample | None = None
     """Its process as its node saw it during this silence; None: the node was not asked, or does not answer."""
+    awaited_ranks: tuple[RankKey, ...] = ()
+    """The ranks of `dependsOn` that keep its process from starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +330,7 @@ class WaitGraph:
         """Role, name and ranks of a torch group -> who is not in it."""
         self._vertices: dict[Node, _Vertex] = {}
         self._activities_of: dict[RankKey, list[tuple[Activity, _Vertex]]] = {}
-        for key, report in self._reports.items():
+        for key, report in (*self._reports.items(), *self._starting.items()):
             self._add_rank(key, report)
         for key, rows in self._activities_of.items():
             for activity, vertex in rows:
@@ -391,7 +393,7 @@ class WaitGraph:
         if facts is None:
             return [self._leaf(target, wait.since, "is not there any more", is_restartable=False)]
         if not facts.ready or facts.silent_s > UNHEARD_S:
-            return [self._leaf_of_silent_rank(key, facts)]
+            return [self._main_of_starting_rank(key) or self._leaf_of_silent_rank(key, facts)]
         rows = self._activities_of.get(key, [])
         for activity, vertex in rows:
             if call and activity.id == call:
@@ -470,7 +472,7 @@ class WaitGraph:
         if facts.phase == ENDED:
             return self._leaf_of_ended_rank((*key, "ended"), facts.since, f"{ENDED_WELL}: uneven data?")
         if not facts.ready or facts.silent_s > UNHEARD_S:
-            return self._leaf_of_silent_rank(key, facts)
+            return self._main_of_starting_rank(key) or self._leaf_of_silent_rank(key, facts)
         rows = [vertex for activity, vertex in self._activities_of.get(key, ()) if activity.kind in ("main", "call")]
         return rows[0] if rows else self._leaf_of_active_rank(key)
 
@@ -478,7 +480,14 @@ class WaitGraph:
         """Return the end of the graph for a rank that has no process, or whose process is not heard."""
         if not facts.ready:
             words = f"is {facts.phase} (it is not ready)"
-            return self._leaf((*key, "not ready"), facts.since, words, is_restartable=False)
+            if facts.awaited_ranks:
+                words = (
+                    f"is {facts.phase}: it starts after {', '.join(sorted({role for role, _ in facts.awaited_ranks}))}"
+                )
+            leaf = self._leaf((*key, "not ready"), facts.since, words, is_restartable=False)
+            if not leaf.edges:
+                leaf.edges += [_Edge(None, [[self._vertex_of_member(awaited)]]) for awaited in facts.awaited_ranks]
+            return leaf
         vertex = self._leaf(
             (*key, "silent"), self._now - facts.silent_s, _words_of_silence(facts.sample), is_restartable=True
         )
@@ -486,6 +495,12 @@ class WaitGraph:
             vertex.line = facts.sample.gil_line
             vertex.state = RootState.STOPPED if facts.sample.stopped else RootState.STANDS
         return vertex
+
+    def _main_of_starting_rank(self, key: RankKey) -> _Vertex | None:
+        """Return where a rank is that is heard and not ready yet, as in `setup`; None: it does not say."""
+        if key not in self._starting or self._facts[key].silent_s > UNHEARD_S:
+            return None
+        return next((vertex for activity, vertex in self._activities_of[key] if activity.kind == "main"), None)
 
     def _leaf(self, key: Node, since: float, words: str, *, is_restartable: bool) -> _Vertex:
         vertex = self._vertices.get(key)
@@ -556,7 +571,8 @@ class WaitGraph:
                     stalls.setdefault(finding.name, []).append(finding)
         roots = {finding.root for findings in stalls.values() for finding in findings}
         joined = [*map(_joined, stalls.values()), *self._findings_without_steps(policy, roots)]
-        joined += [*self._findings_of_slow_starts(policy), *self._findings_of_still_scripts(policy)]
+        stalled = {rank for finding in joined for rank in finding.ranks}
+        joined += [*self._findings_of_slow_starts(policy, stalled), *self._findings_of_still_scripts(policy)]
         return tuple(sorted(joined, key=lambda finding: finding.since))
 
     def _findings_without_steps(self, policy: HangPolicy, roots: Container[RankKey | None]) -> Iterator[WaitFinding]:
@@ -584,7 +600,18 @@ class WaitGraph:
                 "steps", role, words, lines, min(activity.last_finished for _, activity in ranks)
             )
 
-    def _findings_of_slow_starts(self, policy: HangPolicy) -> Iterator[WaitFinding]:
+    def starting_ranks(self) -> tuple[str, ...]:
+        """Return in words where the ranks are that are not ready, and what they wait for: a sentence for each role."""
+        places: dict[str, list[tuple[int, str]]] = {}
+        for role, rank in self._starting:
+            main = self._main_of_starting_rank((role, rank))
+            if main is not None:
+                waits = [_words_of_wait(edge.wait) for edge in main.edges if edge.wait is not None]
+                words = [f"waiting for {', '.join(waits)}"] * bool(waits) + [f"at {main.line}"] * bool(main.line)
+                places.setdefault(role, []).append((rank, " ".join(words)))
+        return tuple(_by_place(role, ranks) for role, ranks in sorted(places.items()))
+
+    def _findings_of_slow_starts(self, policy: HangPolicy, stalled: Container[RankKey]) -> Iterator[WaitFinding]:
         """Yield a finding for each role with ranks that stand still before they are ready, as in a constructor.
 
         How long a start usually takes is not known, so it is only reported: nobody is restarted for it.
@@ -593,7 +620,7 @@ class WaitGraph:
         for (role, rank), report in self._starting.items():
             main = next((row for row in report.activities if row.kind == "main" and row.line), None)
             facts = self._facts[role, rank]
-            if main is None or facts.silent_s > UNHEARD_S:
+            if main is None or facts.silent_s > UNHEARD_S or (role, rank) in stalled:
                 continue
             idle_since = report.idle_since
             limit = max(LEAST_SILENCE_S, policy.busy_seconds if idle_since is None else policy.idle_seconds)
@@ -683,7 +710,10 @@ class WaitGraph:
             incarnation=root.incarnation,
             line=root.line,
             root_state=RootState.CIRCLE if circle else root.state,
-            is_restartable=is_in_job and root.is_restartable and (bool(circle) or self._is_path_proven(path)),
+            is_restartable=is_in_job
+            and root.is_restartable
+            # How long a start usually takes is not known: only a circle, which never ends, is restarted for it.
+            and (bool(circle) or (root.rank not in self._starting and self._is_path_proven(path))),
             silence=silence,
             idle_after=idle_after(wait, policy),
             busy_after=busy_after(wait, policy),
@@ -910,6 +940,8 @@ def _place_in_circle(member: _Vertex) -> str:
     waits = [edge.wait for edge in member.edges if edge.wait is not None and edge.wait.kind != "call"]
     words = f" waits for {_words_of_wait(waits[0])}" if waits else ""
     words += f" at {member.line}" if member.line else ""
+    if member.key[2] == "not ready":
+        words = f" {member.words}"
     return f"{_rank_name(member)}{words}" if words else ""
 
 

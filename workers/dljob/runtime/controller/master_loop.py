@@ -127,6 +127,7 @@ class MasterLoop:
         self._stop_ordered, self._large_files = False, ""
         """Whether a user has ordered the end; during a stall of the journal: what takes room on its volume."""
         self._facts = {"ownNodes": True} if setup.own_nodes else {}
+        self._stall_watch: StallWatch | None = None
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
         self._feed: MetricFeed | None = None
@@ -213,12 +214,12 @@ class MasterLoop:
             await self._recover(await self._opened(failed))
             shell = (self.setup, self.backend, self.offer, lambda: self.state)
             hangs = HangWatch(*shell, self.progress, owner=self.tasks, witnesses=self.witnesses)
-            stalls = StallWatch(*shell, self.heartbeats, owner=self.tasks, now=self.now)
+            self._stall_watch = StallWatch(*shell, self.heartbeats, owner=self.tasks, now=self.now)
             self.tasks.repeat("node list", self._watch_nodes)
             self.tasks.repeat("status file", self._publish)
             self.tasks.repeat("node heartbeats", self.nodes.run)
             self.tasks.repeat("hang watch", hangs.run)
-            self.tasks.repeat("stall watch", stalls.run)
+            self.tasks.repeat("stall watch", self._stall_watch.run)
             slowness = SlownessWatch(*shell[1:], self.heartbeats, owner=self.tasks, now=self.now)
             self.tasks.repeat("slowness watch", slowness.run, nobody_waits)
             self.tasks.repeat("peer watch", PeerWatch(*shell, self.now, owner=self.tasks).run)
@@ -486,10 +487,12 @@ class MasterLoop:
         }
         for row in made.get("ranks", ()):
             row["log"] = f"{self.setup.info.dir}/logs/{row['role']}-{row['rank']}.log"
+        places = () if self._stall_watch is None else self._stall_watch.starting_ranks
+        starting = {"starting": list(places)} if places else {}
         used = self.samples.resource_use()
         # A stall cannot be in the state: nothing is folded while it lasts.
         stall = {"reason": reasons.JOURNAL_STALLED, "message": self._stall_words()} if self.journal.stall else {}
-        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {}), **stall}
+        return {**made, **own, **self._busy(made), **({"resourceUse": list(used)} if used else {}), **starting, **stall}
 
     def _busy(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ledger of a snapshot with the busy time of each role whose ranks tell it."""

@@ -126,10 +126,16 @@ async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str,
     """
     roots = {stall.root for stall in state.stalls}
     keys = sorted(_ranks_of(state, target), key=lambda key: f"{key[0]}/{key[1]}" not in roots)
-    ready_ranks = {key: None for key in keys if state.ranks[key].phase is RankPhase.READY}
-    samples = await RankSampler(backend, lambda: state).sample(ready_ranks, stacks=True)
+    # One that starts has a process as soon as its host has: in that of a class or function it is already in `setup`.
+    with_process = [
+        key
+        for key in keys
+        if state.ranks[key].phase is RankPhase.READY
+        or (state.ranks[key].phase is RankPhase.STARTING and _target(state, key).pid)
+    ]
+    samples = await RankSampler(backend, lambda: state).sample(with_process, stacks=True)
     return {
-        f"{key[0]}/{key[1]}": text(samples.get(key)) if key in ready_ranks else _no_stack(state.ranks[key])
+        f"{key[0]}/{key[1]}": text(samples.get(key)) if key in with_process else _no_stack(state.ranks[key])
         for key in keys
     }
 

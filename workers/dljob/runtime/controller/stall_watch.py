@@ -93,6 +93,8 @@ class StallWatch:
         """Stalls whose roots are being looked at."""
         self._silent_ranks: dict[RankKey, SilentRank] = {}
         self._sampler = RankSampler(backend, state)
+        self.starting_ranks: tuple[str, ...] = ()
+        """Where the ranks are that are not ready yet, in words."""
         self.pause_s = EVERY_S
         """Seconds until the next look."""
 
@@ -134,8 +136,10 @@ class StallWatch:
         if not (starting or still) and not any(activity.waits or activity.steps for activity in rows):
             self._seen.clear()
             self._silent_ranks.clear()
+            self.starting_ranks = ()
             return ()
         graph = WaitGraph(reports, self._facts(state, now), now)
+        self.starting_ranks = graph.starting_ranks()
         seen: dict[WaitId, tuple[float, float]] = {}
         for wait, began in graph.waits():
             before = self._seen.get(wait)
@@ -166,7 +170,8 @@ class StallWatch:
             silent_rank = self._silent_ranks.get(key)
             sample = None if silent_rank is None else silent_rank.sample
             is_ready = phase is RankPhase.READY
-            facts[key] = RankFacts(rank.incarnation, phase.value, is_ready, rank.since, silent_s, sample)
+            awaited_ranks = _awaited_ranks(state, role) if phase is RankPhase.WAITING else ()
+            facts[key] = RankFacts(rank.incarnation, phase.value, is_ready, rank.since, silent_s, sample, awaited_ranks)
         return facts
 
     # -- ranks that are silent
@@ -246,6 +251,18 @@ class StallWatch:
         pairs, _ = await self._sampler.sample_twice((root,), PAUSE_S, stacks=False)
         pair = pairs.get(root)
         return pair is None or (pair.works and not pair.second.stopped)
+
+
+def _awaited_ranks(state: JobState, role: str) -> tuple[RankKey, ...]:
+    """Return the ranks that must be ready, or have ended, before a role starts, and are not."""
+    return tuple(
+        (other, rank)
+        for other, kind in state.job.roles[role].plan.depends_on
+        if kind == "Complete" or not state.roles[other].was_ready
+        for rank in state.job.roles[other].ranks
+        if state.ranks[other, rank].phase is RankPhase.STARTING
+        or (kind == "Complete" and state.ranks[other, rank].phase is RankPhase.READY)
+    )
 
 
 def _sentence(finding: WaitFinding, now: float) -> str:

@@ -376,7 +376,7 @@ def fetch(started: Invocation, remaining: _Countdown) -> None:
         _fetch(started, remaining)
 
 
-def begun(started: Future[Invocation], call_name: str, timeout: float | None = None) -> Invocation:
+def begun(started: Future[T], call_name: str, timeout: float | None = None) -> T:
     """Wait until a call's requests are sent: its callee is asked for its methods first, once it is up.
 
     Raises:

@@ -17,7 +17,7 @@ from dljob.runtime.process import arrays, wire
 from dljob.runtime.process.messages import BATCH, DESCRIBE, Reply
 from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
-from dljob.runtime.rpc.futures import Invocation, then, then_in_thread
+from dljob.runtime.rpc.futures import Invocation, begun, then, then_in_thread
 from dljob.runtime.rpc.mapped import CallBatch, MappedFuture, packed_calls
 from dljob.runtime.rpc.resuming import split_prefix, with_prefix
 
@@ -86,6 +86,10 @@ class CallTarget:
 
         return then(self.context.calls.send(asking), read)
 
+    def learn_descriptor(self, method: str) -> ServiceDescriptor:
+        """Return the role's descriptor; asks the role if it is not known, which a report of this rank's waits tells."""
+        return self.descriptor or begun(self.ask(method), f"{self.name}.{method}")
+
     def mark(self, descriptor: ServiceDescriptor, method: str, spent_s: float = 0.0) -> RpcMark:
         """Return the options of one call: the method's, then the handle's; `spent_s` is taken off an explicit timeout.
 
@@ -101,7 +105,7 @@ class CallTarget:
 
     def is_stream(self, method: str) -> bool:
         """Whether a method is a stream; asks the role if its descriptor is not known."""
-        mark = (self.descriptor or self.ask(method).result()).methods.get(method)
+        mark = self.learn_descriptor(method).methods.get(method)
         return mark is not None and bool(mark.stream)
 
 
@@ -136,7 +140,7 @@ def begin(
     # The plan needs the methods' options and the mesh, which only the callee knows (ADR 44).
     if (descriptor := descriptor or target.descriptor) is None:
         return _after_descriptor(target, method, args, kwargs, rows=rows, stream=stream)
-    begun: Future[Invocation] = Future()
+    invocation_future: Future[Invocation] = Future()
     try:
         mark = target.mark(descriptor, method, spent_s)
         _check_kind(mark, method, known=method in descriptor.methods, stream=stream)
@@ -149,13 +153,15 @@ def begin(
         sent, resumed = replace(sent, arguments=()), tuple(requests) if mark.resume else ()
         ids = tuple(call.id for call in requests)
         invocation = Invocation(target.role, method, mark, sent, futures, released, resumed, prefix.packed, note, ids)
-        begun.set_result(invocation)
+        invocation_future.set_result(invocation)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
         prefix_words = f"{target.name}.{method}: "
         # What pickling says names the call already.
-        begun.set_exception(UsageError(prefix_words + error.message.removeprefix(prefix_words), hint=error.hint))
-    return begun
+        invocation_future.set_exception(
+            UsageError(prefix_words + error.message.removeprefix(prefix_words), hint=error.hint)
+        )
+    return invocation_future
 
 
 def mapped(
@@ -167,7 +173,7 @@ def mapped(
         UsageError: the method is a stream.
         WireError: an argument cannot be pickled.
     """
-    descriptor = target.descriptor or target.ask(method).result()
+    descriptor = target.learn_descriptor(method)
     mark = target.mark(descriptor, method)
     try:
         _check_kind(mark, method, known=method in descriptor.methods, stream=False)
