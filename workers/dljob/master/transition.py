@@ -103,6 +103,7 @@ from dljob.master.state.events import (
 from dljob.master.state.evolve import evolve
 from dljob.master.state.job import STORE, Job
 from dljob.master.state.ledger import opened
+from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import (
     HostPhase,
     HostState,
@@ -426,7 +427,14 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
     rank = d.ranks.get(key)
     if rank is None:
         return
-    if rank.incarnation != event.incarnation or not rank.phase.live:
+    is_present = rank.incarnation == event.incarnation and rank.phase.live
+    if is_present and event.outcome.ok and event.outcome.error_type:
+        frame = f" (at {event.outcome.frame})" if event.outcome.frame else ""
+        name, error = f"{event.role}/{event.rank}", f"{event.outcome.error_type}: {event.outcome.message}"
+        words = f"{error}{frame}; the result of its run() counts all the same"
+        d.note(reasons.SHUTDOWN_FAILED, name, words)
+        problems.stand(d, StandingProblem(reasons.SHUTDOWN_FAILED, name, f"{name}: {words}", d.now))
+    if not is_present:
         # The rank was already taken down: its end may still be the first cause of why.
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
@@ -445,7 +453,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
         d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))
         lost_peers.shorten_inquiry(d, event.role)
-        if event.outcome.message:
+        if event.outcome.message and not event.outcome.error_type:
             d.note(reasons.PROCESSES_LEFT, f"{event.role}/{event.rank}", event.outcome.message)
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result

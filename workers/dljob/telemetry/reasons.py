@@ -60,6 +60,7 @@ CORRUPTION_FOUND = "CorruptionFound"  # a detector says that a rank computes wro
 WITNESS_SAW = "WitnessSaw"  # an outside witness says something about a rank; evidence for what may happen to it
 WITNESS_UNREADABLE = "WitnessUnreadable"  # an outside witness gives no answer that can be read; told once for each node
 CAUSE_LEARNED = "CauseLearned"  # the assumed cause of a failure was corrected by later evidence
+SHUTDOWN_FAILED = "ShutdownFailed"  # a rank's shutdown() raised after run() had returned, whose result counts
 PROCESSES_LEFT = "ProcessesLeft"  # processes that a rank had left running at its good end were killed: which
 IGNORED = "FailureIgnored"  # a rule left a failed rank as it is
 MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster restarted, and controls the job again

@@ -222,6 +222,10 @@ VERDICTS: Mapping[str, Remedy] = {
     reasons.CLOCK_STEPPED: Remedy(
         CauseKind.NODE, "see what sets the machine's clock: timedatectl, chronyc tracking; logs of ranks have its times"
     ),
+    reasons.SHUTDOWN_FAILED: Remedy(
+        CauseKind.USER_CODE,
+        "the job counts as it ended; do what must not fail, such as saving the final model, at the end of run()",
+    ),
     reasons.CHECKPOINT_NOT_SAVED: Remedy(
         CauseKind.NODE,
         "make that folder take files: df -h and the kernel log (dmesg) of its node; the next save tries again",

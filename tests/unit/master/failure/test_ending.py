@@ -52,6 +52,25 @@ def test_ranks_that_are_ended_with_a_failed_job_did_not_end_well():
     assert [row["succeeded"] for row in status.status(world.state, world.now, {})["roles"]] == [0, 0]
 
 
+@pytest.mark.parametrize("name", ["main", "serve"])
+def test_an_error_of_shutdown_is_told_to_the_end_and_the_result_counts(name):
+    world = World(job({"name": "main"}, {"name": "serve", "driver": False})).boot()
+    failed = Outcome(
+        ok=True, code=0, result="7", error_type="OSError", frame="a.py:9 in shutdown", message="x (in shutdown)"
+    )
+    if name == "serve":
+        world.end("main", 0, Outcome(ok=True, result="7"))
+        world.deliver()  # the job ends, and asks the server to
+    world.send(ev.RankEnded(name, 0, 1, failed))
+    world.settle()
+    assert (world.state.phase, world.state.result) == (Phase.SUCCEEDED, "7")
+    words = "OSError: x (in shutdown) (at a.py:9 in shutdown); the result of its run() counts all the same"
+    assert [(note.target, note.message) for note in world.notes(reasons.SHUTDOWN_FAILED)] == [(f"{name}/0", words)]
+    assert not world.notes(reasons.PROCESSES_LEFT)
+    (problem,) = status.status(world.state, world.now, {})["problems"]
+    assert (problem["reason"], problem["message"]) == (reasons.SHUTDOWN_FAILED, f"{name}/0: {words}")
+
+
 def test_notes_word_counts_with_their_noun():
     world = World(job({"name": "main"})).boot()
     messages = [note.message for note in world.notes(reasons.ROLE_READY) + world.notes(reasons.ADMITTED)]

@@ -250,7 +250,7 @@ def test_loss_of_a_callee_is_printed_unless_the_rank_is_to_stop(capsys, is_stopp
     assert ("PeerLostError" in capsys.readouterr().out) is not is_stopping
 
 
-def test_shutdown_is_called_once_and_its_errors_change_nothing(capsys):
+def test_shutdown_is_called_once_and_its_error_is_told_with_the_result(capsys):
     calls = []
 
     class Bad(Worker):
@@ -262,7 +262,10 @@ def test_shutdown_is_called_once_and_its_errors_change_nothing(capsys):
             raise ValueError("in shutdown")
 
     life = Life(Bad)
-    assert life.live().ok
+    ended = life.live()
+    assert (ended.ok, ended.code, ended.result) == (True, 0, "1")
+    assert (ended.error_type, ended.message) == ("ValueError", "in shutdown (in shutdown)")
+    assert ended.frame.endswith("in shutdown")
     life.lifecycle.shutdown()
     assert calls == [1]
     assert "in shutdown" in capsys.readouterr().err

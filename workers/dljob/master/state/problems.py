@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from dljob.telemetry import reasons
 
-PASSED = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED, reasons.CHECKPOINT_DAMAGED))
-"""Reasons of what is over when it is known: it does not colour the phase, and has no end. Lost steps are shown
-to the end of the job, what clocks said for a time."""
+CLOCKS = frozenset((reasons.MACHINE_PAUSED, reasons.CLOCK_STEPPED))
+PASSED = CLOCKS | {reasons.CHECKPOINT_DAMAGED, reasons.SHUTDOWN_FAILED}
+"""Reasons of what is over when it is known: it does not colour the phase, and has no end. Lost steps and errors of
+`shutdown` are shown to the end of the job, what clocks said for a time."""
 
 SLOWNESS = frozenset(
     (

@@ -24,7 +24,7 @@ from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
 from dljob.master.state.machine_time import compare_clocks
-from dljob.master.state.problems import PASSED
+from dljob.master.state.problems import CLOCKS
 from dljob.master.state.state import JobState, Phase
 from dljob.master.status import numbers_of, sizes_of
 from dljob.master.transition import next_wake
@@ -558,8 +558,7 @@ class MasterLoop:
                 await self.offer(ev.ProblemReported(reason, "machine", message))
             before = clock_sample()
             for problem in self.state.problems:
-                is_of_clocks = problem.reason in PASSED - {reasons.CHECKPOINT_DAMAGED}
-                if is_of_clocks and self._now() > problem.since + PASSED_S:
+                if problem.reason in CLOCKS and self._now() > problem.since + PASSED_S:
                     await self.offer(ev.ProblemReported(problem.reason, problem.target))
 
     async def _watch_volume(self) -> None:

@@ -70,6 +70,7 @@ class Lifecycle:
         self._object: Any = None
         self._ending = threading.Lock()
         self._shut = False
+        self._shutdown_error: Outcome | None = None
         self._settled = False
         """Whether the object is set up; True for a function, which needs no setup."""
 
@@ -93,7 +94,11 @@ class Lifecycle:
                 raise ThreadInterrupted from None
             return self._raised(error)
         serves = isinstance(self._object, Worker) and self._object.serves_after_run
-        return Outcome(ok=True, code=0, step=None, result=result, serves=serves)
+        ended = Outcome(ok=True, code=0, step=None, result=result, serves=serves)
+        if self._shutdown_error is None:
+            return ended
+        error = self._shutdown_error
+        return replace(ended, error_type=error.error_type, frame=error.frame, message=error.message)
 
     @property
     def left_over(self) -> tuple[bool, Any]:
@@ -112,7 +117,7 @@ class Lifecycle:
         return self._settled and self._object is None and self._kept is None
 
     def shutdown(self) -> None:
-        """Call the worker's `shutdown` hook, only the first time. Its exceptions are printed and change nothing."""
+        """Call the worker's `shutdown` hook, only the first time. An exception is printed, and told with the end."""
         with self._ending:
             if self._shut:
                 return
@@ -122,8 +127,9 @@ class Lifecycle:
         if isinstance(owner, Worker):
             try:
                 settle(owner.shutdown())
-            except Exception:  # noqa: BLE001 - its traceback is in the log, and the rank ends all the same
+            except Exception as error:  # noqa: BLE001 - its traceback is in the log, and the rank ends all the same
                 traceback.print_exc()
+                self._shutdown_error = outcome.from_exception(error, code_dir=self._code_dir, phase="shutdown")
 
     def _run_phases(self) -> Any:
         """Run the phases in order, and return the value of `run`.

@@ -56,7 +56,11 @@ class Worker:
         self.context.stopping.wait()
 
     def shutdown(self) -> None:
-        """Clean up. Called once: after `run` returned, or in another thread when the rank is to stop."""
+        """Clean up. Called once: after `run` returned, or in another thread when the rank is to stop.
+
+        An error here is told (`ShutdownFailed` in events, status and why), and changes neither result nor exit code:
+        what must not fail, such as the save of the final model, belongs at the end of `run`.
+        """
 
     @property
     def context(self) -> WorkerContext:
