@@ -19,6 +19,8 @@ class Fate(StrEnum):
 
     NOT_RUN = "not run"
     """The call has not begun, and never will."""
+    STALE = "stale"
+    """The same: its rank's weights were too old for it."""
     BEGUN = "begun"
     """The call has begun, and is not stopped."""
     ANSWERED = "answered"

@@ -146,6 +146,16 @@ async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up
     assert not scene.callee._pending.cancelled
 
 
+async def test_a_caller_that_gives_up_is_told_why_its_callee_has_no_weights(scene: Scene) -> None:
+    scene.callee.hold("it loads version 4: load raised ValueError: shape mismatch")
+    with pytest.raises(CallTimeoutError) as late:
+        await scene.call("do", "late", timeout_s=SHORT_S)
+    assert "s for the weights of w/0, not run: it loads version 4: load raised ValueError: shape mis" in str(late.value)
+    scene.callee.hold("")
+    assert wire.load((await scene.call("do", "later")).payload) == "later"
+    assert scene.doer.ran == ["later"]
+
+
 async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scene: Scene) -> None:
     first = await turn_taken(scene)
     with pytest.raises(

@@ -358,6 +358,11 @@ def report(offset: float) -> dict[str, Any]:
     return data
 
 
+def is_behind_weights(call: str) -> bool:
+    """Whether a call that did not run waits here for weights that are not stale, or has just been refused for them."""
+    return (activity := _calls.get(call)) is None or activity.queued_for == "weights"
+
+
 def line_of_call(call: str) -> str:
     """Return the line of the user's code at which a call is, or what keeps it from beginning; empty: it is unknown."""
     activity, holders = _calls.get(call), list(_calls.values())

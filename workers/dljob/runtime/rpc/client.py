@@ -452,6 +452,8 @@ class RpcClient:
             return f"{FOR_ANSWER}; {who} does not say whether it runs"
         if fate == Fate.ANSWERED:
             return f"for the {line} of its answer, which {who} has sent"
+        if fate == Fate.STALE:
+            return f"for the weights of {who}, not run: {line}"
         call.callee_line = (peer.incarnation, line) if line else None
         place = f", now at {line}" if line else ""
         match fate:

@@ -22,7 +22,7 @@ from dljob.calls.pending import Fate, PendingCalls
 from dljob.errors import RemoteError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.activities import CallActivity, line_of_call
+from dljob.runtime.process.activities import CallActivity, is_behind_weights, line_of_call
 from dljob.runtime.process.error_origin import is_job_ending
 from dljob.runtime.process.loop import settle, user_loop
 from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
@@ -282,12 +282,14 @@ class RpcServer:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed.
 
         Answers with its `Fate`, and as the message the line at which it, or the call that it waits for, is; the size
-        of an answer that may still be on its way.
+        of an answer that may still be on its way; why its weights are stale.
         """
         with self._changed:
             fate = self._pending.cancel(call)
             if fate is Fate.UNKNOWN and (size := self._answer_sizes.get(call)) is not None:
                 return Reply(payload=Fate.ANSWERED.encode(), message=f"{size / 2**30:.1f} GiB")
+            if fate is Fate.NOT_RUN and self._hold_reason and is_behind_weights(call):
+                return Reply(payload=Fate.STALE.encode(), message=self._hold_reason)
             # A stream is known by the id of the call that opened it, so a late cancel finds what it opened.
             stream = self._streams.pop(call, None)
         if stream is not None:
