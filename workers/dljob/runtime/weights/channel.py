@@ -137,8 +137,9 @@ class WeightChannel:
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
 
-        Versions in between are skipped. Arrays are read-only and shared with the other ranks of the node; tensors are
-        copies on the CPU.
+        Versions in between are skipped. Threads, or coroutines, that wait at once on one object may get the same
+        version: give each an object of its own. Arrays are read-only and shared with the other ranks of the node;
+        tensors are copies on the CPU.
 
         Args:
             timeout: Seconds to wait for a version; None for no limit. One that was published by then may take longer to

@@ -23,6 +23,8 @@ class Worker:
     `__init__`, `self_check`, `setup`, `on_restart(reason)` in a restarted process, `run`, `shutdown`.
     With `restartPolicy.level: InProcess`, a rank whose torch group lost a member is interrupted in `run`, and its
     process goes on with `on_restart` and `run` once the group has formed again.
+    Hooks run in a thread, beside Ray's: `signal.signal` raises ValueError in them; `current_worker().stopping` is set
+    when the rank is to end. A script (`entrypoint.module`) has the main thread.
     Calls from other roles (`@rpc`) wait until `setup` and `on_restart` have returned.
     """
 
