@@ -35,7 +35,7 @@ def missing() -> str:
     """Say what is missing for a cluster with pods and the operator."""
     if os.environ.get("KUBECONFIG"):
         return ""
-    return "KUBECONFIG of a cluster with the operator: make kube-up NODE=1, then docs/howto/test-cluster.md"
+    return "KUBECONFIG of a cluster with the operator: make kube-up NODE=1, then tests/kube/README.md"
 
 
 def never_starts(name: str, kind: str, says: str, role: str, *, spec: str = "", before: str = "") -> Cause:

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("docs/getting-started.md", "docs/tutorial.md")
+GUIDES = ("docs/getting-started.md", "docs/tutorial.md", "tests/kube/README.md")
 PAGES = (ROOT / "README.md", *(ROOT / guide for guide in GUIDES), *sorted((ROOT / "docs" / "howto").glob("*.md")))
 BLOCK = re.compile(
     r"(?:^<!-- (?P<key>[a-z ]+): ?(?P<value>(?:(?!-->).)*?)-->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
