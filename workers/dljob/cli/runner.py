@@ -139,30 +139,26 @@ class Runner:
         with announce_start(name, replace=self._replace, is_numbered=self._is_numbered) as self._start:
             metadata = self._manifest.metadata.model_copy(update={"name": self._start.name})
             self._manifest = self._manifest.model_copy(update={"metadata": metadata})
-            return self._run_announced()
-
-    def _run_announced(self) -> int:
-        """Run the job under its name; return the exit code."""
-        listen()
-        try:
-            self._say_where_it_begins()
-            return self._run_started()
-        except Interrupted:
-            return self._say_interrupted()
-        except RayDied:
-            raise UnreachableError(
-                f"Ray ended before the job: {describe_end(self._deaths[0])}",
-                hint=f"see dljob why {self._name()}; journal and logs, also those of Ray: {self._folder()}",
-            ) from None
-        except Exception as error:
-            self._end = AbruptEnd("Failed", reasons.RUNNER_FAILED, f"dljob run failed: {error}", at=time.time())
-            raise
-        finally:
-            if self._record is not None:
-                # Nothing of the job is left. PrimeMaster may have died with its Ray before it could write a final
-                # status or remove its socket.
-                write_end(self._record, self._end or self._killed())
-                registry.close_socket(self._record)
+            listen()
+            try:
+                self._say_where_it_begins()
+                return self._run_started()
+            except Interrupted:
+                return self._say_interrupted()
+            except RayDied:
+                raise UnreachableError(
+                    f"Ray ended before the job: {describe_end(self._deaths[0])}",
+                    hint=f"see dljob why {self._name()}; journal and logs, also those of Ray: {self._folder()}",
+                ) from None
+            except Exception as error:
+                self._end = AbruptEnd("Failed", reasons.RUNNER_FAILED, f"dljob run failed: {error}", at=time.time())
+                raise
+            finally:
+                if self._record is not None:
+                    # Nothing of the job is left. PrimeMaster may have died with its Ray before it could write a final
+                    # status or remove its socket.
+                    write_end(self._record, self._end or self._killed())
+                    registry.close_socket(self._record)
 
     def _run_started(self) -> int:
         """Run the job on a Ray of its own; return the exit code once nothing of that Ray is left."""
