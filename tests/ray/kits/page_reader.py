@@ -38,7 +38,7 @@ class PageReader:
         self._thread.join()
 
     def _run(self) -> None:
-        while not (found := next(iter(self._home.glob("jobs/*/job.json")), None)):
+        while not (found := next(iter(self._home.glob("jobs/[!.]*/job.json")), None)):
             if self._ends.wait(0.05):
                 return
         entry = json.loads(found.read_text())
