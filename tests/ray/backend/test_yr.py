@@ -127,7 +127,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        (found,) = (self.home / "jobs").iterdir()
+        (found,) = (self.home / "jobs").glob("[!.]*")
         return found
 
 
