@@ -97,7 +97,7 @@ def write_locks() -> None:
     extras = project["optional-dependencies"]
     with tempfile.TemporaryDirectory() as work:
         known = Path(work, "known.txt")
-        export = ("export", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "--no-hashes")
+        export = ("export", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-workspace", "--no-hashes")
         known.write_text(_uv(*export))
         wanted = Path(work, "ours.in")
         for name in NAMES:

@@ -43,7 +43,7 @@ def environment(version: str) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     wanted = [
         "--locked",
-        "--no-emit-project",
+        "--no-emit-workspace",
         "--no-default-groups",
         "--group=test",
         "--extra=runtime",
@@ -75,11 +75,12 @@ def _uv(*words: str) -> None:
 
 def installed(folder: Path) -> str:
     """Return a PYTHONPATH that makes the sources an installed package there; the metadata is written to a folder."""
-    told = distribution("dljob")
-    named = folder / f"dljob-{told.version}.dist-info"
-    named.mkdir(parents=True)
-    for file in ("METADATA", "entry_points.txt"):
-        (named / file).write_text(told.read_text(file) or "")
+    for wheel in ("dljob", "dljob-tools"):
+        dist = distribution(wheel)
+        info = folder / f"{wheel.replace('-', '_')}-{dist.version}.dist-info"
+        info.mkdir(parents=True)
+        for file in ("METADATA", "entry_points.txt"):
+            (info / file).write_text(dist.read_text(file) or "")
     return os.pathsep.join(map(os.fspath, (ROOT / "workers", ROOT / "operator", folder)))
 
 

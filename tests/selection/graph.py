@@ -69,12 +69,16 @@ class Graph:
     @cached_property
     def entries(self) -> dict[str, set[str]]:
         """Names of scripts and entry points -> the files of what they name, but the default's."""
-        file = self.root / "pyproject.toml"
-        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.exists() else {}
-        points = [project.get("scripts", {}), *project.get("entry-points", {}).values()]
-        named = {name: set(self.module(value.partition(":")[0])) for each in points for name, value in each.items()}
-        # A script's name alone is most often a label; `COMMAND` finds where it is run.
-        return {name if name not in points[0] else f"{name} ": files for name, files in named.items() if name != "ray"}
+        files = [self.root / place / "pyproject.toml" for place in (".", "operator", "workers/tools")]
+        projects = [tomllib.loads(f.read_text(encoding="utf-8")).get("project", {}) for f in files if f.exists()]
+        # A script's name alone is most often a label; `COMMAND` finds where it is run. So are the names of commands.
+        groups = [(f"{name} ", value) for one in projects for name, value in one.get("scripts", {}).items()]
+        for group, points in (pair for one in projects for pair in one.get("entry-points", {}).items()):
+            groups += points.items() if group != "dljob.commands" else ()
+        named: dict[str, set[str]] = defaultdict(set)
+        for name, value in groups:
+            named[name] |= set(self.module(value.partition(":")[0])) if name != "ray" else set()
+        return named
 
     @cached_property
     def lazy(self) -> dict[str, dict[str, set[str]]]:

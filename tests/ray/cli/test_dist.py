@@ -23,7 +23,7 @@ UV = ROOT / ".uv" / "bin" / "uv"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel."""
+    """A folder with the sdist and the wheels."""
     folder = tmp_path_factory.mktemp("dist")
     build.packages(folder)
     return folder
@@ -50,7 +50,7 @@ def installed(kind: str, built: Path, folder: Path) -> Path:
     place = folder / "environment"
     sync = [UV, "sync", "--quiet", "--project", ROOT, f"--python={sys.executable}", *locked, *backend]
     ran(sync, folder, UV_PROJECT_ENVIRONMENT=place)
-    (file,) = built.glob(f"*.{kind}")
+    (file,) = built.glob(f"dljob-*.{kind}")
     install = [UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation", "--no-cache"]
     ran([*install, f"--python={place}/bin/python", file], folder)
     return place / "bin"

@@ -198,19 +198,21 @@ def _link(own: Path, python: str) -> None:
 
 
 def _register(packages: Path) -> None:
-    """Write the metadata of an installed dljob: the entry points of its backends are read from there."""
+    """Write the metadata of an installed dljob with its tools: entry points of backends and commands are read there."""
     import tomllib
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    folder = packages / f"dljob-{project['version']}.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dljob\nVersion: {project['version']}\n")
-    groups = {"console_scripts": project["scripts"], **project["entry-points"]}
-    text = [
-        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
-        for name, entries in groups.items()
-    ]
-    (folder / "entry_points.txt").write_text("\n".join(text))
+    for place in (".", "workers/tools"):
+        project = tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"]
+        name, version = project["name"], project["version"]
+        folder = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        groups = {"console_scripts": project.get("scripts", {}), **project["entry-points"]}
+        text = [
+            f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
+            for group, entries in groups.items()
+        ]
+        (folder / "entry_points.txt").write_text("\n".join(text))
 
 
 def _pip(python: str, own: Path, wheels: str, words: Sequence[str]) -> str:
