@@ -178,6 +178,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
     # Growth and standby nodes depend on the phase settled above; a node that a role grows onto stands by no longer.
     elastic.follow(d)
+    # The last rule that begins restarts was above.
+    restart.launch_coupled_restarts(d)
     standby.keep(d)
     # Ranks that ended or restarted above give their data leases back.
     shards.return_leases(d)

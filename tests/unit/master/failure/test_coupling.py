@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from master_kit import KILLED, World, error, job
+from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
@@ -113,6 +113,64 @@ def test_all_of_them_have_ended_before_one_starts_again():
     world.settle()
     assert {start.host.role for start in world.of(act.StartRanks, action_count)} == {"engine", "scripts"}
     assert incarnations(world, "engine") == [1, 2, 1]
+
+
+def test_a_rank_that_fails_again_meanwhile_waits_for_the_end_of_those_that_took_it_along():
+    """Its own restart takes nobody along, and the scripts whose restart it has left still end."""
+    scripts = {"name": "scripts", **SCRIPTS, "restartPolicy": {"with": ["router"]}}
+    world = World(job(scripts, {"name": "router"})).boot()
+    world.hold = True
+    world.send(ev.Commanded("c1", "restart", "scripts/0"))
+    script_ends = [event for event in world.pending if isinstance(event, ev.RankEnded)]
+    world.pending = [event for event in world.pending if event not in script_ends]
+    world.settle()
+    world.kill("router", 0)
+    world.settle()
+    assert world.state.ranks["scripts", 0].phase is RankPhase.STOPPING
+    assert world.state.ranks["router", 0].phase is RankPhase.WAITING
+    world.pending += script_ends
+    world.settle()
+    assert (incarnations(world, "scripts"), incarnations(world, "router")) == ([2, 1], [2])
+
+
+def test_a_role_that_two_roles_of_a_lost_node_take_along_starts_once_both_have_ended():
+    """It has a spare, so that it could start at once with the caller, beside scripts of the other node."""
+    wide = {"resources": {"cpu": "2"}, "restartPolicy": {"level": "Role", "with": ["router"]}}
+    scripts = {"name": "scripts", **SCRIPTS, "replicas": 4, **wide}
+    spares = {"faultTolerance": {"spares": {"processesPerNode": 1}}}
+    roles = job({"name": "router"}, {"name": "caller", **wide}, scripts, **spares)
+    world = World(roles, views=nodes(3, cpus=6)).boot()
+    node = world.state.units["caller/0"].node
+    assert node != world.state.units["router/0"].node
+    world.hold = True
+    world.lose_node(node)
+    world.deliver()
+    assert {world.state.ranks["scripts", rank].phase for rank in range(4)} == {RankPhase.STOPPING, RankPhase.WAITING}
+    assert world.state.ranks["router", 0].phase is RankPhase.WAITING
+    world.settle()
+    assert incarnations(world, "router") == [2]
+
+
+@pytest.mark.parametrize("naming_role", ["server", "client"])
+def test_a_restart_of_the_job_starts_a_role_once_the_server_of_its_pair_has_finished_its_requests(naming_role):
+    server = {"name": "server", "entrypoint": {"module": "serve"}, "driver": False, "ports": [{"name": "http"}]}
+    server["drain"] = {"signal": "SIGUSR1", "timeoutSeconds": 60}
+    client = {"name": "client"}
+    policy = {"restartPolicy": {"with": ["client" if naming_role == "server" else "server"]}}
+    roles = [role | policy if role["name"] == naming_role else role for role in (server, client)]
+    world = World(job(*roles)).boot()
+    world.hold = True
+    world.send(ev.Commanded("c1", "restart", "job"))
+    server_ends = [event for event in world.pending if isinstance(event, ev.RankEnded)]
+    world.pending = [event for event in world.pending if event not in server_ends]
+    world.settle()
+    assert (world.state.ranks["server", 0].phase, world.state.ranks["client", 0].phase) == (
+        RankPhase.STOPPING,
+        RankPhase.WAITING,
+    )
+    world.pending += server_ends
+    world.settle()
+    assert (incarnations(world, "server"), incarnations(world, "client")) == ([2], [2])
 
 
 def test_ranks_that_were_let_go_on_still_wait_for_their_dependencies():

@@ -101,7 +101,7 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
         _take_down_members(tx, incident_number, _rejoining_members(tx, order, members))
     if due_at > tx.now:
         tx.wake_at(due_at)
-    else:
+    elif is_job_restart or not tx.facts(order.role).mates:
         launch_restart(tx, incident_number)
 
 
@@ -404,6 +404,20 @@ def launch_restart(tx: StateTransaction, incident_number: int) -> None:
                 starting.try_start(tx, host)
             else:
                 starting.ensure_host(tx, host)
+
+
+def launch_coupled_restarts(tx: StateTransaction) -> None:
+    """Launch the restarts of coupled roles that began in this event, once those of all its failures have begun.
+
+    A lost node takes ranks of several roles: a role that restarts with each of them must not start with the first while
+    ranks of the second still run.
+    """
+    if tx.incidents is tx.base.incidents or not tx.phase.active:
+        return
+    for incident_number in sorted(tx.incidents):
+        incident = tx.incidents[incident_number]
+        if incident_number > tx.base.serial and not incident.launched and incident.due <= tx.now:
+            launch_restart(tx, incident_number)
 
 
 def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) -> None:

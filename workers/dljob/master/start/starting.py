@@ -87,16 +87,19 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
     return incident is not None and not incident.launched
 
 
-def _mates_stop(d: StateTransaction, rank: RankState) -> bool:
-    """Whether ranks that restart together with this one are still being stopped: all end before one starts again.
+def _mates_stop(d: StateTransaction, role: str) -> bool:
+    """Whether ranks of a restart that takes this role along, or begins at it, are still being stopped.
 
-    Otherwise a new rank of a coupled role would meet an old one of the other role.
+    All end before one starts, also a rank that has joined a later restart: otherwise it would run beside an old rank of
+    the other role, which then starts again without it.
     """
-    incident = d.incidents.get(rank.incident)
-    if incident is None or not incident.role:
+    if not d.facts(role).mates:
         return False
-    coupled = d.facts(incident.role).coupled
-    return any(d.roles[name].stopping for name in (incident.role, *coupled)) if coupled else False
+    restarting_roles = {incident.role for incident in d.incidents.values()}
+    # A restart of the job, which has no role, begins at each of them.
+    leaders = d.job.roles if "" in restarting_roles else restarting_roles
+    groups = ((leader, *d.facts(leader).coupled) for leader in leaders if d.facts(leader).coupled)
+    return any(d.roles[name].stopping for group in groups if role in group for name in group)
 
 
 def follow_stops(d: StateTransaction) -> None:
@@ -166,8 +169,7 @@ def start_world(d: StateTransaction, role: str) -> None:
     facts, state = d.facts(role), d.roles[role]
     # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
-    if whole and facts.mates:
-        whole = not any(_mates_stop(d, d.ranks[role, rank]) for rank in facts.ranks)
+    whole = whole and not _mates_stop(d, role)
     store = d.hosts[HostId(role, STORE)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
@@ -204,12 +206,12 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
     mine = d.facts(host.role).ranks_of(host.index)
     # A host whose ranks are still being stopped may have to be killed: no rank starts in it before they are gone.
     stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
-    if d.hosts[host].phase is not HostPhase.READY or stopping or _drains(d, host):
+    if d.hosts[host].phase is not HostPhase.READY or stopping or _drains(d, host) or _mates_stop(d, host.role):
         return
     started: list[int] = []
     for rank in mine:
         old = d.ranks[host.role, rank]
-        if old.phase is RankPhase.WAITING and not on_hold(d, old) and not _mates_stop(d, old):
+        if old.phase is RankPhase.WAITING and not on_hold(d, old):
             new = evolve(
                 old,
                 phase=RankPhase.STARTING,
