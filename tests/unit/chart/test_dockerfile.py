@@ -25,16 +25,19 @@ def stages() -> dict[str, list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(
-    ("target", "wheel", "user"), [("operator", "wheel", "65532:65532"), ("runtime", "hooked-wheel", "1000:1000")]
+    ("target", "stages_copied", "user"),
+    [("operator", ["operator-wheel", "wheels"], "65532:65532"), ("runtime", ["hooked-wheel"], "1000:1000")],
 )
-def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(target: str, wheel: str, user: str) -> None:
+def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(
+    target: str, stages_copied: list[str], user: str
+) -> None:
     made = stages()[target]
     assert "RUN" not in {word for word, _ in made}
     assert ("USER", user) in made
     assert made[0] == ("FROM", f"base AS {target}")
     assert [rest.split()[0] for word, rest in made if word == "COPY"] == [
         f"--from={target}-packages",
-        f"--from={wheel}",
+        *(f"--from={stage}" for stage in stages_copied),
     ]
 
 
@@ -69,5 +72,6 @@ def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
         for source in rest.split()[:-1]
     }
     assert "*" in ignored
-    assert copied == kept
+    assert {source for source in copied if source.partition("/")[0] not in kept} == set()
+    assert kept <= copied
     assert all((ROOT / name).exists() for name in kept)
