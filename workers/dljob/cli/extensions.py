@@ -1,17 +1,24 @@
-"""What the wheel dljob-tools adds to the command, found by entry points: commands, runners, choosers of resources."""
+"""What the wheel dljob-tools adds to the command, found by entry points: commands, runners, choosers of resources.
+
+`importlib.metadata` is imported where it is needed: it brings 60 modules, which most commands never use.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dljob.errors import UsageError, not_installed
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS, RUNNERS, CHOOSERS = "dljob.commands", "dljob.runners", "dljob.choosers"
 
 
 def names(group: str) -> set[str]:
     """Return the names of a group that are installed."""
+    from importlib.metadata import entry_points
+
     return {point.name for point in entry_points(group=group)}
 
 
@@ -26,6 +33,8 @@ def load(group: str, name: str, user: str) -> Any:  # noqa: ANN401 - whatever it
     Raises:
         UsageError: no wheel has it, one of another version has, or it cannot be imported.
     """
+    from importlib.metadata import entry_points, version
+
     point = next(iter(entry_points(group=group, name=name)), None)
     if point is None:
         raise UsageError(f"{user}: needs dljob[tools]", hint="pip install 'dljob[tools]'")
@@ -44,6 +53,8 @@ def load(group: str, name: str, user: str) -> Any:  # noqa: ANN401 - whatever it
 
 
 def _check_version(point: EntryPoint, user: str) -> None:
+    from importlib.metadata import version
+
     # Another package's own commands have versions of their own.
     if point.dist is None or point.dist.name != "dljob-tools" or point.dist.version == version("dljob"):
         return
