@@ -52,6 +52,7 @@ from dljob.spec.loading.load import load_file
 check(load_file(Path("a.yaml")).spec, "")
 """
 """What PrimeMaster does before a rank of the job starts."""
+FACTORY = "from dljob.runtime.backend.interface import factory; factory('yr')"
 
 
 def run(site: Path, folder: Path, *words: str, start: str = "-mdljob.cli") -> subprocess.CompletedProcess[str]:
@@ -128,6 +129,13 @@ def test_tools_of_another_version_are_refused_and_what_needs_none_works(
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: dljob sim: dljob-tools 90.1.0 is installed beside dljob 0.1.0")
     assert run(site, tmp_path, "validate", "a.yaml").returncode == 0
+    (tmp_path / "yr.yaml").write_text(JOB.replace("spec: {", "spec: {backend: {name: yr}, "))
+    refused = run(site, tmp_path, "run", "yr.yaml")
+    assert refused.stderr.startswith("error: the backend yr: dljob-tools 90.1.0 is installed beside dljob 0.1.0")
+    refused = run(site, tmp_path, CHECK, start="-c")
+    assert "UsageError: role w: dljob-tools 90.1.0 is installed beside dljob 0.1.0" in refused.stderr
+    refused = run(site, tmp_path, FACTORY, start="-c")
+    assert "UsageError: the backend 'yr': dljob-tools 90.1.0 is installed beside dljob 0.1.0" in refused.stderr
 
 
 def test_an_entry_point_that_fails_at_import_is_named_and_the_rest_works(

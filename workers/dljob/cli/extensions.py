@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.errors import UsageError, not_installed
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 COMMANDS, RUNNERS, CHOOSERS = "dljob.commands", "dljob.runners", "dljob.choosers"
 
@@ -35,10 +32,12 @@ def load(group: str, name: str, user: str) -> Any:  # noqa: ANN401 - whatever it
     """
     from importlib.metadata import entry_points, version
 
+    from dljob.runtime.process.extensions import check_version
+
     point = next(iter(entry_points(group=group, name=name)), None)
     if point is None:
         raise UsageError(f"{user}: needs dljob[tools]", hint="pip install 'dljob[tools]'")
-    _check_version(point, user)
+    check_version(point.dist, user)
     try:
         return point.load()
     except Exception as error:
@@ -50,15 +49,3 @@ def load(group: str, name: str, user: str) -> Any:  # noqa: ANN401 - whatever it
             f"{user}: {point.value} of {wheel} cannot be imported: {type(error).__name__}: {error}",
             hint=f"install {wheel} again: pip install --force-reinstall --no-deps {wheel}=={version('dljob')}",
         ) from error
-
-
-def _check_version(point: EntryPoint, user: str) -> None:
-    from importlib.metadata import version
-
-    # Another package's own commands have versions of their own.
-    if point.dist is None or point.dist.name != "dljob-tools" or point.dist.version == version("dljob"):
-        return
-    raise UsageError(
-        f"{user}: dljob-tools {point.dist.version} is installed beside dljob {version('dljob')}",
-        hint=f"pip install dljob-tools=={version('dljob')}",
-    )

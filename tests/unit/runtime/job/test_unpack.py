@@ -107,6 +107,15 @@ def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(
     assert (tmp_path / "lib/dljob/runtime/launcher.py").is_file()
 
 
+def test_tools_of_another_version_are_not_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (info := tmp_path / "site/dljob_tools-9.dist-info").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dljob-tools\nVersion: 9\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    with pytest.raises(UsageError, match=r"the job runs dljob\.compat: dljob-tools 9 is installed beside dljob 0"):
+        bring(tmp_path / "lib", with_tools=True)
+    assert not (tmp_path / "lib").exists()
+
+
 def test_every_user_may_read_lib(lib: Path) -> None:
     for path in (lib, *lib.rglob("*")):
         assert path.stat().st_mode & 0o444 == 0o444

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from dljob.errors import DLJobError, UnreachableError, UsageError
 from dljob.master.state.views import AskedGroup, NodeView
 from dljob.plan.model import Resources, Unit
+from dljob.runtime.process.extensions import check_version
 from dljob.spec.capabilities import Capability
 
 ENTRY_POINTS = "dljob.backends"
@@ -229,6 +230,7 @@ def entry_point_of(name: str) -> EntryPoint:
             f"the backend {name!r} is not installed; installed: {', '.join(sorted(points)) or 'none'}",
             hint=f"set spec.backend.name, or {ENVIRONMENT}, to one of these{_or_install(name)}",
         )
+    check_version(point.dist, f"the backend {name!r}")
     return point
 
 

@@ -97,8 +97,11 @@ def bring(lib: Path, *, with_tools: bool = False) -> None:
 
 
 def _bring_tools(fresh: Path) -> None:
+    # Here: it brings the models of the spec, and most pods do not ask for it.
+    from dljob.runtime.process.extensions import TOOLS, check_version
+
     try:
-        installed = metadata.distribution("dljob-tools")
+        installed = metadata.distribution(TOOLS)
     except metadata.PackageNotFoundError:
         wheel = next(Path(pods.TOOLS_WHEEL).glob(f"dljob_tools-{metadata.version('dljob')}-*.whl"), None)
         if wheel is None:
@@ -109,6 +112,7 @@ def _bring_tools(fresh: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(fresh)
     else:
+        check_version(installed, "the job runs dljob.compat")
         for source, target in _files(installed):
             _copy(source, fresh / target)
 

@@ -9,7 +9,8 @@ Backends are found in the same way (`backend.connect`). A package declares them 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import EntryPoint, distributions
+from contextlib import suppress
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +18,7 @@ from dljob.errors import UsageError
 from dljob.plan.tools import PACKAGE, roles_with_tools
 from dljob.spec.model import DLJobSpec
 
+TOOLS = "dljob-tools"
 SUB_MASTERS = "dljob.submasters"
 RELAUNCHERS = "dljob.noderelaunchers"
 SINKS = "dljob.sinks"
@@ -31,18 +33,37 @@ def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:
     return {point.name: point for point in reversed(points)}
 
 
+def check_version(wheel: Distribution | None, user: str) -> None:
+    """Refuse dljob-tools of another version than dljob's. Other packages have versions of their own.
+
+    Args:
+        wheel: the package that `user` comes from; None: it is not known.
+        user: command, backend or role that needs it, for the error.
+
+    Raises:
+        UsageError: the versions differ.
+    """
+    if wheel is not None and wheel.name == TOOLS and wheel.version != version("dljob"):
+        raise UsageError(
+            f"{user}: {TOOLS} {wheel.version} is installed beside dljob {version('dljob')}",
+            hint=f"pip install {TOOLS}=={version('dljob')}",
+        )
+
+
 def check(spec: DLJobSpec, code_dir: str) -> None:
     """Check that all extensions that a job names are installed, before anything of the job starts.
 
     Raises:
         UsageError: One is missing; the message lists those that are installed.
     """
-    roles = roles_with_tools(spec)
-    if roles and find_spec(PACKAGE) is None:
-        raise UsageError(
-            f"role {roles[0]} runs {PACKAGE}, which is not installed here",
-            hint="on every machine of the job: pip install 'dljob[tools]'",
-        )
+    if roles := roles_with_tools(spec):
+        if find_spec(PACKAGE) is None:
+            raise UsageError(
+                f"role {roles[0]} runs {PACKAGE}, which is not installed here",
+                hint="on every machine of the job: pip install 'dljob[tools]'",
+            )
+        with suppress(PackageNotFoundError):  # its sources alone are on the path
+            check_version(distribution(TOOLS), f"role {roles[0]}")
     for role in spec.roles:
         if role.comm.sub_master:
             _entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
