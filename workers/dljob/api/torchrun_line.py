@@ -284,13 +284,13 @@ def own(words: Sequence[str], launcher: Launcher | None = None) -> int:
     return len(words) if at is None else at + 1
 
 
-def script_at(words: Sequence[str], made: Parser) -> int | None:
+def script_at(words: Sequence[str], line_parser: Parser) -> int | None:
     """Return the index of the script; None where there is none, or an error, for which `read` has a message.
 
-    `made` is a parser without --help, which would print and exit.
+    `line_parser` is a parser without --help, which would print and exit.
     """
     try:
-        line, _ = made.parse_known_args(list(words))
+        line, _ = line_parser.parse_known_args(list(words))
     except UsageError:
         return None
     # A `--` may stand between the script and its arguments.

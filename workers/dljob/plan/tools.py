@@ -5,7 +5,7 @@ from __future__ import annotations
 from dljob.spec.model import DLJobSpec
 from dljob.spec.rank import Entrypoint
 
-PACKAGE = "dljob.compat"
+TOOLS_PACKAGE = "dljob.compat"
 """The package of dljob-tools that ranks run: `dljob dlrover-run` and DLRover's builder start users' programs by it."""
 
 
@@ -16,4 +16,4 @@ def roles_with_tools(spec: DLJobSpec) -> list[str]:
 
 def _runs_tools(entrypoint: Entrypoint) -> bool:
     words = (entrypoint.class_, entrypoint.module, *(entrypoint.command or ()))
-    return any(word == PACKAGE or (word or "").startswith(f"{PACKAGE}.") for word in words)
+    return any(word == TOOLS_PACKAGE or (word or "").startswith(f"{TOOLS_PACKAGE}.") for word in words)

@@ -37,7 +37,7 @@ SPEC_KEY = "spec.json"
 CARRIED_KEY = "carried.json"
 TOKEN_KEY = "auth_token"  # noqa: S105 - the key's name, which KubeRay fixes
 """Key of the token's Secret; KubeRay passes it to containers as RAY_AUTH_TOKEN."""
-TOOLS_WHEEL = "/opt/dljob-tools"
+TOOLS_WHEEL_FOLDER = "/opt/dljob-tools"
 """Folder of the operator's image with the wheel dljob-tools, which is not installed there."""
 WITH_TOOLS = "--tools"
 """Argument of the init container of a job that runs modules of dljob-tools."""

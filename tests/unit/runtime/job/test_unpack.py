@@ -95,7 +95,7 @@ def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(
         return found(name)
 
     monkeypatch.setattr(metadata, "distribution", distribution)
-    monkeypatch.setattr(pods, "TOOLS_WHEEL", str(tmp_path / "wheels"))
+    monkeypatch.setattr(pods, "TOOLS_WHEEL_FOLDER", str(tmp_path / "wheels"))
     with pytest.raises(UsageError, match=r"the job runs dljob\.compat, and this image has no dljob-tools"):
         bring(tmp_path / "lib", with_tools=True)
     assert not (tmp_path / "lib").exists()

@@ -24,7 +24,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve
-    from dljob.plan.tools import PACKAGE, roles_with_tools
+    from dljob.plan.tools import TOOLS_PACKAGE, roles_with_tools
     from dljob.raycluster.acceptance import misfits
     from dljob.raycluster.render import preview_raycluster
     from dljob.spec.loading.load import load_file
@@ -39,4 +39,4 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
         for line in sizes_here(resolved):
             output.say(line)
         if roles := roles_with_tools(manifest.spec):
-            output.say(f"role {', '.join(roles)} runs {PACKAGE}: each machine needs dljob[tools]")
+            output.say(f"role {', '.join(roles)} runs {TOOLS_PACKAGE}: each machine needs dljob[tools]")

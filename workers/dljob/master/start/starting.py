@@ -87,7 +87,7 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
     return incident is not None and not incident.launched
 
 
-def _mates_stop(d: StateTransaction, role: str) -> bool:
+def _has_stopping_mates(d: StateTransaction, role: str) -> bool:
     """Whether ranks of a restart that takes this role along, or begins at it, are still being stopped.
 
     All end before one starts, also a rank that has joined a later restart: otherwise it would run beside an old rank of
@@ -169,7 +169,7 @@ def start_world(d: StateTransaction, role: str) -> None:
     facts, state = d.facts(role), d.roles[role]
     # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
-    whole = whole and not _mates_stop(d, role)
+    whole = whole and not _has_stopping_mates(d, role)
     store = d.hosts[HostId(role, STORE)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
@@ -206,7 +206,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
     mine = d.facts(host.role).ranks_of(host.index)
     # A host whose ranks are still being stopped may have to be killed: no rank starts in it before they are gone.
     stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
-    if d.hosts[host].phase is not HostPhase.READY or stopping or _drains(d, host) or _mates_stop(d, host.role):
+    if d.hosts[host].phase is not HostPhase.READY or stopping or _drains(d, host) or _has_stopping_mates(d, host.role):
         return
     started: list[int] = []
     for rank in mine:

@@ -98,12 +98,12 @@ def bring(lib: Path, *, with_tools: bool = False) -> None:
 
 def _bring_tools(fresh: Path) -> None:
     # Here: it brings the models of the spec, and most pods do not ask for it.
-    from dljob.runtime.process.extensions import TOOLS, check_version
+    from dljob.runtime.process.extensions import TOOLS_DISTRIBUTION, check_version
 
     try:
-        installed = metadata.distribution(TOOLS)
+        installed = metadata.distribution(TOOLS_DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        wheel = next(Path(pods.TOOLS_WHEEL).glob(f"dljob_tools-{metadata.version('dljob')}-*.whl"), None)
+        wheel = next(Path(pods.TOOLS_WHEEL_FOLDER).glob(f"dljob_tools-{metadata.version('dljob')}-*.whl"), None)
         if wheel is None:
             raise UsageError(
                 "the job runs dljob.compat, and this image has no dljob-tools of its version",

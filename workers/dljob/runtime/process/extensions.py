@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.plan.tools import PACKAGE, roles_with_tools
+from dljob.plan.tools import TOOLS_PACKAGE, roles_with_tools
 from dljob.spec.model import DLJobSpec
 
-TOOLS = "dljob-tools"
+TOOLS_DISTRIBUTION = "dljob-tools"
 SUB_MASTERS = "dljob.submasters"
 RELAUNCHERS = "dljob.noderelaunchers"
 SINKS = "dljob.sinks"
@@ -43,10 +43,10 @@ def check_version(wheel: Distribution | None, user: str) -> None:
     Raises:
         UsageError: the versions differ.
     """
-    if wheel is not None and wheel.name == TOOLS and wheel.version != version("dljob"):
+    if wheel is not None and wheel.name == TOOLS_DISTRIBUTION and wheel.version != version("dljob"):
         raise UsageError(
-            f"{user}: {TOOLS} {wheel.version} is installed beside dljob {version('dljob')}",
-            hint=f"pip install {TOOLS}=={version('dljob')}",
+            f"{user}: {TOOLS_DISTRIBUTION} {wheel.version} is installed beside dljob {version('dljob')}",
+            hint=f"pip install {TOOLS_DISTRIBUTION}=={version('dljob')}",
         )
 
 
@@ -57,13 +57,13 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
         UsageError: One is missing; the message lists those that are installed.
     """
     if roles := roles_with_tools(spec):
-        if find_spec(PACKAGE) is None:
+        if find_spec(TOOLS_PACKAGE) is None:
             raise UsageError(
-                f"role {roles[0]} runs {PACKAGE}, which is not installed here",
+                f"role {roles[0]} runs {TOOLS_PACKAGE}, which is not installed here",
                 hint="on every machine of the job: pip install 'dljob[tools]'",
             )
         with suppress(PackageNotFoundError):  # its sources alone are on the path
-            check_version(distribution(TOOLS), f"role {roles[0]}")
+            check_version(distribution(TOOLS_DISTRIBUTION), f"role {roles[0]}")
     for role in spec.roles:
         if role.comm.sub_master:
             _entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
