@@ -12,11 +12,13 @@ import sys
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, distributions, version
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dljob.errors import UsageError
 from dljob.plan.tools import TOOLS_PACKAGE, roles_with_tools
-from dljob.spec.model import DLJobSpec
+
+if TYPE_CHECKING:
+    from dljob.spec.model import DLJobSpec
 
 TOOLS_DISTRIBUTION = "dljob-tools"
 SUB_MASTERS = "dljob.submasters"
