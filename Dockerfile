@@ -11,7 +11,8 @@ RUN python3 -m venv /tools \
  && /tools/bin/pip install --quiet --no-cache-dir --disable-pip-version-check --only-binary :all: uv==0.13.8 hatchling==1.27.0
 
 # The lock as requirements with hashes. The stages below copy these files, not the lock: an edit of pyproject.toml that
-# changes no dependency installs nothing again.
+# changes no dependency installs nothing again. The operator runs no command `dljob`, and pods bring their own packages:
+# what the command alone needs is left out.
 FROM tools AS requirements
 ARG TORCH=0
 WORKDIR /lock
@@ -19,7 +20,7 @@ COPY pyproject.toml uv.lock ./
 COPY operator/pyproject.toml operator/
 COPY workers/tools/pyproject.toml workers/tools/
 RUN export="/tools/bin/uv export --quiet --frozen --no-emit-workspace --no-default-groups --no-annotate --no-header" \
- && $export --extra operator --output-file operator.txt \
+ && $export --extra operator --prune cyclopts --prune rich --output-file operator.txt \
  && $export --extra runtime $(test "$TORCH" != 1 || echo --extra torch) --output-file runtime.txt
 
 FROM tools AS operator-packages
@@ -53,7 +54,7 @@ RUN python3 -m venv --without-pip /opt/dljob \
 FROM wheels AS operator-wheel
 RUN python3 -m venv --without-pip /opt/dljob \
  && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheels/dljob-*.whl /wheels/dljob_operator-*.whl \
- && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
+ && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/dljob bin/python* bin/[Aa]ctivate*
 
 # `ray start` of the runtime image's Python has the hook that lets raylets fork their workers. Not by ENV: an image made
 # from this one may start a Ray without dljob, which would fail at the hook. DLJOB_FORKED_WORKERS=0 in a pod turns it off.

@@ -7,6 +7,8 @@ import re
 import pytest
 from chart_kit import ROOT
 
+from dljob.runtime.job.init_container import NOT_IN_PODS
+
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -47,11 +49,12 @@ def test_packages_come_from_the_lock_by_hash() -> None:
         assert f"--only-binary :all: --no-deps --require-hashes -r /{target}.txt" in install
 
 
-def test_the_operator_image_has_neither_ray_nor_torch() -> None:
+def test_the_operator_image_has_neither_ray_nor_torch_nor_packages_of_the_command() -> None:
     (export,) = [rest for word, rest in stages()["requirements"] if word == "RUN"]
     operator, runtime = (part for part in export.split("$export")[1:])
     assert operator.split()[:2] == ["--extra", "operator"]
     assert "torch" not in operator
+    assert set(re.findall(r"--prune (\S+)", operator)) == NOT_IN_PODS  # and with them what they alone require
     assert runtime.split()[:2] == ["--extra", "runtime"]
 
 

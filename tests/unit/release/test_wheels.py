@@ -15,6 +15,7 @@ import grimp
 import pytest
 
 from dljob.cli.main import TOOLS
+from dljob.runtime.job.init_container import NOT_IN_PODS
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -52,6 +53,12 @@ from dljob.spec.loading.load import load_file
 check(load_file(Path("a.yaml")).spec, "")
 """
 """What PrimeMaster does before a rank of the job starts."""
+IMPORT_OPERATOR = """
+import pkgutil, dljob_operator, dljob.kube, dljob.raycluster, dljob.reconcile, dljob.runtime.job.init_container
+for package in (dljob_operator, dljob.kube, dljob.raycluster, dljob.reconcile):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        __import__(module.name)
+"""
 FACTORY = "from dljob.runtime.backend.interface import factory; factory('yr')"
 
 
@@ -149,7 +156,14 @@ def test_an_entry_point_that_fails_at_import_is_named_and_the_rest_works(
     assert run(site, tmp_path, "sim", "--seeds", "1").returncode == 0
 
 
-def test_the_operator_needs_no_tools(environment: Callable[..., Path], tmp_path: Path) -> None:
-    shown = run(environment(*OPERATOR), tmp_path, "--help", start="-mdljob_operator")
+def test_the_operator_needs_neither_tools_nor_packages_of_the_command(
+    environment: Callable[..., Path], tmp_path: Path
+) -> None:
+    site = environment(*OPERATOR)
+    for package in NOT_IN_PODS:
+        (site / package).unlink()
+    shown = run(site, tmp_path, "--help", start="-mdljob_operator")
     assert shown.returncode == 0, shown.stderr
     assert "--init-image" in shown.stdout
+    imported = run(site, tmp_path, IMPORT_OPERATOR, start="-c")
+    assert (imported.returncode, imported.stderr) == (0, "")

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from dljob.errors import DLJobError, UsageError
 from dljob.raycluster import pods
+from dljob.runtime.process.extensions import TOOLS_DISTRIBUTION, check_version
 
 BY_RAY = frozenset({"platformdirs", "pydantic", "typing-extensions"})
 """Requirements that ray[default] brings too: through its virtualenv, by itself, and through pydantic."""
@@ -97,9 +98,6 @@ def bring(lib: Path, *, with_tools: bool = False) -> None:
 
 
 def _bring_tools(fresh: Path) -> None:
-    # Here: it brings the models of the spec, and most pods do not ask for it.
-    from dljob.runtime.process.extensions import TOOLS_DISTRIBUTION, check_version
-
     try:
         installed = metadata.distribution(TOOLS_DISTRIBUTION)
     except metadata.PackageNotFoundError:
