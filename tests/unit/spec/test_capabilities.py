@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
 
 from dljob.errors import SpecError
-from dljob.spec.capabilities import ALL, NEEDS, Capability, admit, lacking
-from dljob.spec.model import DLJobManifest
+from dljob.spec.capabilities import ALL, Capability, Needs, admit, lacking
+from dljob.spec.model import DLJobManifest, DLJobSpec
 
 PLAIN: dict[str, Any] = {"name": "w", "entrypoint": {"command": ["true"]}}
 
@@ -19,7 +21,7 @@ def job(role: dict[str, Any] | None = None, **spec: Any) -> DLJobManifest:
 
 
 POLICY = "faultTolerance"
-ASKS = [
+ASKS: list[tuple[str, Capability, dict[str, Any], dict[str, Any]]] = [
     ("spec.roles[0].type", Capability.ELASTIC, {"type": "Elastic"}, {}),
     ("spec.roles[0].tf", Capability.ELASTIC, {"tf": {"task": "chief"}}, {}),
     ("spec.roles[0].entrypoint.class", Capability.CLASSES, {"entrypoint": {"class": "a.B"}}, {}),
@@ -110,9 +112,15 @@ def test_a_field_that_takes_what_is_lacking_is_refused_by_its_name(
 
 
 def test_each_capability_is_tried_by_a_case() -> None:
-    plain = {"*": "[0]"}
-    paths = [("spec" + "".join(plain.get(step, f".{step}") for step in need.path), need.capability) for need in NEEDS]
-    assert sorted(paths) == sorted((path, capability) for path, capability, _, _ in ASKS)
+    def marks(model: type[BaseModel], path: str) -> Iterator[tuple[str, Capability]]:
+        for field in model.model_fields.values():
+            field_path = f"{path}.{field.alias}"
+            yield from ((field_path, mark.capability) for mark in field.metadata if isinstance(mark, Needs))
+            for item in (field.annotation, *get_args(field.annotation)):
+                if isinstance(item, type) and issubclass(item, BaseModel):
+                    yield from marks(item, f"{field_path}[0]" if get_origin(field.annotation) is tuple else field_path)
+
+    assert sorted(marks(DLJobSpec, "spec")) == sorted((path, capability) for path, capability, _, _ in ASKS)
 
 
 def test_a_plain_job_takes_nothing_but_to_be_run() -> None:

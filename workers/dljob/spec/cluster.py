@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
+from dljob.spec.capabilities import Capability, Needs
 from dljob.spec.policy import Attempts
 from dljob.spec.scalars import (
     AbsolutePath,
@@ -59,7 +60,7 @@ class NodeGroup(Model):
     """Memory of one machine; left out: not counted."""
     shared_memory: Memory | None = None
     """Size of /dev/shm of one machine; left out: the platform's."""
-    accelerator: NodeAccelerator | None = None
+    accelerator: Annotated[NodeAccelerator | None, Needs(Capability.DEVICES, "machines with devices")] = None
     """Devices of one machine; left out: none."""
     image: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=scalars.IMAGE_PATTERN)] = None
     """Image of the group's pods; left out: the job's. It has the minor version of Python and the Ray of the job's
@@ -94,7 +95,7 @@ class Master(Model):
     """CPUs of PrimeMaster on Kubernetes, added to the head's."""
     memory: Memory = "1Gi"
     """Memory of PrimeMaster on Kubernetes, added to the head's."""
-    max_restarts: Attempts = 10
+    max_restarts: Annotated[Attempts, Needs(Capability.MASTER_RESTARTS, "restarts of PrimeMaster")] = 10
     """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
     create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
     """Seconds that the creation of PrimeMaster may take before the job fails."""
@@ -105,7 +106,10 @@ class Master(Model):
     """The pod that PrimeMaster runs in on Kubernetes. Auto: the head; with gcsFaultTolerance a worker, so that it
     survives the head. On a worker PrimeMaster starts when the first worker is ready, its journal is in Ray's own store,
     and journal.path is refused. A laptop ignores it."""
-    standby: Literal["Auto", "Always", "Never"] = "Auto"
+    standby: Annotated[
+        Literal["Auto", "Always", "Never"],
+        Needs(Capability.MASTER_RESTARTS, "a standby of PrimeMaster", values=("Always",)),
+    ] = "Auto"
     """A second PrimeMaster, which follows the journal and takes over when the first one is killed or answers nothing
     for 2 seconds. Auto: one on a Ray of two machines or more. It takes some 150 MiB, beside `memory`, on a worker if
     the journal is in Ray's own store, else on PrimeMaster's node. Never: Ray alone restarts PrimeMaster."""

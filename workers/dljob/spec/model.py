@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
 from dljob.spec.autoscale import Autoscale
+from dljob.spec.capabilities import Capability, Needs
 from dljob.spec.cluster import (
     AcceleratorType,
     Checkpoint,
@@ -134,7 +135,9 @@ class Role(Model):
 
     name: RoleName
     """Name of the role: at most 24 lower-case letters, digits and '-'; not job, master or node."""
-    type: RoleType = "Actor"
+    type: Annotated[RoleType, Needs(Capability.ELASTIC, "ranks that form one torch world", values=("Elastic",))] = (
+        "Actor"
+    )
     """Actor: independent ranks. Elastic: the ranks form one torch world, as torchrun's do."""
     entrypoint: Entrypoint
     """The program of each rank: a class or function, a module, or a command."""
@@ -162,7 +165,7 @@ class Role(Model):
     """The upper bound of replicas while the job runs; left out: as many as replicas."""
     autoscale: Autoscale | None = None
     """Scales the role by its load, for Actor roles with bounds; left out: its size is what `dljob scale` says."""
-    accelerator: RoleAccelerator | None = None
+    accelerator: Annotated[RoleAccelerator | None, Needs(Capability.DEVICES, "ranks with devices of their own")] = None
     """Devices of each rank; left out: none."""
     # Models are frozen, so all jobs can share one default instance.
     resources: RoleResources = RoleResources()
@@ -180,7 +183,7 @@ class Role(Model):
     """Roles that must be ready or complete before this one starts; empty: it starts at once."""
     comm: Comm = Comm()
     """Torch process group of the ranks; only for Elastic."""
-    tf: TensorFlow | None = None
+    tf: Annotated[TensorFlow | None, Needs(Capability.ELASTIC, "processes that form one TensorFlow cluster")] = None
     """The task of the ranks in a cluster of TensorFlow's parameter servers; left out: none. For Actor roles with a
     module or command and a fixed number of ranks."""
     ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
@@ -201,15 +204,27 @@ class Role(Model):
     drain: Drain | None = None
     """What comes before SIGTERM when a rank is ended in order: a restart, a smaller role, a node that leaves, the end
     of the job. For a module or command; a class has `shutdown`. Left out: nothing does."""
-    weights: Weights | None = None
+    weights: Annotated[
+        Weights | None,
+        Needs(
+            Capability.WEIGHTS,
+            "versions of weights that dljob loads into ranks",
+            hint="receive them in the rank, with a WeightChannel",
+        ),
+    ] = None
     """Weights that are loaded into each rank as other ranks publish them; left out: the ranks receive them by
     themselves, if they need any."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
-    reserve: Literal["Placement", "Quota"] = "Placement"
+    reserve: Annotated[
+        Literal["Placement", "Quota"],
+        Needs(Capability.DRIVERS, "a framework's own driver on Ray", values=("Quota",)),
+    ] = "Placement"
     """Placement: a placement group reserves the resources of each rank. Quota: the job starts when these resources are
     free, but reserves none of them: each rank is a Ray driver, which makes placement groups and actors of its own."""
-    annotations: Annotated[dict[LabelKey, Text], Field(max_length=16)] = Field(default_factory=dict)
+    annotations: Annotated[
+        dict[LabelKey, Text], Field(max_length=16), Needs(Capability.PLACEMENT, "placement by annotations")
+    ] = Field(default_factory=dict)
     """Placement by annotations with the prefix `scheduling.dljob.io/`; none may contradict a typed field.
     `accelerator: NPU` and `accelerator-count: "0.5"`: devices of a rank. `placement-group: x`: roles of one value share
     a unit, so a host, and devices if they take shares. `collocate-with: actor`: the same with the role of that name.
@@ -265,13 +280,28 @@ class DLJobSpec(Model):
     code: Code = Code()
     """Source of the user code."""
     # None: the environment may name a backend, which a default here would hide.
-    backend: BackendName | None = None
+    backend: Annotated[
+        BackendName | None, Needs(Capability.JOBS, "a whole job, with its PrimeMaster and its hosts")
+    ] = None
     """The distributed backend; left out: `DISTRIBUTED_BACKEND`, else ray."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=32, json_schema_extra=MAP_BY_NAME)]
     """The roles: kinds of processes, and the number of each."""
-    collocations: Annotated[tuple[Collocation, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    collocations: Annotated[
+        tuple[Collocation, ...],
+        Field(max_length=16, json_schema_extra=MAP_BY_NAME),
+        Needs(Capability.PLACEMENT, "roles that share devices or hosts, or never do"),
+    ] = ()
     """Roles that share devices or hosts, or must be on separate machines; a role in none is placed by itself."""
-    node_groups: Annotated[tuple[NodeGroup, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    node_groups: Annotated[
+        tuple[NodeGroup, ...],
+        Field(max_length=16, json_schema_extra=MAP_BY_NAME),
+        Needs(
+            Capability.SEVERAL_NODES,
+            "more than one machine",
+            hint="leave nodeGroups out",
+            when=lambda groups: sum(group.replicas for group in groups) > 1,
+        ),
+    ] = ()
     """The machines; left out: derived from the roles."""
     ray_cluster_ref: ObjectRef | None = None
     """An existing RayCluster of the job's namespace to run the job on; its image must contain dljob. The operator
@@ -290,12 +320,12 @@ class DLJobSpec(Model):
     gcs_fault_tolerance: GcsFaultTolerance | None = None
     """Persists the state of Ray's head (GCS), so that losing the head restarts only the head on Kubernetes; left out:
     a lost head ends the attempt, and the next attempt resumes from the last checkpoint. A laptop ignores it."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: Annotated[Checkpoint | None, Needs(Capability.CHECKPOINTS, "savers of checkpoints on each node")] = None
     """Storage of checkpoints. A laptop ignores the claim, and saves in the job's folder if it cannot write the path."""
     progress_metrics: Annotated[tuple[MetricName, ...], Field(max_length=16, json_schema_extra=SET)] = ()
     """Names of metrics of `progress(step, NAME=...)` that Prometheus, TensorBoard files and installed metric sinks get:
     the values of the first driver role, from its lowest rank that reports them."""
-    collectives: Collectives = Collectives()
+    collectives: Annotated[Collectives, Needs(Capability.COLLECTIVES, "collectives across roles")] = Collectives()
     """Collectives across roles: their backends and groups."""
     scheduling: Scheduling = Scheduling()
     """Queue and gang scheduling of the RayCluster; a laptop ignores it."""

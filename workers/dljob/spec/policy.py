@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
+from dljob.spec.capabilities import Capability, Needs
 from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, LabelKey, Memory, Model, Name, RoleName
 from dljob.spec.standing import LEASE_SECONDS
 from dljob.spec.witness import Witness
@@ -22,6 +23,7 @@ RuleAction = Literal[
     "Fail",
     "Ignore",
 ]
+REPLACES_NODE = Needs(Capability.NODE_AGENTS, "replacement of a bad node", values=("ReplaceNode",))
 RuleReason = Literal[
     "UserError",
     "ImportError",
@@ -60,13 +62,17 @@ class RestartPolicy(Model):
     """Restarts of a role, where no rule of faultTolerance decides."""
 
     # None: the default depends on the type of the role and the number of its groups.
-    level: RestartLevel | None = None
+    level: Annotated[
+        RestartLevel | None, Needs(Capability.IN_PROCESS, "restarts in process", values=("InProcess",))
+    ] = None
     """The smallest part of the job that restarts with a failed rank; left out: RoleGroup for Elastic with one group,
     Role for Elastic with more, else Process. InProcess, for torch ranks given as a class: the surviving ranks keep
     their processes and form a new process group. Never: a failure of a rank fails the job."""
     max_restarts: Attempts = 10
     """Restarts of this role within faultTolerance.windowSeconds; then the next higher level restarts."""
-    out_of_memory: OutOfMemory | None = None
+    out_of_memory: Annotated[OutOfMemory | None, Needs(Capability.NODE_AGENTS, "recognizing that memory ran out")] = (
+        None
+    )
     """Growth of the memory of ranks that ran out of it, where nodes have more; left out: they restart with the memory
     they had."""
     with_: Annotated[tuple[RoleName, ...], Field(alias="with", max_length=32, json_schema_extra=SET)] = ()
@@ -174,12 +180,16 @@ class Rule(Model):
     """Failure reasons that the rule applies to; empty: any."""
     on_exit_codes: Annotated[tuple[ExitStatus, ...], Field(max_length=32, json_schema_extra=SET)] = ()
     """Exit codes that the rule applies to (128 + n for signal n); empty: any."""
-    action: RuleAction
+    action: Annotated[
+        RuleAction,
+        REPLACES_NODE,
+        Needs(Capability.IN_PROCESS, "restarts in process", values=("RestartInProcess",)),
+    ]
     """The action for a failure that matches."""
     max_attempts: Annotated[int | None, Field(ge=1, le=100000)] = None
     """Uses of the action within the window before escalateTo takes its place; left out: as many as the budgets
     allow."""
-    escalate_to: RuleAction | None = None
+    escalate_to: Annotated[RuleAction | None, REPLACES_NODE] = None
     """The action after maxAttempts, of a higher level than `action`; left out: the next higher level."""
     counts_towards_limit: bool = True
     """Whether restarts by this rule count against the budgets of role and job."""
@@ -213,13 +223,15 @@ class FaultTolerance(Model):
     gcsFaultTolerance, since PrimeMaster may be unreachable for as long as it takes to replace the head."""
     backoff: Backoff = Backoff()
     """Waits before restarts."""
-    spares: Spares = Spares()
+    spares: Annotated[Spares, Needs(Capability.SPARES, "processes and machines that are kept ready")] = Spares()
     """Processes and machines kept ready to take over."""
-    node: NodePolicy = NodePolicy()
+    node: Annotated[NodePolicy, Needs(Capability.NODE_AGENTS, "detection of frozen nodes")] = NodePolicy()
     """Handling of nodes that stop answering."""
-    elastic: ElasticPolicy = ElasticPolicy()
+    elastic: Annotated[ElasticPolicy, Needs(Capability.ELASTIC, "roles that continue with fewer ranks")] = (
+        ElasticPolicy()
+    )
     """Shrinking and growing of roles with bounds."""
-    hang: HangPolicy = HangPolicy()
+    hang: Annotated[HangPolicy, Needs(Capability.NODE_AGENTS, "detection of hung ranks")] = HangPolicy()
     """Detection of hung ranks."""
     witnesses: Annotated[tuple[Witness, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Metrics of other programs on the machines that are evidence about ranks: of hangs, slowness or wrong results."""

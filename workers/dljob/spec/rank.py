@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
+from dljob.spec.capabilities import Capability, Needs
 from dljob.spec.cluster import AcceleratorType
 from dljob.spec.scalars import Amount, Cpu, Devices, Memory, Model, Option, RayName, Text
 
@@ -26,7 +27,11 @@ class Entrypoint(Model):
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.ENTRYPOINT))
 
     # `class` is a keyword of Python, so the field has another name there.
-    class_: Annotated[str | None, Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN)] = None
+    class_: Annotated[
+        str | None,
+        Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN),
+        Needs(Capability.CLASSES, "ranks that are actors", hint="use module, or command"),
+    ] = None
     """Dotted path to a class (a `dljob.Worker` or any class with `run`) or to a function, such as "pkg.mod.Trainer".
     Each rank runs it in its own Ray actor."""
     module: Annotated[str | None, Field(min_length=1, max_length=512, pattern=scalars.TEXT_PATTERN)] = None
@@ -93,7 +98,11 @@ class RoleResources(Model):
     """CPUs of one rank, "500m", "0.5" or "2"; left out: 1."""
     memory: Memory | None = None
     """Memory of one rank, "8Gi"; left out: not counted."""
-    custom: Annotated[dict[RayName, Amount], Field(max_length=16)] = Field(default_factory=dict)
+    custom: Annotated[
+        dict[RayName, Amount],
+        Field(max_length=16),
+        Needs(Capability.DEVICES, "resources other than CPU and memory"),
+    ] = Field(default_factory=dict)
     """Amounts of other resources that one rank takes, by Ray's name; none of CPU, memory or a device."""
     auto: AutoResources | None = None
     """Resources that are chosen before an attempt starts, from what earlier jobs of the name used; the event
