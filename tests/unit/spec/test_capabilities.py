@@ -9,7 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from dljob.errors import SpecError
-from dljob.spec.capabilities import ALL, Capability, Needs, admit, lacking
+from dljob.spec.admission import admit, lacking
+from dljob.spec.capabilities import ALL, Capability, Needs
 from dljob.spec.model import DLJobManifest, DLJobSpec
 
 PLAIN: dict[str, Any] = {"name": "w", "entrypoint": {"command": ["true"]}}

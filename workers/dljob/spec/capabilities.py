@@ -6,18 +6,10 @@ starts, with all such fields at once. A field at its default needs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
-
-from dljob.errors import Problem, SpecError
-
-if TYPE_CHECKING:  # the models take long to load, and a backend names its capabilities without them
-    from pydantic.fields import FieldInfo
-
-    from dljob.spec.model import DLJobManifest
-    from dljob.spec.text.tree import Loc
+from typing import Any
 
 
 class Capability(StrEnum):
@@ -65,45 +57,3 @@ class Needs:
     def is_needed_by(self, value: object) -> bool:
         """Return whether a value that is not the default needs the capability."""
         return value in self.values if self.values else self.when(value)
-
-
-def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) -> tuple[Problem, ...]:
-    """Return a problem for each field that needs a capability the backend lacks, in the order of the model."""
-    from dljob.spec.text.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
-
-    # The backend may come from DISTRIBUTED_BACKEND or a default, and is then absent from the spec.
-    spec = manifest.spec.model_copy(update={"backend": backend})
-    return tuple(
-        Problem(path_of(loc), f"the backend {backend} lacks {need.capability}: {need.feature}", hint=need.hint)
-        for loc, need in _needs_of(spec, ("spec",))
-        if need.capability not in has
-    )
-
-
-def admit(manifest: DLJobManifest, backend: str, has: Collection[Capability], *, hint: str = "") -> None:
-    """Refuse a job that needs capabilities its backend lacks.
-
-    Raises:
-        SpecError: with every such field.
-    """
-    problems = lacking(manifest, backend, has)
-    if problems:
-        raise SpecError(problems, hint=hint)
-
-
-def _needs_of(value: object, loc: Loc) -> Iterator[tuple[Loc, Needs]]:
-    """Yield what a value of the spec and the models in it need, with the place of each."""
-    fields: dict[str, FieldInfo] = getattr(type(value), "model_fields", {})
-    for name, field in fields.items():
-        field_value = getattr(value, name)
-        # Without defaults: a field at its default needs nothing.
-        if field_value == field.get_default(call_default_factory=True):
-            continue
-        field_loc = (*loc, field.alias or name)
-        for need in field.metadata:
-            if isinstance(need, Needs) and need.is_needed_by(field_value):
-                yield field_loc, need
-        yield from _needs_of(field_value, field_loc)
-    if isinstance(value, tuple):
-        for index, item in enumerate(cast("tuple[object, ...]", value)):
-            yield from _needs_of(item, (*loc, index))

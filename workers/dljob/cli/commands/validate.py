@@ -93,7 +93,7 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
     """Return the problems of one file, and its jobs."""
     from dljob.raycluster.acceptance import refusals
     from dljob.raycluster.pod_security import PodPolicy
-    from dljob.spec.capabilities import lacking
+    from dljob.spec.admission import lacking
     from dljob.spec.loading.load import load_file_all
 
     misfits: list[Problem] = []

@@ -6,7 +6,8 @@ Commands ask here what the backend can do: they need nothing of the backend itse
 from __future__ import annotations
 
 from dljob.runtime.backend.interface import UNSUPPORTED_HINT
-from dljob.spec.capabilities import Capability, admit
+from dljob.spec.admission import admit
+from dljob.spec.capabilities import Capability
 from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 

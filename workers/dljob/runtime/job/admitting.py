@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dljob.runtime.backend.interface import UNSUPPORTED_HINT, Backend
-from dljob.spec.capabilities import ALL, admit
+from dljob.spec.capabilities import ALL
 
 
 def check(text: str, backend: Backend) -> None:
@@ -17,6 +17,7 @@ def check(text: str, backend: Backend) -> None:
         SpecError: With every field that asks for what the backend lacks.
     """
     if not backend.capabilities >= ALL:
+        from dljob.spec.admission import admit
         from dljob.spec.model import DLJobManifest
 
         admit(DLJobManifest.model_validate(json.loads(text)), backend.name, backend.capabilities, hint=UNSUPPORTED_HINT)
