@@ -226,7 +226,7 @@ def forgets_a_spare_and_lets_it_live(patch):
     def forget(d, nodes):
         d.spares = _without(d.spares, [key for key in d.spares if key[1] in nodes])
 
-    patch.setattr(admission, "forget_node", forget)
+    patch.setattr(admission.spares, "end_on_nodes", forget)
 
 
 def _without(table: Map, keys) -> Map:

@@ -200,16 +200,19 @@ def test_a_policy_that_ignores_frozen_nodes_leaves_everything_as_it_is():
     assert world.state is before
 
 
-def test_spares_on_a_frozen_node_are_ended_and_forgotten():
-    world = boot(spares={"processesPerNode": 1})
+def test_spares_on_a_frozen_node_are_ended_and_their_lives_are_not_used_again():
+    world = boot(spares={"processesPerNode": 1}, node={"excludeSeconds": 100})
     victim = freeze(world)
     (kill,) = world.of(act.KillSpare)
     assert (kill.node, kill.life) == (victim, 1)
+    assert {spare.life for (_, node, _), spare in world.state.spares.items() if node == victim} == {1}
+    assert not any(spare.phase.alive for (_, node, _), spare in world.state.spares.items() if node == victim)
+    world.send(ev.NodesSeen(tuple(node for node in world.state.nodes if node.id != victim)))
     assert victim not in {node for _, node, _ in world.state.spares}
 
 
 def test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again():
-    world = boot(3, node={"excludeSeconds": 100})
+    world = boot(3, node={"excludeSeconds": 100}, spares={"processesPerNode": 1})
     victim = freeze(world)
     world.thaw_node(victim)
     world.settle()
@@ -221,6 +224,9 @@ def test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again():
     world.lose_node(world.state.units["w/0"].node)
     world.settle()
     assert world.state.units["w/0"].node == victim
+    world.tick()
+    world.settle()
+    assert world.state.spares["w", victim, 0].life == 2  # a former spare there was the first
 
 
 def test_the_exclusion_of_a_silent_node_has_no_end():

@@ -16,11 +16,10 @@ from dljob.master.failure.policy import Restart, role_level
 from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
-from dljob.master.start import checks
+from dljob.master.start import checks, spares
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
 from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts
-from dljob.master.start.spares import forget_node
 from dljob.master.start.starting import completed, ensure_host, start_roles
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -46,7 +45,7 @@ def handle_seen_nodes(tx: StateTransaction, event: NodesSeen) -> None:
         return
     present_ids = frozenset(map(_ID, event.nodes))
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
-    forget_node(tx, frozenset(node for _, node, _ in tx.spares) - present_ids)
+    spares.forget_nodes(tx, frozenset(node for _, node, _ in tx.spares) - present_ids)
     # One pass in C: usually no node with units is gone, and no set of all of them is made.
     lost_nodes = frozenset(filterfalse(present_ids.__contains__, tx.housed))
     if lost_nodes:
@@ -361,7 +360,7 @@ def leave_nodes(
     `counts`: whether the restarts use up budgets; None: the rules decide. `order`: the rule's order to leave, which
     says so itself.
     """
-    forget_node(tx, nodes)
+    spares.end_on_nodes(tx, nodes)
     names = sorted(name for node in nodes for name in tx.housed.get(node, ()))
     if not names:
         return

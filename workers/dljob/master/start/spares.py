@@ -98,12 +98,22 @@ def taker(d: StateTransaction, event: SpareLost) -> HostId | None:
     return next((host for host in mine if d.hosts[host].phase is HostPhase.READY), None)
 
 
-def forget_node(d: StateTransaction, nodes: frozenset[str]) -> None:
-    """Forget the spares of nodes that are left, and kill those that may live."""
+def end_on_nodes(d: StateTransaction, nodes: frozenset[str]) -> None:
+    """End the spares of nodes that the job leaves.
+
+    Their lives stay known: such a node may be used again, and a new spare must not have the name of a former one.
+    """
     for key in sorted(key for key in d.spares if key[1] in nodes):
         spare = d.spares[key]
-        if spare.phase not in _ENDED_PHASES:
+        if spare.phase.alive:
             d.do(KillSpare(*key, spare.life, spare.actor))
+        d.set_spare(key, SpareState(SparePhase.TAKEN, spare.life))
+
+
+def forget_nodes(d: StateTransaction, nodes: frozenset[str]) -> None:
+    """Forget the spares of nodes that are gone from Ray: their ids never come back."""
+    end_on_nodes(d, nodes)
+    for key in [key for key in d.spares if key[1] in nodes]:
         d.set_spare(key, None)
 
 
