@@ -52,6 +52,24 @@ def test_arrays_are_added_and_compared_row_by_row():
     assert merge_answers("max", MANY, [np.float32(1), np.float32(2)], "r.f") == 2
 
 
+@pytest.mark.parametrize("collect", ["sum", "mean", "max"])
+@pytest.mark.parametrize("make", [np.ones, torch.ones], ids=["numpy", "torch"])
+def test_answers_of_unlike_shapes_are_refused_with_the_call_and_the_shapes(collect, make):
+    answers = [{"loss": make(2)}, {"loss": make(3)}]
+    with pytest.raises(UsageError, match=r"r\.f answered \w+ of shape \(2,\) and \w+ of shape \(3,\), which cannot"):
+        merge_answers(collect, MANY, answers, "r.f")
+    with pytest.raises(UsageError, match=r"joined into the answer of r\.f"):
+        merge_answers("concat", MANY, [make((2, 2)), make((2, 3))], "r.f")
+
+
+@pytest.mark.parametrize("collect", ["concat", "sum", "mean", "max"])
+def test_masked_arrays_keep_their_masks(collect):
+    first, second = np.ma.array([1.0, 9.0], mask=[True, False]), np.ma.array([3.0, 4.0], mask=[False, False])
+    merged = merge_answers(collect, MANY, [first, second], "r.f")
+    assert np.ma.getmaskarray(merged).any()
+    assert merged.compressed()[-1] == {"concat": 4, "sum": 13, "mean": 6.5, "max": 9}[collect]
+
+
 @pytest.mark.parametrize("answers", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [1, 2, np.float32("nan")]])
 def test_the_maximum_of_answers_with_a_nan_is_nan_in_any_order(answers):
     assert math.isnan(merge_answers("max", MANY, answers, "r.f"))

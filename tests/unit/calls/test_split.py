@@ -170,7 +170,9 @@ class Ragged:
         return 2
 
 
-@pytest.mark.parametrize(("fails", "action"), [("count", "counted"), ("cut", "cut into shards"), ("join", "joined")])
+@pytest.mark.parametrize(
+    ("fails", "action"), [("count", "counted"), ("cut", "cut into shards"), ("join", "joined into it")]
+)
 def test_rows_that_a_library_cannot_treat_are_named(fails: str, action: str) -> None:
     register_rows(
         Ragged,

@@ -111,7 +111,7 @@ class _WeightedSamples:
             _check_reducible(value, weight, call_name)
         if any(hasattr(value, "shape") for value, _ in self.samples):
             # Scaled before they are added: a sum of half floats could overflow.
-            return reduce(operator.add, (value * (weight / total_weight) for value, weight in self.samples))
+            return _reduce_answers(_add, [value * (weight / total_weight) for value, weight in self.samples], call_name)
         # Divided once, at the end: scaling each number would round where the mean is exact.
         return reduce(operator.add, (value * weight for value, weight in self.samples)) / total_weight
 
@@ -145,7 +145,12 @@ def _combine_answers(combine: Callable[[Any, Any, str], Any], first: Any, second
     if isinstance(first, (list, tuple)) and isinstance(second, type(first)) and len(first) == len(second):
         items = [_combine_answers(combine, *pair, call_name) for pair in zip(first, second, strict=True)]
         return items if isinstance(first, list) else tuple(items)
-    return combine(first, second, call_name)
+    try:
+        return combine(first, second, call_name)
+    except UsageError:
+        raise
+    except Exception as error:  # of the values' library, such as for unlike shapes
+        raise _unmergeable_error(first, second, call_name, f": {type(error).__name__}: {error}") from error
 
 
 def _add(first: Any, second: Any, call_name: str) -> Any:
@@ -175,8 +180,12 @@ def _check_reducible(first: Any, second: Any, call_name: str) -> None:
             raise _unmergeable_error(first, second, call_name)
 
 
-def _unmergeable_error(first: Any, second: Any, call_name: str) -> UsageError:
+def _unmergeable_error(first: Any, second: Any, call_name: str, reason: str = "") -> UsageError:
+    kinds = " and ".join(
+        f"{type(value).__name__}{f' of shape {tuple(value.shape)}' if reason and hasattr(value, 'shape') else ''}"
+        for value in (first, second)
+    )
     return UsageError(
-        f"{call_name} answered {type(first).__name__} and {type(second).__name__}, which cannot be added or compared",
+        f"{call_name} answered {kinds}, which cannot be added or compared{reason}",
         hint="numbers, arrays and tensors can, also in dicts with the same keys, lists and tuples of the same length",
     )

@@ -36,9 +36,9 @@ class RowType:
         with _explain_errors(value, "cut into shards"):
             return self.cut_function(value, begin, end)
 
-    def join(self, parts: Sequence[Any]) -> Any:
-        """Return one value of several."""
-        with _explain_errors(parts[0], "joined"):
+    def join(self, parts: Sequence[Any], target: str = "one value") -> Any:
+        """Return one value of several; `target` names it in errors."""
+        with _explain_errors(parts[0], f"joined into {target}"):
             return self.join_function(parts)
 
 
@@ -158,7 +158,7 @@ def join_values(values: Sequence[Any], path: str) -> Any:
     if row_type := splittable_type(first):
         # Otherwise some rank answered with another type, which the error below names.
         if all(splittable_type(value) is not None for value in values):
-            return row_type.join(values)
+            return row_type.join(values, path)
     elif isinstance(first, dict) and all(isinstance(value, dict) and value.keys() == first.keys() for value in values):
         return {key: join_values([value[key] for value in values], f"{path}[{key!r}]") for key in first}
     elif isinstance(first, tuple) and all(isinstance(value, tuple) and len(value) == len(first) for value in values):

@@ -39,6 +39,10 @@ class Scorer:
             raise ValueError("no score for bad")
         return len(word) * weight
 
+    @rpc
+    def pay(scorer, method: str, size: int, self: str) -> tuple[str, int, str]:  # noqa: N805 - the point of it
+        return method, size, self
+
     @rpc(timeout=0.2)
     def slowly(self, word: str) -> str:
         self.seen.append(word)
@@ -173,3 +177,10 @@ def test_batch_of_a_rank_that_is_broken_off_goes_back_whole(calls: Threads) -> N
     assert found.refused is not None
     again = callee.answer(Call("2", 0, 1, BATCH, None, "me", again=True), packed_calls("lock", []))
     assert again.refused is not None
+
+
+def test_parameters_of_a_method_may_have_any_name(rank: Rank) -> None:
+    keywords: dict[str, Any] = {"method": "card", "size": 2, "self": "me"}
+    assert rank.pay(**keywords) == ("card", 2, "me")
+    assert rank.call("pay", **keywords).result(30) == ("card", 2, "me")
+    assert RoleGroup("talker").call_rank0("pay", **keywords).result(30) == ("card", 2, "me")

@@ -25,13 +25,16 @@ def _cut_copy(value: Any, begin: int, end: int) -> Any:
 def _numpy_join(parts: Sequence[Any]) -> Any:
     import numpy as np
 
-    return np.concatenate(parts)
+    # np.concatenate keeps a masked array's type and loses its mask.
+    is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+    return np.ma.concatenate(parts) if is_masked else np.concatenate(parts)
 
 
 def _numpy_maximum(a: Any, b: Any) -> Any:
     import numpy as np
 
-    return np.maximum(a, b)
+    is_masked = isinstance(a, np.ma.MaskedArray) or isinstance(b, np.ma.MaskedArray)
+    return np.ma.maximum(a, b) if is_masked else np.maximum(a, b)
 
 
 def _torch_join(parts: Sequence[Any]) -> Any:

@@ -179,11 +179,11 @@ class _Handle:
         self._target = CallTarget(context, role, rank, options)
         self.role = role
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def call(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method with its options and this handle's over them; returns the future of its value."""
         return CallFuture(begin(self._target, method, args, kwargs), f"{self._target.name}.{method}")
 
-    def stream(self, method: str, *args: Any, **kwargs: Any) -> Stream:
+    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Stream:
         """Call an @rpc(stream=...) method; returns the iterator over its items."""
         return Stream(self._target, method, args, kwargs)
 
@@ -204,7 +204,7 @@ class Method:
         self._name = name
 
     @ends_at_caller
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method and wait for its value; a stream returns its iterator at once."""
         if self._handle._target.is_stream(self._name):
             return self._handle.stream(self._name, *args, **kwargs)
@@ -290,11 +290,11 @@ class RoleGroup(_Handle):
     def __iter__(self) -> Iterator[Rank]:
         return (self[i] for i in range(len(self)))
 
-    def call_rank0(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def call_rank0(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method of rank 0."""
         return self[0].call(method, *args, **kwargs)
 
-    def call_batch(self, method: str, size: int, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
+    def call_batch(self, method: str, size: int, /, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
         """Split a batch among the ranks; each receives some of the rows and must return one item per row.
 
         Args:

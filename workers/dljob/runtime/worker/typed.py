@@ -96,19 +96,19 @@ class Callee(ABCMeta):
 
     role: str
 
-    def call(cls, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def call(cls, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method by its name; return a future of its answer."""
         raise NotImplementedError
 
-    def call_rank0(cls, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def call_rank0(cls, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method of rank 0."""
         raise NotImplementedError
 
-    def call_batch(cls, method: str, size: int, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
+    def call_batch(cls, method: str, size: int, /, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
         """Split a batch of `size` items among the ranks."""
         raise NotImplementedError
 
-    def stream(cls, method: str, *args: Any, **kwargs: Any) -> Stream:
+    def stream(cls, method: str, /, *args: Any, **kwargs: Any) -> Stream:
         """Return the items of an @rpc(stream=...) method, as they are produced."""
         raise NotImplementedError
 
