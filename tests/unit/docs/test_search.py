@@ -1,7 +1,7 @@
 """Users' questions are answered on the first screen of one of the first results of the site's search.
 
 The site is built and searched as it is served, without a browser; only the Python API is left out, which takes long to
-read. test_site.py asks the whole site the same.
+read.
 """
 
 from __future__ import annotations

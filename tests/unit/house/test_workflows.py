@@ -45,15 +45,6 @@ def jobs() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
             yield f"{file.name}: {name}", whole, job
 
 
-def test_the_workflows_of_the_project_are_there() -> None:
-    assert {file.stem for file in FILES} == {"checks", "docs", "release", "tests"}
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_workflow_has_no_rights_but_those_of_its_jobs(file: Path) -> None:
-    assert data(file)["permissions"] == {}
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_no_workflow_runs_with_rights_on_the_code_of_strangers(file: Path) -> None:
     whole = data(file)
@@ -90,14 +81,6 @@ def test_a_job_with_secrets_waits_for_an_environment_of_the_repository() -> None
     keeping = [(name, job) for name, _, job in jobs() if "secrets." in str(job)]
     assert keeping
     assert [name for name, job in keeping if job.get("environment") != "release"] == []
-
-
-def test_no_step_pastes_an_expression_into_a_script_or_keeps_the_token() -> None:
-    for name, _, job in jobs():
-        for step in job["steps"]:
-            assert "${{" not in step.get("run", ""), name
-            if "checkout" in step.get("uses", ""):
-                assert step["with"]["persist-credentials"] is False, name
 
 
 def test_each_make_target_of_a_workflow_is_in_the_makefile() -> None:
