@@ -19,9 +19,8 @@ from test_app import World
 from dljob.kube.api import DLJOBS
 from dljob.kube.objects import Objects
 from dljob.kube.token_key import TokenKey
-from dljob.reconcile.leadership.lease import LeaseTiming
 from dljob_operator import app as app_module
-from dljob_operator.app import App, Elect, Options
+from dljob_operator.app import App, Options
 from dljob_operator.leader.probes import SickError
 from dljob_operator.process import OperatorProcess
 from dljob_operator.watch.relist import Relist, ResyncSource
@@ -32,8 +31,6 @@ pytestmark = [  # a whole operator, whose requests and watches wait by the clock
     pytest.mark.live,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]
-
-FAST = Elect(LeaseTiming(duration=4, retry=1.0))
 
 
 @pytest.fixture
@@ -58,54 +55,6 @@ async def asked(number: int, path: str) -> tuple[int, dict[str, Any]]:
                     return answer.status, await answer.json()
             await asyncio.sleep(0.02)
     raise AssertionError(f"nobody answers {path}")
-
-
-def holder(world: World) -> str:
-    leases = world.fake.names("leases")
-    return world.fake.one("leases", leases[0])["spec"]["holderIdentity"] if leases else ""
-
-
-def hold(world: World, who: str, **spec: Any) -> None:
-    """Write the Lease as another would."""
-    said = {"holderIdentity": who, "leaseDurationSeconds": 60, "leaseTransitions": 0, **spec}
-    world.fake.put("leases", {"metadata": {"name": "dljob-operator"}, "spec": said})
-
-
-async def test_a_standby_is_ready_and_does_nothing_until_the_lease_is_released(world: World) -> None:
-    """kopf ends every task of its loop with itself, so the other operator is played by hand."""
-    fake, probe = world.fake, port()
-    hold(world, "another")
-    async with world.operator(elect=FAST, health_port=probe) as app:
-        fake.put("dljobs", dljob())
-        await world.until(lambda: app.cache.jobs.entries)
-        async with asyncio.timeout(15):
-            while (await asked(probe, "/readyz"))[0] != 200:  # noqa: ASYNC110 - a probe is asked
-                await asyncio.sleep(0.05)
-        assert (await asked(probe, "/healthz"))[1]["operator"] | {"role": "standby", "leader": "another"} == (
-            await asked(probe, "/healthz")
-        )[1]["operator"]
-        assert len(app.queue) == 0, "who waits collects no keys"
-        assert [call for call in fake.writes if "leases" not in call[1]] == []
-        assert not any("dljob_jobs" in line for line in _series(app)), "one tells of a job, not two"
-        hold(world, "")
-        await world.until(lambda: fake.names("rayclusters"))
-        assert "dljob_operator_leader 1.0" in _series(app)
-        await world.until(lambda: not app.queue.busy and not len(app.queue))
-        hold(world, "a thief")
-        await world.until(lambda: "dljob_operator_leader 0.0" in _series(app))
-        fake.calls.clear()
-        fake.put("dljobs", dljob("other"))
-        await world.until(lambda: len(app.cache.jobs.entries) == 2)
-        hold(world, "", renewTime="then")
-        await world.until(lambda: len(fake.names("rayclusters")) == 2)
-    assert holder(world) == "", "who ends well gives it up"
-
-
-def _series(app: App) -> list[str]:
-    from prometheus_client import generate_latest
-
-    lines = generate_latest(app.metrics.registry).decode().splitlines()
-    return [line for line in lines if not line.startswith("#")]
 
 
 async def test_an_api_server_that_is_away_at_the_start_is_waited_for_with_probes_that_answer(

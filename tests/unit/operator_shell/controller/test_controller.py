@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -481,47 +480,6 @@ def digest(fake: FakeCluster, head: StubHead) -> dict[str, Any]:
     conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
     submitted = [posted["submission_id"] for posted in head.posted]
     return {**kept, "phase": status["phase"], "attempt": status["attempt"], "posted": submitted, "says": conditions}
-
-
-async def test_a_job_from_apply_to_its_end() -> None:
-    async with shell() as it:
-        await life(it)
-        await it.settle()
-        found = digest(it.fake, it.head)
-        assert (found["phase"], found["attempt"]) == ("Succeeded", 1)
-        assert len(found["posted"]) == 1
-        assert found["rayclusters"] == []
-        assert "hello-logs" in found["configmaps"]
-        kept = it.fake.one("configmaps", "hello-logs")["data"]
-        assert (kept["worker-0.log"], json.loads(kept["status.json"])["phase"]) == ("bye\n", "Succeeded")
-        assert kept.keys() == {"worker-0.log", "status.json"}
-        writes = len(it.fake.writes)
-        it.queue.add(JOB)
-        await it.settle()
-        assert len(it.fake.writes) == writes  # at rest nothing is written
-
-
-async def test_children_are_as_the_job_needs_them() -> None:
-    async with shell() as it:
-        it.fake.put("dljobs", dljob())
-        await it.settle()
-        name = cluster_of(it.fake)
-        assert it.fake.names("rayclusters") == [name]
-        assert it.fake.names("secrets") == [f"{name}-token"]
-        assert f"{name}-spec" in it.fake.names("configmaps")
-        uid = it.fake.one("dljobs", "hello")["metadata"]["uid"]
-        spec = it.fake.one("configmaps", f"{name}-spec")["metadata"]
-        owners = {
-            ("rayclusters", name): uid,
-            ("configmaps", f"{name}-spec"): uid,
-            ("secrets", f"{name}-token"): spec["uid"],
-        }
-        for (kind, child), owner in owners.items():
-            meta = it.fake.one(kind, child)["metadata"]
-            assert meta["ownerReferences"][0]["uid"] == owner
-            assert meta["labels"]["dljob.io/uid"] == uid
-        posts = [path.rsplit("/", 1)[1] for method, path in it.fake.writes if method == "POST" and "events" not in path]
-        assert posts == ["configmaps", "secrets", "rayclusters"]
 
 
 @pytest.mark.slow

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import time
 from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
-from shell_kit import JOB, ROLE, Shell, cluster_of, dljob, run_head, shell, token
+from shell_kit import JOB, Shell, cluster_of, dljob, run_head, shell, token
 
-from dljob.reconcile.state.context import stamp
-from dljob.reconcile.state.names import FINALIZER, job_uid
 from dljob_operator.controller import poller
 from dljob_operator.watch.workqueue import Key
 
@@ -55,51 +51,6 @@ async def until(it: Shell, phase: str, key: Key = JOB) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{it.status(key)['phase']} and not {phase}")
-
-
-async def test_a_job_lives_and_ends_on_an_existing_raycluster_and_changes_nothing_of_it() -> None:
-    async with shell() as it:
-        others(it.fake)
-        it.head.token = ""
-        before = json.dumps([body for (plural, _, _), body in it.fake.objects.items() if plural != "dljobs"])
-        it.fake.put("dljobs", on_shared(runtimeEnv={"working_dir": "https://example.test/code.zip"}))
-        uid = job_uid(it.fake.one("dljobs", "hello")["metadata"]["uid"])
-        await it.settle()
-        posted = it.head.posted[0]
-        ((name, kept),) = it.head.kept.items()
-        assert json.loads(kept)["spec"]["roles"][0]["name"] == ROLE["name"]
-        assert f"--spec gcs://{name} " in posted["entrypoint"]
-        assert posted["runtime_env"] == {"working_dir": "https://example.test/code.zip"}
-        it.head.say(uid, phase="Running", epoch=1, roles=[])
-        await until(it, "Running")
-        it.head.say(uid, phase="Succeeded", reason="Completed", message="")
-        await until(it, "Succeeded")
-        await it.settle()
-        after = [body for (plural, _, name), body in it.fake.objects.items() if plural in {"rayclusters", "pods"}]
-        assert json.dumps(after) == before
-        assert it.fake.names("secrets") == []
-        assert it.fake.names("configmaps") == ["hello-logs"]
-        paths = {path.rsplit("/", 2)[-2] for _, path in it.fake.writes}
-        assert not paths & {"rayclusters", "pods", "secrets"}
-
-
-async def test_two_jobs_share_an_existing_raycluster() -> None:
-    async with shell() as it:
-        others(it.fake)
-        it.head.token = ""
-        second = Key("default", "second")
-        for name in ("hello", "second"):
-            it.fake.put("dljobs", on_shared(name))
-        await it.settle()
-        assert len({body["submission_id"] for body in it.head.posted}) == len(it.head.kept) == 2
-        for name in ("hello", "second"):
-            it.head.say(job_uid(it.fake.one("dljobs", name)["metadata"]["uid"]), phase="Running", epoch=1, roles=[])
-        await until(it, "Running")
-        await until(it, "Running", second)
-        it.head.say(job_uid(it.fake.one("dljobs", "hello")["metadata"]["uid"]), phase="Succeeded", reason="Completed")
-        await until(it, "Succeeded")
-        assert it.status(second)["phase"] == "Running"
-        assert it.fake.names("rayclusters") == ["shared"]
 
 
 async def test_a_raycluster_retained_by_another_job_has_a_token_of_ours() -> None:
@@ -202,29 +153,3 @@ async def test_a_file_that_ray_keeps_already_is_not_sent_again() -> None:
         for content in (b"one", b"two"):
             await ray.keep("a.json", content)
         assert it.head.kept == {"a.json": b"one"}
-
-
-async def test_a_deleted_job_is_stopped_before_it_goes() -> None:
-    async with shell() as it:
-        others(it.fake)
-        it.head.token = ""
-        made = it.fake.put(
-            "dljobs", {**on_shared(), "metadata": {"name": "hello", "finalizers": ["example.com/other"]}}
-        )
-        await it.settle()
-        body = it.fake.one("dljobs", "hello")
-        assert body["metadata"]["finalizers"] == ["example.com/other", FINALIZER]
-        uid = job_uid(made["metadata"]["uid"])
-        it.head.say(uid, phase="Running", epoch=1, roles=[])
-        await until(it, "Running")
-        meta = {**it.fake.one("dljobs", "hello")["metadata"], "deletionTimestamp": stamp(time.time())}
-        it.fake.put("dljobs", {**it.fake.one("dljobs", "hello"), "metadata": meta})
-        await it.settle()
-        assert [command["kind"] for command in it.head.commands] == ["stop"]
-        it.head.say(uid, phase="Failed", reason="Stopped")
-        for _ in range(200):
-            await it.settle()
-            if FINALIZER not in it.fake.one("dljobs", "hello")["metadata"]["finalizers"]:
-                break
-            await asyncio.sleep(0.01)
-        assert it.fake.one("dljobs", "hello")["metadata"]["finalizers"] == ["example.com/other"]
