@@ -56,11 +56,6 @@ def test_generated_files_of_the_chart_are_up_to_date() -> None:
     assert made.returncode == 0
 
 
-def test_the_crd_of_the_chart_is_the_one_of_the_models() -> None:
-    ours = (CHART / "files/dljob.io_dljobs.yaml").read_bytes()
-    assert ours == (ROOT / "crds/dljob.io_dljobs.yaml").read_bytes()
-
-
 def test_the_defaults_are_allowed() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     assert refusals(VALUES) == []
@@ -196,35 +191,6 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
 def test_namespaces_go_with_the_namespaced_scope() -> None:
     values = with_value("rbac.scope", "Namespaced") | {"watchNamespaces": ["team-a", "team-b"]}
     assert refusals(values) == []
-
-
-RIGHTS = {
-    "dljobs.dljob.io": "delete get list patch watch",
-    "dljobs/status.dljob.io": "patch",
-    "dljobs/finalizers.dljob.io": "update",
-    "rayclusters.ray.io": "create delete get list patch watch",
-    "pods": "delete list patch watch",
-    "nodes": "get",
-    "secrets": "create",
-    "configmaps": "create delete get patch",
-    "events": "list",
-    "events.events.k8s.io": "create patch",
-    "services": "create delete patch",
-    "endpointslices.discovery.k8s.io": "create delete patch",
-    "networkpolicies.networking.k8s.io": "create delete get",
-    "leases.coordination.k8s.io": "create get list update watch",
-    "namespaces": "list watch",
-    "clusterrolebindings.rbac.authorization.k8s.io": "list",
-}
-"""Least rights: a new one is a change of this table, and has its reason in files/rights.yaml."""
-
-
-def test_the_operator_has_these_rights_and_no_other() -> None:
-    have: dict[str, set[str]] = {}
-    for rule in load("files/rights.yaml"):
-        for resource in rule["resources"]:
-            have.setdefault(f"{resource}.{rule['apiGroups'][0]}".removesuffix("."), set()).update(rule["verbs"])
-    assert {name: " ".join(sorted(verbs)) for name, verbs in have.items()} == RIGHTS
 
 
 def test_every_right_has_a_reason_and_stands_in_the_page() -> None:

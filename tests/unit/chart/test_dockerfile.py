@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from chart_kit import ROOT
 
 from dljob.runtime.job.init_container import NOT_IN_PODS
@@ -24,23 +23,6 @@ def stages() -> dict[str, list[tuple[str, str]]]:
         if word:
             at.append((word, rest))
     return found
-
-
-@pytest.mark.parametrize(
-    ("target", "stages_copied", "user"),
-    [("operator", ["operator-wheel", "wheels"], "65532:65532"), ("runtime", ["hooked-wheel"], "1000:1000")],
-)
-def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(
-    target: str, stages_copied: list[str], user: str
-) -> None:
-    made = stages()[target]
-    assert "RUN" not in {word for word, _ in made}
-    assert ("USER", user) in made
-    assert made[0] == ("FROM", f"base AS {target}")
-    assert [rest.split()[0] for word, rest in made if word == "COPY"] == [
-        f"--from={target}-packages",
-        *(f"--from={stage}" for stage in stages_copied),
-    ]
 
 
 def test_packages_come_from_the_lock_by_hash() -> None:
