@@ -96,15 +96,6 @@ async def place() -> AsyncIterator[Place]:
     await made.server.close()
 
 
-async def test_a_lease_that_is_given_up_is_not_waited_for(place: Place) -> None:
-    lasts = LeaseTiming(duration=60, retry=0.2)
-    a = place.replica("a", lasts)
-    await a.until(acts=True)
-    await a.end()
-    await a.election.release()
-    await place.replica("b", lasts).until(acts=True)
-
-
 async def test_a_standby_asks_for_nothing_while_the_holder_renews_the_lease(place: Place) -> None:
     a = place.replica("a", LeaseTiming(duration=9, retry=0.2))
     await a.until(acts=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster, client_of
-from prometheus_client import generate_latest
 from test_lease import FAST, Replica
 
 from dljob.reconcile.leadership.lease import Candidate, LeaseTiming
@@ -38,11 +37,6 @@ class One(Replica):
         self.others = Releases(self.kube, release, FAST, self.metrics.other_release, clock=clock)
         candidate = Candidate(f"{self.name}-{id(self)}", "dljob", self.space, self.renews, notes=release.notes())
         self.election = Election(self.kube, candidate, others=self.others)
-
-    @property
-    def shown(self) -> list[str]:
-        lines = generate_latest(self.metrics.registry).decode().splitlines()
-        return [line for line in lines if line.startswith("dljob_operator_other_release{")]
 
     async def waits(self) -> None:
         """Wait until it has seen who holds the Lease."""
@@ -105,28 +99,6 @@ async def place() -> AsyncIterator[Place]:
         await one.end()
         await one.kube.close()
     await made.server.close()
-
-
-async def test_the_second_release_says_whose_the_jobs_are_and_takes_over_when_the_first_is_gone(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = place.release("a")
-    await first.until(acts=True)
-    second = place.release("b", "0.2.0")
-    await second.idles()
-    words = "the release dljob in namespace a (version 0.1.0) acts on the DLJobs of all namespaces"
-    assert second.others.stands_by == words
-    assert place.notes("b")["dljob.io/stands-by-for"] == words
-    assert (place.notes("a")["dljob.io/acts"], place.notes("b")["dljob.io/acts"]) == ("true", "false")
-    assert second.shown == ['dljob_operator_other_release{effect="StandsBy",other="a/dljob"} 1.0']
-    told = [record for record in caplog.records if "standing by" in record.message]
-    assert len(told) == 1, "once, and not at each look"
-    assert "this is the release dljob in namespace b (version 0.2.0)" in told[0].message
-    await first.end()
-    await first.election.release()
-    await second.until(acts=True)
-    assert (second.shown, second.others.stands_by) == ([], "")
-    assert "dljob.io/stands-by-for" not in place.notes("b")
 
 
 @pytest.mark.parametrize("how", ["ended", "killed"])
@@ -254,19 +226,6 @@ async def test_a_release_without_annotations_is_stood_by_for(place: Place) -> No
     assert "the release their-own in namespace old (of a version whose Lease does not tell" in one.others.stands_by
     place.fake.take("leases", "their-own", "old")
     assert not one.acts
-
-
-async def test_a_release_that_acts_beside_another_is_reported(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    one = place.release("a")
-    await one.until(acts=True)
-    place.binding("old")
-    place.lease("old", managedFields=[{"manager": MANAGER}])
-    async with asyncio.timeout(10):
-        while not one.others.acts_too:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.01)
-    assert one.acts, "who acts goes on: nobody who may write a Lease stops it"
-    assert one.shown == ['dljob_operator_other_release{effect="BothAct",other="old/dljob"} 1.0']
-    assert "two releases act: the release dljob in namespace old" in caplog.text
 
 
 async def test_a_release_that_may_not_list_leases_acts_and_warns_once(
