@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,6 @@ from dljob_operator.controller.references import References
 from dljob_operator.controller.startup import Startup
 from dljob_operator.controller.turns import Turns
 from dljob_operator.watch.cache import Cache
-from dljob_operator.watch.clock import OperatorClock
 from dljob_operator.watch.workqueue import Key, WorkQueue
 
 JOB = Key("default", "hello")
@@ -99,9 +97,7 @@ async def shell(
     fake: FakeCluster | None = None,
     head: StubHead | None = None,
     decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
-    pollers_of: Callable[[Heads, WorkQueue], Pollers] = Pollers,
     *,
-    clock: Callable[[], float] = time.time,
     head_url: Callable[[str, int], str] | None = None,
     served: Container[str] | None = None,
 ) -> AsyncIterator[Shell]:
@@ -112,14 +108,14 @@ async def shell(
     key = TokenKey(b"k" * 32)
     heads = Heads(key, url=head_url or (lambda _host, _port: str(port.make_url("")).rstrip("/")))
     cache, queue, metrics = Cache(), WorkQueue(), Metrics("0")
-    pollers = pollers_of(heads, queue)
+    pollers = Pollers(heads, queue)
     observer = Observer(cache, pollers, kube, References(kube, cache, heads, "sys/operator"))
     turns = Turns(2)
     hands = ActionExecutor(kube, cache, heads, turns)
     startup = Startup(metrics.stage)
     cache.first_seen = startup.begin
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
-    controller = Controller(parts, SETTINGS, decide=decide, clock=OperatorClock(wall=clock), served=served)
+    controller = Controller(parts, SETTINGS, decide=decide, served=served)
     made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics, turns)
     try:
         yield made

@@ -27,7 +27,7 @@ from dljob.reconcile.state.model import (
     Submit,
     Trouble,
 )
-from dljob.reconcile.state.names import cluster_name, job_uid
+from dljob.reconcile.state.names import cluster_name, job_uid, logs_map
 from dljob_operator.controller import controller, poller
 from dljob_operator.controller.execute import ActionExecutor
 from dljob_operator.controller.turns import Turns
@@ -291,6 +291,22 @@ async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_befor
         it.fake.take("pods", f"{name}-head-x")
         await it.settle()
         assert it.fake.names("rayclusters") == [cluster_of(it.fake, attempt=2)]
+
+
+async def test_logs_that_another_operator_saves_meanwhile_are_looked_for_again() -> None:
+    async with shell() as it:
+        job = it.fake.put("dljobs", {**dljob(), "status": {"completionTime": "2026-01-01T00:00:00Z"}})
+        it.sync()
+
+        async def are_saved() -> bool:
+            looked = await it.observer.observe(JOB)
+            assert looked is not None
+            return looked[0].logs_saved
+
+        assert not await are_saved()
+        owner = {"kind": "DLJob", "name": "hello", "uid": job["metadata"]["uid"]}
+        it.fake.put("configmaps", {"metadata": {"name": logs_map("hello"), "ownerReferences": [owner]}})
+        assert await are_saved()
 
 
 async def test_a_removed_ttl_keeps_an_ended_job_before_the_watch_tells_of_it() -> None:
