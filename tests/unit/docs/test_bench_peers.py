@@ -42,55 +42,12 @@ def test_samples_survive_a_line_that_was_cut(bench: Any, tmp_path: Path) -> None
     assert [one.peer for one in bench.known(path)] == ["a", "b"]
 
 
-def test_cells_say_median_count_and_what_was_left(bench: Any) -> None:
-    three = [sample(bench, "dljob", value, restarted=1, left=2) for value in (1.0, 9.0, 2.0)]
-    assert bench.cell_text(("A", "one", "dljob"), three) == "2.00 s (n=3), 1 restarted, left 2 processes"
-    late = [*three[:2], sample(bench, "dljob", None, why="not in 120 s")]
-    assert (
-        bench.cell_text(("A", "one", "dljob"), late)
-        == "5.00 s (2 of 3 runs), 1 restarted, not in 120 s, left 2 processes"
-    )
-    assert bench.cell_text(("A", "pss", "dljob"), [sample(bench, "dljob", 135.2, row="pss")]) == "135 MiB (n=1)"
-
-
 def test_cells_without_figures_say_why(bench: Any) -> None:
     assert bench.cell_text(("A", "one", "dljob"), []) == "not measured"
     assert bench.cell_text(("A", "one", "torchrun"), []) == "n/a, because nobody can call the ranks of its script"
     gone = [bench.Sample("", bench.INSTALL, "DLRover", why="it cannot be installed: no index")]
     assert bench.cell_text(("A", "one", "DLRover"), gone) == "n/a, because it cannot be installed: no index"
     assert not [cell for cell in bench.possible([], gone) if cell[2] == "DLRover"]
-
-
-def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.figures, "known", dict)  # without the row of Kubernetes
-    samples = [
-        *(sample(bench, name, value) for name, value in (("dljob", 0.5), ("DLRover", 8.0), ("bare Ray", 1.0))),
-        sample(bench, "DLRover", None, why="not in 120 s"),
-        sample(bench, "dljob", 9.0, row="two"),
-        *(bench.Sample("G", "goodput", name, value=value) for name, value in (("dljob", 0.9), ("torchrun", 0.3))),
-    ]
-    lines = bench.headlines(samples).splitlines()[2:]
-    assert [line.split(" | ")[1:4] for line in lines] == [
-        ["0.5 s", "1 s (bare Ray)", "0.50 x"],
-        ["0.9", "0.3 (torchrun)", "3.00 x"],
-    ]
-    assert "`█` dljob<br>`████████████████` DLRover<br>`██` bare Ray" in lines[0]
-    one = [each for each in samples if each.row == "one"]
-    assert bench.differs(one, "bare Ray")
-    near = [*one, sample(bench, "dljob", 1.5), sample(bench, "dljob", 0.5), sample(bench, "bare Ray", 1.1)]
-    assert not bench.differs(near, "bare Ray")
-    assert bench.differs(near, "DLRover")
-    assert bench.headlines(near).splitlines()[2].split(" | ")[3] == "0.48 x, within the spread"
-    assert (bench.bar(0.0, 1.0), bench.bar(1 / 128, 1.0), bench.bar(0.5 / 16, 1.0)) == ("▏", "▏", "▌")
-
-
-def test_job_on_kubernetes_is_held_against_the_kinds_of_others(bench: Any) -> None:
-    samples = {"DLJob": [3.0, 1.0, 2.0], "RayJob": [4.0], "RayJob's task": [5.0], "plain Job": [1.0]}
-    kept = {"kube_jobs": {"rows": [{"samples": {"seconds": [1.0]}}, {"samples": samples}]}}
-    values = bench.on_kubernetes(kept)
-    assert values == {"dljob": 2.0, "RayJob": 4.0, "plain Job": 1.0}
-    assert "| 2 s | 1 s (plain Job) | 2.00 x |" in bench.headline("start", values, "s")[0]
-    assert bench.headline("start", bench.on_kubernetes({}), "s") == []
 
 
 def test_goodput_that_is_allowed_needs_a_row_for_each_kind_of_fault(bench: Any) -> None:

@@ -82,11 +82,6 @@ def test_section_has_cells_facts_spread_and_verdict(bench: Any) -> None:
     assert "([hang](#hang))" in bench.summary(kept)
 
 
-def test_script_that_failed_has_a_row_without_figures(bench: Any) -> None:
-    failed = {"name": "hang", "what": "hang.py failed (exit 1)", "target": "", "met": False, "failed": True}
-    assert bench.line(bench.worded(failed)) == "| hang.py failed (exit 1) |  | - | - | **no** |"
-
-
 def test_figure_without_a_limit_is_told_and_not_counted(bench: Any) -> None:
     told = ROW | {"limit": None, "met": True}
     kept = bench.merged({}, "hang", [told, ROW | {"met": True}], {"when": "", "where": "", "how": ""}, ("hang",))
@@ -106,8 +101,3 @@ def test_row_without_a_limit_is_missed_by_its_conditions_alone(
     Row("x", "a thing", "", 2.0, limit, facts={"all there": not one_false}).emit()
     said = json.loads(capsys.readouterr().out)
     assert (said["limit"], said["met"]) == (limit, met)
-
-
-def test_figures_without_a_miss_say_how_many_there_are(bench: Any) -> None:
-    kept = bench.merged({}, "hang", [ROW | {"met": True}], {"when": "", "where": "", "how": ""}, ("hang",))
-    assert bench.summary(kept) == "1 of 1 figures are within their limits."

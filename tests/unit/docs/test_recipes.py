@@ -42,40 +42,6 @@ def test_each_page_has_a_table_of_the_same_events(recipes: Any) -> None:
         assert titles[2:] == list(recipes.EVENTS.values())
 
 
-def test_a_table_says_what_was_not_measured_and_why_an_event_is_absent(recipes: Any, no_figures: Any) -> None:
-    figure = no_figures.Figure
-    no_figures.note(figure("trl_sft", "rank", "alone", 12.0, 1))
-    no_figures.note(figure("trl_sft", "rank", "alone", 12.5, 1))  # measured anew
-    no_figures.note(figure("trl_sft", "hang", "alone", 90.0, 2, again="nothing for 60 s: started again"))
-    no_figures.note(figure("trl_sft", "error", "here", ended=7.0, lives=2))
-    *lines, _, machine = recipes.table("trl_sft").splitlines()
-    rows = dict(line.split("|")[1:3] for line in lines)
-    here = dict(line.split("|")[1:4:2] for line in lines)
-    assert rows[" one rank killed "] == " 12.5 s, 1 step "
-    assert rows[" a rank stopped by SIGSTOP "] == " 90.0 s, 2 steps; nothing for 60 s: started again "
-    assert rows[" two ranks killed "] == " not measured yet "
-    assert rows[" the master killed "].startswith(" n/a, because ")
-    assert here[" the same error twice "] == " ends after 7.0 s, in life 2 "
-    assert machine == "Measured with 4 ranks on 0 processors, a load of 0.0 to 0.0 before it."
-
-
-def test_a_table_names_the_events_that_cost_less_alone(recipes: Any, no_figures: Any) -> None:
-    for event, who, seconds, lost in (
-        ("rank", "alone", 20.0, 1),
-        ("rank", "here", 6.0, 0),
-        ("hang", "alone", 5.0, 3),
-        ("hang", "here", 9.0, 1),
-        ("sigterm", "alone", 9.0, 0),
-        ("sigterm", "here", 8.0, 1),
-        ("node", "alone", 1.0, 0),  # has no other figure yet
-    ):
-        no_figures.note(no_figures.Figure("vllm_serve", event, who, seconds, lost, unit="request"))
-    *_, last = recipes.table("vllm_serve").splitlines()
-    titles = "a rank stopped by SIGSTOP, SIGTERM to the command, and the same command again"
-    assert last == f"Better alone, in seconds or in what is lost: {titles}."
-    assert "| 6.0 s, 0 requests |" in recipes.table("vllm_serve")
-
-
 def test_only_what_can_be_measured_is_chosen_and_only_once(recipes: Any, no_figures: Any) -> None:
     chosen = recipes.chosen([])
     assert ("transformers_serve", "rank", "alone") in chosen
