@@ -56,15 +56,6 @@ def job() -> dljob.DLJob:
     return dljob.DLJobBuilder().role("w").run("user.work").end().build()
 
 
-def test_submit_brings_a_ray_where_there_is_none(capfd: pytest.CaptureFixture[str]) -> None:
-    handle = job().submit("b", blocking=False)
-    assert (handle.uid, handle.result) == ("b" * 32, 7)
-    assert job().submit("b") == 0
-    for ray in tuple(session._hosts):
-        ray.close("this process")
-    assert capfd.readouterr().err.startswith(f"job b ({'b' * 8}); folder: "), "only the one that blocks says where"
-
-
 def test_a_job_goes_on_with_the_newest_or_a_named_one_and_not_on_a_running_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[Any] = []
 
@@ -78,33 +69,6 @@ def test_a_job_goes_on_with_the_newest_or_a_named_one_and_not_on_a_running_ray(m
     assert orders == [None, "", "b"]
     with pytest.raises(UsageError, match="this one goes to a running Ray"):
         job().submit("b", address="h:1", resume=True)
-
-
-def test_an_exit_that_ends_a_running_job_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    job().submit("a", blocking=False)
-    (ray,) = session._hosts
-    session._leave()
-    said = capfd.readouterr().err
-    assert "job a (aaaaaaaa) still runs and ends with this process: it is saved and stopped" in said
-    assert "detach=True" in said
-    assert ray not in session._hosts
-
-
-def test_a_detached_job_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    job().submit("a", blocking=False, detach=True)
-    session._leave()
-    assert capfd.readouterr().err == ""
-
-
-def test_jobs_of_a_block_share_a_host_which_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
-    with dljob.local() as ray:
-        job().submit("a", blocking=False)
-        process = ray._process
-        assert job().submit("b") == 0
-        assert ray._process is process
-    assert process is not None
-    assert process.returncode == 0
-    assert "ends with this `with dljob.local()` block" in capfd.readouterr().err
 
 
 def test_a_refusal_of_the_host_is_raised_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -128,13 +128,6 @@ def test_a_name_is_taken_from_the_start_on(starter: subprocess.Popen[str]) -> No
     assert not second.folder.exists()
 
 
-def test_a_start_is_stopped_as_by_ctrl_c(starter: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["stop", "ppo"]) == 0
-    assert capsys.readouterr().err == "job ppo is being stopped; it had not begun\n"
-    assert starter.wait() == 130
-    assert registry.records() == []
-
-
 def test_a_start_is_stopped_in_favour_of_a_job_that_replaces_it(starter: subprocess.Popen[str]) -> None:
     with handles.announce_start("ppo", replace=True) as second:
         assert second.name == "ppo"

@@ -247,13 +247,3 @@ def test_a_status_of_another_version_costs_only_the_parts_that_need_it(folder: P
         said = page_data.page_data(record._replace(status=status), NOW)["unrecorded"]
         told = "status or spec is damaged, or of another version"
         assert {line.partition(":")[0] for line in said if told in line} == {"incidents", "roles", "placement"}
-
-
-def test_a_job_that_never_started_has_a_page_that_says_so(folder: Path) -> None:
-    (folder / "job.json").write_text(json.dumps({"name": "x", "uid": "0" * 32, "started": 1.0}))
-    for name in ("status.json", "events.jsonl"):
-        (folder / name).unlink()
-    shutil.rmtree(folder / "journal")
-    found = data(folder)
-    assert (found["job"]["phase"], found["job"]["start"], found["lanes"]) == ("Pending", None, None)
-    assert "lanes, stages: the folder has no journal" in found["unrecorded"]

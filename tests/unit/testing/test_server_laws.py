@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dljob.master.failure import moving, restart
+from dljob.master.failure import restart
 from dljob.master.placement import departures
-from dljob.master.state import limits
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId
 from dljob.master.status import endpoints
@@ -149,40 +148,3 @@ def test_a_server_that_waits_for_another_role_to_complete_is_drained_by_a_restar
     assert made.run().problems == ()
     assert made.world.known.restarts["Job"] == 1
     assert made.world.known.ranks["s", 0].incarnation == 2
-
-
-RACKED = {**SERVER, "replicas": 2, "resources": {"cpu": "5"}}
-RACKED["annotations"] = {"scheduling.dljob.io/topology-key": "rack"}
-
-
-def two_racks(*faults: FaultMove) -> Driver:
-    """Two servers in one rack of two, each on a machine of its own, and a caller; a server's machine is lost."""
-    made = job(RACKED, role("d", dependsOn=[{"role": "s"}]))
-    (group,) = made["spec"]["nodeGroups"]
-    # A node group is a rack.
-    made["spec"]["nodeGroups"] = [{**group, "name": name, "replicas": 2} for name in ("n", "m")]
-    lost = FaultMove("node lost", 1)
-    return Driver(
-        Case(0, made, tuple(Timed(AT + i, fault) for i, fault in enumerate((*faults, lost)))),
-        pace=Durations(work=(600.0, 600.0), whole=400.0),
-    )
-
-
-def test_servers_finish_their_requests_before_they_go_to_another_rack(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = two_racks()
-    assert made.run().problems == ()
-    assert len(noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)) == 1
-    assert {unit.node[0] for name, unit in made.world.known.units.items() if name.startswith("s/")} == {"n"}
-    monkeypatch.setattr(moving, "_ask_movers_to_finish", lambda d, held: False)
-    assert two_racks().run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
-
-
-def test_servers_that_ignore_their_drain_go_to_another_rack_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    stubborn = [FaultMove("stubborn", pick) for pick in (0, 1)]
-    made = two_racks(*stubborn)
-    assert made.run().problems == ()
-    (moved,) = noted(made, reasons.TOPOLOGY_DOMAIN_CHANGED)
-    assert AT + 60 < moved < AT + 60 + limits.SCRIPT_GRACE_S + 20
-    old = moving.ask_servers_to_finish
-    monkeypatch.setattr(moving, "ask_servers_to_finish", lambda d, servers, why: old(d, servers, why) + 1e6)
-    assert two_racks(*stubborn).run().problems[0].startswith("drain: s/0 may drain for ever")
