@@ -1,7 +1,6 @@
 """A field enters the tree with the code that obeys it: every field has a row that says where its effect is seen.
 
-`Plan` rows are tried here: changing the field changes the plan. `Code` rows name a module that reads the field, and,
-where there is one, the test that shows the effect; both must exist.
+`Plan` rows are tried here: changing the field changes the plan. `Code` rows name a module that reads the field.
 """
 
 from __future__ import annotations
@@ -85,10 +84,6 @@ def test_each_coded_field_is_read_by_its_module(field: str) -> None:
     found = read_in(row.module)
     reads = any(name == row.attribute or name.endswith(f".{row.attribute}") for name in found)
     assert reads, f"{row.module} does not read {row.attribute} any more"
-    if row.test:
-        file, name = row.test.split("::")
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_a_dump_names_its_api_version_and_kind() -> None:
