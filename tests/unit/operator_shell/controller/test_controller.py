@@ -22,7 +22,7 @@ from dljob.reconcile.state.model import (
     Settings,
     Trouble,
 )
-from dljob.reconcile.state.names import LABEL_NAME, LABEL_UID, cluster_name, logs_map
+from dljob.reconcile.state.names import ATTEMPT, LABEL_NAME, LABEL_UID, cluster_name, logs_map
 from dljob_operator.controller import controller, poller
 from dljob_operator.controller.turns import Turns
 from dljob_operator.watch.workqueue import Key
@@ -289,7 +289,8 @@ async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_befor
 
 async def test_logs_that_another_operator_saves_meanwhile_are_looked_for_again() -> None:
     async with shell() as it:
-        job = it.fake.put("dljobs", {**dljob(), "status": {"completionTime": "2026-01-01T00:00:00Z"}})
+        status = {"completionTime": "2026-01-01T00:00:00Z", "attempt": 2}
+        job = it.fake.put("dljobs", {**dljob(), "status": status})
         it.sync()
 
         async def are_saved() -> bool:
@@ -299,8 +300,10 @@ async def test_logs_that_another_operator_saves_meanwhile_are_looked_for_again()
 
         assert not await are_saved()
         owner = {"kind": "DLJob", "name": "hello", "uid": job["metadata"]["uid"]}
-        it.fake.put("configmaps", {"metadata": {"name": logs_map("hello"), "ownerReferences": [owner]}})
-        assert await are_saved()
+        for attempt, is_last in (("1", False), ("2", True)):
+            meta = {"name": logs_map("hello"), "labels": {ATTEMPT: attempt}, "ownerReferences": [owner]}
+            it.fake.put("configmaps", {"metadata": meta})
+            assert await are_saved() == is_last, "those of an earlier attempt are not the job's last"
 
 
 async def test_a_removed_ttl_keeps_an_ended_job_before_the_watch_tells_of_it() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
-from shell_kit import shell
+from shell_kit import JOB, cluster_of, dljob, run_head, shell
+from stub_head import StubHead
 
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.model import Pod
@@ -175,3 +176,21 @@ async def test_events_that_may_not_be_read_hold_nothing_up(caplog: pytest.LogCap
     (found,), wait = await look(fake, [pod("u")], known, 1.0)
     assert (found.trouble, wait) == ("", hangs.EVERY)
     assert "cannot read the Events of u: " in caplog.text
+
+
+async def test_the_words_reach_the_status_with_no_news_of_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hangs, "AFTER", 0.0)
+    async with shell(head=StubHead()) as life:
+        life.fake.put("dljobs", dljob())
+        await life.settle()
+        run_head(life.fake, life.head)
+        body = life.fake.one("pods", f"{cluster_of(life.fake)}-head-x")
+        cluster = life.fake.one("rayclusters", cluster_of(life.fake))
+        life.fake.put("rayclusters", {**cluster, "status": {}})
+        life.fake.put("pods", {**body, "status": {"phase": "Pending"}})
+        life.fake.put("events", {**MOUNT, "involvedObject": {"uid": body["metadata"]["uid"]}})
+        await life.settle()
+        assert life.memory(JOB).look_again is not None
+        said = next(one for one in life.status()["conditions"] if one["type"] == "ClusterReady")
+        assert said["reason"] == "ConfigMapNotFound"
+        assert 'configmap "code" not found; create what is missing' in said["message"]
