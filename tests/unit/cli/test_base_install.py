@@ -45,7 +45,7 @@ def run(start: str, folder: Path, *words: str) -> subprocess.CompletedProcess[st
     ],
     ids=" ".join,
 )
-def test_a_command_names_the_extra_that_it_needs(words: list[str], extra: str, tmp_path: Path) -> None:
+def test_a_command_names_the_extra_that_it_needs(words, extra, tmp_path):
     (tmp_path / "a.yaml").write_text(JOB)
     (tmp_path / "a.py").touch()
     done = run("from dljob.cli.main import main; main()", tmp_path, *words)
@@ -55,7 +55,7 @@ def test_a_command_names_the_extra_that_it_needs(words: list[str], extra: str, t
     assert "Traceback" not in done.stderr
 
 
-def test_the_operator_names_its_extra(tmp_path: Path) -> None:
+def test_the_operator_names_its_extra(tmp_path):
     done = run("from dljob_operator.command import main; main()", tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 2
@@ -63,17 +63,17 @@ def test_the_operator_names_its_extra(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["validate", "a.yaml"], ["plan", "a.yaml"], ["version"], ["status"]], ids=" ".join)
-def test_commands_that_need_no_extra_work_without_extras(words: list[str], tmp_path: Path) -> None:
+def test_commands_that_need_no_extra_work_without_extras(words, tmp_path):
     (tmp_path / "a.yaml").write_text(JOB)
     done = run("from dljob.cli.main import main; main()", tmp_path, *words)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_missing_module_of_the_user_is_no_extra() -> None:
+def test_a_missing_module_of_the_user_is_no_extra():
     assert not_installed(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
 
 
-def test_each_imported_package_is_a_declared_dependency() -> None:
+def test_each_imported_package_is_a_declared_dependency():
     projects = [tomllib.loads((ROOT / place / "pyproject.toml").read_text())["project"] for place in WHEELS]
     wanted = [each for project in projects for each in project["dependencies"]]
     wanted += [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from dljob.api.local import views
@@ -21,7 +18,7 @@ FAULT = {
 }
 
 
-def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> None:
+def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path):
     record = RegistryEntry(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
     lines = detail(views.overview(record, {"phase": "Running", "recentFaults": [FAULT]}), now=2.0)
     at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")
@@ -42,12 +39,12 @@ def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> Non
         ({"restored": 1}, "  cuts: 0 committed, 0 given up; the job went back 1 time, last to the beginning"),
     ],
 )
-def test_the_cuts_of_a_job_are_told_in_one_line(tmp_path: Path, cuts: dict[str, Any], line: str) -> None:
+def test_the_cuts_of_a_job_are_told_in_one_line(tmp_path, cuts, line):
     record = RegistryEntry(name="j", uid="u1", dir=str(tmp_path), started=0.0)
     assert line in detail(views.overview(record, {"phase": "Running", "cuts": cuts}), now=2.0)
 
 
-def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path: Path) -> None:
+def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path):
     record = RegistryEntry(name="j", uid="u1", dir=str(tmp_path), started=0.0)
     servers = [
         {"role": "rollout", "ready": 3, "desired": 4, "addresses": [{"http": "h:1", "x": "h:9"}, {"http": "h:2"}]},

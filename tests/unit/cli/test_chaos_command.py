@@ -19,7 +19,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_chaos_refuses_an_unknown_job(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_refuses_an_unknown_job(file, capsys):
     assert main.run(["chaos", "ppo", str(file)]) == 3
     assert "ppo" in capsys.readouterr().err
 
@@ -35,7 +35,7 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_chaos_shows_faults_recoveries_and_broken_laws(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_shows_faults_recoveries_and_broken_laws(capsys):
     chaos.show(TOLD)
     assert capsys.readouterr().out.splitlines() == [
         "      2.0 s  kill a/0",
@@ -46,7 +46,7 @@ def test_chaos_shows_faults_recoveries_and_broken_laws(capsys: pytest.CaptureFix
     ]
 
 
-def test_chaos_fails_when_the_outcome_is_not_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_fails_when_the_outcome_is_not_as_expected(capsys):
     assert chaos.verdict({}) == 0
     assert chaos.verdict(TOLD) == 0
     assert capsys.readouterr().err == "fault 1, kill b: it was never injected\n"

@@ -48,22 +48,20 @@ def jobs(home: Path) -> None:
         ("", []),
     ],
 )
-def test_names_follow_a_command_that_takes_them(
-    words: str, names: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_follow_a_command_that_takes_them(words, names, capsys):
     assert names_after(words.split()) == names
     assert main.run(["completion", "names", "--", *words.split()]) == 0
     assert capsys.readouterr().out.split() == names
 
 
-def test_each_command_about_a_job_of_this_machine_completes_its_name() -> None:
+def test_each_command_about_a_job_of_this_machine_completes_its_name():
     elsewhere = {"run", "submit", "suspend", "resume", "doctor"}
     assert {*main.ABOUT_JOBS, "advise", "replay", "trace", "delete"} - elsewhere == set(OF_JOBS)
     assert set(OF_ROLES) <= set(OF_JOBS)
 
 
 @pytest.mark.parametrize("shell", NAMES)
-def test_a_script_has_commands_options_and_names(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_has_commands_options_and_names(shell, capsys):
     assert main.run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "dljob completion names -- " in script
@@ -71,7 +69,7 @@ def test_a_script_has_commands_options_and_names(shell: str, capsys: pytest.Capt
     assert "{of_jobs}" not in script
 
 
-def test_bash_completes_names(tmp_path: Path) -> None:
+def test_bash_completes_names(tmp_path):
     (tmp_path / "dljob").write_text(f'#!/bin/sh\nexec {sys.executable} -m dljob "$@"\n')
     (tmp_path / "dljob").chmod(0o755)
     line = """

@@ -64,7 +64,7 @@ def below(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in lines[begin:end]]
 
 
-def test_describe_shows_an_ended_local_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_an_ended_local_job(capsys):
     record = local_job(STATUS, spec=SPEC, runner=1, address="127.0.0.1:1")
     lines = page(capsys, "a7ef")
     assert lines[:2] == ["ppo (a7efe1a7): Failed", "  UserErrorRepeats: actor/0: ValueError: bad"]
@@ -89,7 +89,7 @@ def test_describe_shows_an_ended_local_job(capsys: pytest.CaptureFixture[str]) -
     assert below(lines, "Logs") == [f"{record.dir}/logs/<role>-<rank>.log", "dljob logs a7efe1a7 --follow"]
 
 
-def test_describe_shows_a_job_without_spec_or_runner_as_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_a_job_without_spec_or_runner_as_lost(capsys):
     local_job({"phase": "Running", "roles": []}, runner=os.getpid(), runner_started=1)
     lines = page(capsys, "ppo")
     assert lines[0] == "ppo (a7efe1a7): Lost"
@@ -98,7 +98,7 @@ def test_describe_shows_a_job_without_spec_or_runner_as_lost(capsys: pytest.Capt
     assert "Ray: one of its own, which ended with it" in below(lines, "Job")
 
 
-def test_describe_refuses_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_refuses_an_unknown_job(capsys):
     assert main.run(["describe", "nope"]) == 3
     assert "no job 'nope'" in capsys.readouterr().err
 
@@ -109,9 +109,7 @@ def pod(kube: FakeKube, name: str, kind: str, node: str = "") -> None:
     kube.put(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"phase": "Running"}})
 
 
-def test_describe_shows_a_job_on_kubernetes_with_its_pods_and_events(
-    kube: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_describe_shows_a_job_on_kubernetes_with_its_pods_and_events(kube, capsys):
     job = add_job(kube, phase="Running", conditions=[{"type": "Running", "status": "True", "reason": "AllReady"}])
     add_head(kube)
     add_event(kube, job, "ClusterCreated", "RayCluster made", "2026-01-01T00:00:05Z")
@@ -136,9 +134,7 @@ def test_describe_shows_a_job_on_kubernetes_with_its_pods_and_events(
     ]
 
 
-def test_a_job_without_a_head_has_no_dashboard_and_who_may_not_list_pods_hears_so(
-    kube: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_without_a_head_has_no_dashboard_and_who_may_not_list_pods_hears_so(kube, capsys):
     add_job(kube)
     lines = page(capsys, "hello", "-k")
     assert not {"Nodes:", "Dashboard of Ray:"} & set(lines)
@@ -150,7 +146,7 @@ def test_a_job_without_a_head_has_no_dashboard_and_who_may_not_list_pods_hears_s
     assert "Dashboard of Ray:" not in lines
 
 
-def test_shares_of_time_are_of_the_time_that_all_ranks_had() -> None:
+def test_shares_of_time_are_of_the_time_that_all_ranks_had():
     """Also where a role had more ranks before than it has now."""
     accounts = {"productive": 70.0, "recompute": 30.0, "spare": 100.0}
     ledger = {"seconds": 12.0, "processes": 4, "goodput": 0.7, "recentGoodput": 0.5, "accounts": accounts}

@@ -54,7 +54,7 @@ def dljob(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_job_goes_on_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_goes_on_without_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
     done = dljob(tmp_path, "run", "dljob.yaml", "-d", "-q", "--pretend", "NPU=8", "--name", "other")
     record = registry.find("hello")
@@ -72,14 +72,14 @@ def test_the_job_goes_on_without_the_command(tmp_path: Path, monkeypatch: pytest
         os.kill(record.runner, signal.SIGKILL)
 
 
-def test_a_refusal_of_the_session_host_is_told(tmp_path: Path) -> None:
+def test_a_refusal_of_the_session_host_is_told(tmp_path):
     done = dljob(tmp_path, "run", "dljob.yaml", "--detach", "--replace")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: job hello runs already\n  stop it\n"
 
 
 @pytest.mark.parametrize("more", [["-k"], ["--roles", "worker"], ["--faults", "f.yaml"]])
-def test_options_for_watching_are_refused_with_detach(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_for_watching_are_refused_with_detach(more, capsys):
     from dljob.cli import main
 
     assert main.run(["run", "dljob.yaml", "--detach", *more]) == 2

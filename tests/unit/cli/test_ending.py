@@ -67,9 +67,7 @@ WAIT_IN_WRITE = (
         (signal.SIGTERM, WAIT_IN_WRITE, ("report", "past")),
     ],
 )
-def test_a_signal_ends_a_command_that_looks_and_leaves_no_file(
-    number: int, before: str, words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_command_that_looks_and_leaves_no_file(number, before, words, start, tmp_path):
     with start(before, *words) as command:
         assert command.stdout is not None
         assert command.stdout.readline()
@@ -82,9 +80,7 @@ def test_a_signal_ends_a_command_that_looks_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("words", [("events", "past", "-f"), ("logs", "past", "-f")])
-def test_a_command_that_waits_ends_with_the_reader_of_its_output(
-    words: tuple[str, ...], start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_command_that_waits_ends_with_the_reader_of_its_output(words, start):
     waiting = WAIT_IN_EVENTS.replace("tell_events", "logs" if words[0] == "logs" else "tell_events")
     with start(waiting, *words) as command:
         assert command.stdout is not None
@@ -97,7 +93,7 @@ def test_a_command_that_waits_ends_with_the_reader_of_its_output(
         assert command.stderr.read() == ""
 
 
-def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
+def test_what_nohup_ignores_stays_ignored_and_handlers_come_back():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with early_end():
@@ -110,7 +106,7 @@ def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_another_thread_of_a_program_sets_no_handler() -> None:
+def test_another_thread_of_a_program_sets_no_handler():
     seen: list[object] = []
 
     def look() -> None:
@@ -123,7 +119,7 @@ def test_another_thread_of_a_program_sets_no_handler() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_a_closed_stdout_is_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdout_is_no_pipe(monkeypatch):
     monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))  # noqa: PTH123, SIM115
     sys.stdout.close()
     assert not ending._is_piped()

@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -93,9 +93,7 @@ def nest(file: Path) -> None:
 
 @pytest.mark.parametrize("file", READERS)
 @pytest.mark.parametrize("spoil", [replace_by_fifo, replace_by_device, make_sparse, nest])
-def test_a_command_ends_soon_whatever_is_in_the_place_of_a_file(
-    file: str, spoil: Callable[[Path], None], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_ends_soon_whatever_is_in_the_place_of_a_file(file, spoil, folder, capsys):
     spoil(folder / file)
     for command in READERS[file]:
         code, said = run(command, folder, capsys)
@@ -105,7 +103,7 @@ def test_a_command_ends_soon_whatever_is_in_the_place_of_a_file(
             assert Path(file).name in said
 
 
-def test_a_segment_that_unpacks_into_gigabytes_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_segment_that_unpacks_into_gigabytes_is_left_out(folder, capsys):
     bomb = b"1" * (200 << 20)
     (folder / "samples/000001-000001.1.5.9.z").write_bytes(zlib.compress(bomb, 1))
     (folder / "journal/closed").mkdir()
@@ -118,7 +116,7 @@ def test_a_segment_that_unpacks_into_gigabytes_is_left_out(folder: Path, capsys:
     assert f"a line at byte {len(part)} is longer than 64 MiB" in page
 
 
-def test_the_events_behind_a_long_line_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_events_behind_a_long_line_are_shown(folder, capsys):
     events = folder / "events.jsonl"
     size = events.stat().st_size
     make_sparse(events)
@@ -139,7 +137,7 @@ def test_the_events_behind_a_long_line_are_shown(folder: Path, capsys: pytest.Ca
         '{"seq": 9999, "message": ' + "[" * 500 + "]" * 500 + "}",
     ],
 )
-def test_an_odd_event_hides_no_other(event: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_odd_event_hides_no_other(event, folder, capsys):
     with (folder / "events.jsonl").open("a") as lines:
         lines.write(event + "\n")
     for command in ("events", "events --tail 5", "report", "advise"):
@@ -147,7 +145,7 @@ def test_an_odd_event_hides_no_other(event: str, folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("value", [7, "x", [1], None, float("inf"), float("nan")])
-def test_a_status_of_odd_values_is_shown(value: object, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_status_of_odd_values_is_shown(value, folder, capsys):
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps(status | dict.fromkeys(set(status) - {"name", "uid"}, value)))
     for command in ("status", "why", "report"):

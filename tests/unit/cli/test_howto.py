@@ -42,7 +42,7 @@ REMOTE = [
 
 
 @pytest.mark.parametrize(("at", "words"), OURS, ids=[f"{at}-{' '.join(words)}" for at, words in OURS])
-def test_a_command_of_a_how_to_parses(at: str, words: list[str]) -> None:
+def test_a_command_of_a_how_to_parses(at, words):
     command, *_ = main.build(words[0]).parse_args(words, exit_on_error=False, print_error=False)
     assert callable(command)
 
@@ -61,9 +61,7 @@ def operator(kube: FakeKube) -> None:
 
 
 @pytest.mark.parametrize(("block", "lines"), REMOTE)
-def test_a_block_runs_on_a_cluster(
-    block: Block, lines: list[list[str]], kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_runs_on_a_cluster(block, lines, kube, tmp_path, monkeypatch):
     """Each line by itself, on a job of its name that runs there, with an operator that obeys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
@@ -103,6 +101,6 @@ ELASTIC = {"name": "trainer", "type": "Elastic", "replicas": 2, "minReplicas": 2
            "entrypoint": {"class": "hello.main"}}  # fmt: skip
 
 
-def test_the_annotations_are_those_that_the_operator_reads() -> None:
+def test_the_annotations_are_those_that_the_operator_reads():
     for name in (names.RESTART, names.RESTART_TARGET, names.STOP):
         assert f" {name}=" in PAGE

@@ -36,7 +36,7 @@ def run_script(path: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> tupl
     return module.main(), told, saved
 
 
-def test_the_readme_shows_the_job_that_init_writes(tmp_path: Path) -> None:
+def test_the_readme_shows_the_job_that_init_writes(tmp_path):
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     (job,) = re.findall(r"^```yaml\n(apiVersion.*?)^```", readme, re.DOTALL | re.MULTILINE)
     assert main.run(["init", str(tmp_path / "hello")]) == 0
@@ -44,9 +44,7 @@ def test_the_readme_shows_the_job_that_init_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["My Job_2", "."])
-def test_init_writes_a_job_that_runs(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_writes_a_job_that_runs(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main.run(["init", *([folder] if folder != "." else [])]) == 0
     job = Path(folder) / "dljob.yaml"
@@ -59,7 +57,7 @@ def test_init_writes_a_job_that_runs(
     assert run_script(job.with_name("train.py"), monkeypatch, (15, 0.1))[2] == [20]
 
 
-def test_the_script_of_init_trains_as_a_program_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_of_init_trains_as_a_program_too(tmp_path, monkeypatch):
     assert main.run(["init", str(tmp_path)]) == 0
     steps: list[int] = []
     keeper = SimpleNamespace(load=lambda: (19, 0.1), save=lambda *_: None)
@@ -71,7 +69,7 @@ def test_the_script_of_init_trains_as_a_program_too(tmp_path: Path, monkeypatch:
     assert steps == [20]
 
 
-def test_the_fields_that_are_commented_out_are_valid_too(tmp_path: Path) -> None:
+def test_the_fields_that_are_commented_out_are_valid_too(tmp_path):
     assert main.run(["init", str(tmp_path)]) == 0
     job = tmp_path / "dljob.yaml"
     job.write_text(re.sub(r"^    # ", "    ", job.read_text(), flags=re.MULTILINE))
@@ -80,14 +78,14 @@ def test_the_fields_that_are_commented_out_are_valid_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("there", ["dljob.yaml", "train.py"])
-def test_init_overwrites_no_file(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_overwrites_no_file(there, tmp_path, capsys):
     (tmp_path / there).write_text("mine")
     assert main.run(["init", str(tmp_path)]) == 2
     assert f"{tmp_path / there}: there already, and not overwritten" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(there, "mine")]
 
 
-def test_init_refuses_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_refuses_a_folder_that_cannot_be_made(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main.run(["init", str(tmp_path / "file")]) == 1
     assert "File exists" in capsys.readouterr().err
@@ -98,6 +96,6 @@ def test_init_refuses_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytes
     [("train", "train"), ("My Job_2", "my-job-2"), ("42", "hello"), ("2nd-try-", "nd-try"), ("", "hello"),
      ("日本", "hello"), ("x" * 60, "x" * NAME_MOST)],
 )  # fmt: skip
-def test_a_job_is_named_after_its_folder(folder: str, name: str) -> None:
+def test_a_job_is_named_after_its_folder(folder, name):
     assert job_name(folder) == name
     assert Metadata(name=name).name == name

@@ -88,7 +88,7 @@ def gone(home: Path) -> RegistryEntry:
     return job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
 
 
-def test_status_without_jobs_names_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_jobs_names_the_home(home, capsys):
     assert main.run(["status"]) == 0
     assert str(home) in capsys.readouterr().err
 
@@ -106,9 +106,7 @@ def homeless(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def test_a_user_without_a_home_folder_needs_dljob_home_alone(
-    homeless: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_without_a_home_folder_needs_dljob_home_alone(homeless, capsys):
     assert main.run(["status"]) == 0
     assert str(homeless) in capsys.readouterr().err
     # In an interpreter of its own: the Kubernetes client looks for a home folder while it is imported.
@@ -121,16 +119,14 @@ def test_a_user_without_a_home_folder_needs_dljob_home_alone(
 
 @pytest.mark.usefixtures("homeless")
 @pytest.mark.parametrize("said", ["", "~/jobs"])
-def test_a_user_without_a_home_folder_is_told_what_to_set(
-    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_without_a_home_folder_is_told_what_to_set(said, monkeypatch, capsys):
     monkeypatch.setenv("DLJOB_HOME", said)
     assert main.run(["status"]) == 4
     assert "has no home folder" in (shown := capsys.readouterr().err)
     assert "set DLJOB_HOME to a folder that you may write to" in shown
 
 
-def test_status_lists_all_jobs_with_their_phases(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_lists_all_jobs_with_their_phases(home, capsys):
     ended(home)
     job(home, name="gone", uid="f" * 32, runner=2**22 + 1, runner_started=5, started=160.0)
     assert main.run(["status"]) == 0
@@ -143,7 +139,7 @@ def test_status_lists_all_jobs_with_their_phases(home: Path, capsys: pytest.Capt
     assert [j["phase"] for j in json.loads(capsys.readouterr().out)] == ["Failed", "Lost"]
 
 
-def test_status_shows_an_ended_job_in_full(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_an_ended_job_in_full(home, capsys):
     record = ended(home)
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
@@ -161,7 +157,7 @@ def test_status_shows_an_ended_job_in_full(home: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out) == {**ENDED, "dir": record.dir}
 
 
-def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_whose_runner_is_gone_is_lost(home, capsys):
     record = gone(home)
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
@@ -194,12 +190,7 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
         ("CrashLoop", "Failed", CauseKind.UNKNOWN),
     ],
 )
-def test_a_job_whose_status_is_damaged_ended_as_its_events_say(
-    home: Path,
-    capsys: pytest.CaptureFixture[str],
-    spoiled: tuple[str | Path | None, str],
-    end: tuple[str, str, int],
-) -> None:
+def test_a_job_whose_status_is_damaged_ended_as_its_events_say(home, capsys, spoiled, end):
     (content, damage), (reason, phase, code) = spoiled, end
     record = gone(home)
     status = record.folder / "status.json"
@@ -223,16 +214,14 @@ def test_a_job_whose_status_is_damaged_ended_as_its_events_say(
     assert f"job ppo has ended: {phase}" in capsys.readouterr().err
 
 
-def test_a_job_from_before_a_restart_of_the_machine_was_not_killed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_from_before_a_restart_of_the_machine_was_not_killed(home, capsys):
     host, _, pids = registry.this_host().split("/")
     job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1, runner_host=f"{host}/old/{pids}")
     assert main.run(["why", "ppo"]) == CauseKind.NODE
     assert "this machine was restarted while the job ran" in capsys.readouterr().out
 
 
-def test_orders_to_an_ended_job_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_orders_to_an_ended_job_are_refused(home, capsys):
     ended(home)
     for words in (["stop", "ppo"], ["stack", "ppo"], ["restart", "ppo", "actor"], ["scale", "ppo", "actor=1"]):
         assert main.run(words) == 3
@@ -240,7 +229,7 @@ def test_orders_to_an_ended_job_are_refused(home: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("size", ["actor", "actor=", "=2", "actor=-1", "actor=2.5", "actor=1234567", "actor=٣"])
-def test_a_size_is_a_role_and_a_number(size: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_is_a_role_and_a_number(size, home, capsys):
     ended(home)
     assert main.run(["scale", "ppo", size]) == 2
     assert (
@@ -269,7 +258,7 @@ def note(reason: str, message: str) -> dict[str, Any]:
     return {"reason": reason, "target": "actor", "message": message}
 
 
-def test_a_size_that_a_role_cannot_have_is_refused_in_primemasters_words(home: Path) -> None:
+def test_a_size_that_a_role_cannot_have_is_refused_in_primemasters_words(home):
     answers = Answers()
     handle = JobHandle(job(home), cast("Any", answers))
     handle.scale("actor", 2)
@@ -278,7 +267,7 @@ def test_a_size_that_a_role_cannot_have_is_refused_in_primemasters_words(home: P
     assert answers.ordered == ["scale actor=2", "scale actor=3"]
 
 
-def test_commands_refuse_an_unknown_job_and_suggest_a_near_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_an_unknown_job_and_suggest_a_near_name(home, capsys):
     for command in ("status", "logs", "events", "stack", "restart", "stop", "scale"):
         assert main.run([command, "pp0", *(["actor=1"] if command == "scale" else [])]) == 3
         assert "is DLJOB_HOME another one?" in capsys.readouterr().err
@@ -287,9 +276,7 @@ def test_commands_refuse_an_unknown_job_and_suggest_a_near_name(home: Path, caps
     assert "did you mean 'ppo'?" in capsys.readouterr().err
 
 
-def test_commands_tell_that_a_running_jobs_master_does_not_answer(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_tell_that_a_running_jobs_master_does_not_answer(home, capsys, monkeypatch):
     from dljob.api.local import views
     from dljob.runtime.control_socket import client
 
@@ -307,9 +294,7 @@ def test_commands_tell_that_a_running_jobs_master_does_not_answer(
     assert "this was written" in err
 
 
-def test_commands_refuse_a_job_folder_of_another_user(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_refuse_a_job_folder_of_another_user(home, capsys, monkeypatch):
     me, owner = os.getpid(), os.getuid() or 1234
     record = job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1")
     if os.getuid() == 0:
@@ -319,9 +304,7 @@ def test_commands_refuse_a_job_folder_of_another_user(
     assert f"job ppo belongs to user {owner}, and this is user 4711" in capsys.readouterr().err
 
 
-def test_root_joins_no_ray_that_a_user_names(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_joins_no_ray_that_a_user_names(home, capsys, monkeypatch):
     record = job(home, address="127.0.0.1:1")
     if os.getuid() == 0:
         os.chown(record.folder, 1234, 1234)
@@ -330,7 +313,7 @@ def test_root_joins_no_ray_that_a_user_names(
     assert "belongs to user" in capsys.readouterr().err
 
 
-def test_commands_about_a_local_job_import_no_ray(tmp_path: Path) -> None:
+def test_commands_about_a_local_job_import_no_ray(tmp_path):
     from socket_kit import serving
 
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
@@ -384,7 +367,7 @@ print(json.dumps([run(words, debug=True) for words in json.loads(sys.argv[1])]))
 """
 
 
-def test_events_shows_the_notes_of_a_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_shows_the_notes_of_a_job(home, capsys):
     ended(home)
     assert main.run(["events", "ppo"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -401,7 +384,7 @@ def write_logs(record: RegistryEntry, **texts: str) -> None:
         (record.folder / "logs" / f"{name.replace('_', '-')}.log").write_text(text)
 
 
-def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_the_output_of_each_rank(home, capsys):
     write_logs(ended(home), actor_0="a\nb\nc", actor_1="d\n", ref_model_0="e\n")
     assert main.run(["logs", "ppo"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -423,9 +406,7 @@ def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFi
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
 
-def test_logs_shows_a_terminal_what_is_left_of_a_progress_bar(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_shows_a_terminal_what_is_left_of_a_progress_bar(home, monkeypatch, capsys):
     write_logs(ended(home), actor_0="  0%|  |\r100%|##|\nb\r\n\n")
     for follow in ([], ["-f"]):
         assert main.run(["logs", "ppo", *follow]) == 0
@@ -435,9 +416,7 @@ def test_logs_shows_a_terminal_what_is_left_of_a_progress_bar(
     assert capsys.readouterr().out == "[actor/0] 100%|##|\n[actor/0] b\n[actor/0] \n"
 
 
-def test_logs_shows_the_output_since_a_moment(
-    home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logs_shows_the_output_since_a_moment(home, capsys, caplog):
     record = ended(home)
     write_logs(record, actor_0="", actor_1="d\n")
     log = record.folder / "logs" / "actor-0.log"
@@ -480,22 +459,20 @@ def test_logs_shows_the_output_since_a_moment(
         ("9999-01-01T00:00:00Z", "--since 9999-01-01T00:00:00Z is in the future: it is 2"),
     ],
 )
-def test_logs_refuses_a_moment_that_it_cannot_read(
-    home: Path, since: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_refuses_a_moment_that_it_cannot_read(home, since, said, capsys):
     write_logs(ended(home), actor_0="a\n")
     assert main.run(["logs", "ppo", "--since", since]) == 2
     out, err = capsys.readouterr()
     assert (out, said in err, "write a span (90s, 10m, 1h30m, 2d)" in err) == ("", True, True), err
 
 
-def test_logs_tells_that_a_job_has_no_output_yet(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_tells_that_a_job_has_no_output_yet(home, capsys):
     ended(home)
     assert main.run(["logs", "ppo"]) == 3
     assert "no output yet" in capsys.readouterr().err
 
 
-def test_logs_of_a_job_that_has_just_begun_are_empty(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_a_job_that_has_just_begun_are_empty(home, capsys):
     me = os.getpid()
     job(home, runner=me, runner_started=registry.start_of(me))
     for target in ((), ("actor",)):
@@ -503,7 +480,7 @@ def test_logs_of_a_job_that_has_just_begun_are_empty(home: Path, capsys: pytest.
         assert capsys.readouterr() == ("", "")
 
 
-def test_logs_of_a_rank_that_has_not_written_yet_are_empty(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_a_rank_that_has_not_written_yet_are_empty(home, capsys):
     folder = Path(ended(home).dir)
     roles = [{"name": "actor", "desired": 2}]
     (folder / "status.json").write_text(json.dumps({"phase": "Running", "roles": roles}))
@@ -515,7 +492,7 @@ def test_logs_of_a_rank_that_has_not_written_yet_are_empty(home: Path, capsys: p
         assert f"no output of {target}" in capsys.readouterr().err
 
 
-def test_the_living_one_of_two_jobs_of_a_name_is_found(home: Path) -> None:
+def test_the_living_one_of_two_jobs_of_a_name_is_found(home):
     me = os.getpid()
     alive = job(home, uid="a" * 32, runner=me, runner_started=registry.start_of(me), started=50.0)
     late = ended(home)
@@ -525,7 +502,7 @@ def test_the_living_one_of_two_jobs_of_a_name_is_found(home: Path) -> None:
     assert registry.find("ppo") == late
 
 
-def test_the_entry_is_for_this_user_only_and_comes_back_whole(home: Path) -> None:
+def test_the_entry_is_for_this_user_only_and_comes_back_whole(home):
     record = job(home, environment=(("A", "b"),), address="h:1")
     assert (record.folder / "job.json").stat().st_mode & 0o777 == 0o600
     assert record.folder.stat().st_mode & 0o777 == 0o700
@@ -535,7 +512,7 @@ def test_the_entry_is_for_this_user_only_and_comes_back_whole(home: Path) -> Non
     assert registry.register(replace(record, address="h:2")).address == registry.records()[0].address
 
 
-def test_a_home_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     from dljob.errors import UnreachableError
 
     (tmp_path / "file").write_text("")
@@ -550,7 +527,7 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyte
         registry.check_home()
 
 
-def test_without_dljob_home_the_users_state_folder_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dljob_home_the_users_state_folder_is_the_home(monkeypatch):
     monkeypatch.delenv("DLJOB_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert registry.home() == Path("/state/dljob")

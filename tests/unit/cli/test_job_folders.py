@@ -43,7 +43,7 @@ def job(name: str, uid: str, phase: str = "Succeeded", **more: Any) -> RegistryE
     return record
 
 
-def test_a_job_is_found_by_the_first_digits_of_its_uid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_found_by_the_first_digits_of_its_uid(capsys):
     for uid in ("a7efe1", "a7efe2", "b0b0b0"):
         job("train", uid * 5 + "00")
     assert registry.find("b0b0").uid.startswith("b0b0b0")
@@ -54,7 +54,7 @@ def test_a_job_is_found_by_the_first_digits_of_its_uid(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"environment": []}', '{"environment": null}', "\0"])
-def test_a_damaged_entry_hides_no_other_job(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_entry_hides_no_other_job(content, capsys):
     whole, damaged = job("train", "1" * 32), job("broken", "2" * 32)
     (damaged.folder / "job.json").write_text(content)
     assert registry.records() == [whole]
@@ -63,7 +63,7 @@ def test_a_damaged_entry_hides_no_other_job(content: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("more", [{}, {"environment": None}])
-def test_an_entry_without_an_environment_is_a_job(more: dict[str, Any]) -> None:
+def test_an_entry_without_an_environment_is_a_job(more):
     record = job("train", "1" * 32)
     entry = json.loads((record.folder / "job.json").read_text())
     del entry["environment"]
@@ -72,21 +72,21 @@ def test_an_entry_without_an_environment_is_a_job(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("content", ["null", "[1]"])
-def test_a_damaged_status_is_that_of_a_job_that_has_not_ended(content: str) -> None:
+def test_a_damaged_status_is_that_of_a_job_that_has_not_ended(content):
     record = job("train", "1" * 32)
     (record.folder / "status.json").write_text(content)
     assert not record.over
     assert not record.stale
 
 
-def test_an_order_to_an_ended_job_points_to_that_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_order_to_an_ended_job_points_to_that_job(capsys):
     job("train", "1" * 32, started=1.0)
     job("train", "2" * 32, started=2.0)
     assert main.run(["stop", "1" * 32]) == 3
     assert "see dljob status 11111111" in capsys.readouterr().err
 
 
-def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys):
     ended, runs = job("old", "1" * 32), job("new", "2" * 32, phase="Running")
     assert main.run(["delete", "old", "new"]) == 2
     assert "has not ended: Running\n  dljob stop 22222222 --wait" in capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys: py
     assert runs.folder.is_dir()
 
 
-def test_a_job_on_a_ray_that_is_gone_is_deleted_by_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_on_a_ray_that_is_gone_is_deleted_by_name_alone(capsys):
     with socket.create_server(("127.0.0.1", 0)) as ray:
         address = f"127.0.0.1:{ray.getsockname()[1]}"
         lost = job("lost", "1" * 32, phase="Running", runner=0, runner_started=0, address=address, started=1.0)
@@ -108,9 +108,7 @@ def test_a_job_on_a_ray_that_is_gone_is_deleted_by_name_alone(capsys: pytest.Cap
     assert not lost.folder.exists()
 
 
-def test_a_folder_outside_the_home_to_which_a_link_leads_is_not_deleted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_outside_the_home_to_which_a_link_leads_is_not_deleted(tmp_path, capsys):
     record, treasure = job("old", "1" * 32), tmp_path / "treasure"
     record.folder.rename(treasure)
     record.folder.symlink_to(treasure)
@@ -119,9 +117,7 @@ def test_a_folder_outside_the_home_to_which_a_link_leads_is_not_deleted(
     assert (treasure / "status.json").is_file()
 
 
-def test_the_folder_of_an_entry_is_where_it_lies_whatever_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_an_entry_is_where_it_lies_whatever_it_names(tmp_path, monkeypatch, capsys):
     record = job("old", "1" * 32)
     (record.folder / "logs").mkdir()
     (record.folder / "logs" / "w-0.log").write_text("saved\n")
@@ -141,7 +137,7 @@ def test_the_folder_of_an_entry_is_where_it_lies_whatever_it_names(
     assert record.over, "the original stays"
 
 
-def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_ended_some_time_ago_are_pruned(capsys):
     now = time.time()
     old = job("old", "1" * 32, started=now - 8 * DAY)
     fresh = job("fresh", "2" * 32, started=now - 1 * DAY)
@@ -156,9 +152,7 @@ def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[
     assert main.run(["prune", "--older-than-days=-1"]) == 2
 
 
-def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(tmp_path, monkeypatch, capsys):
     foreign, full, old = (job(name, uid * 32, started=float(uid)) for name, uid in (("a", "1"), ("b", "2"), ("c", "3")))
     foreign.folder.rename(tmp_path / "elsewhere")
     foreign.folder.symlink_to(tmp_path / "elsewhere")
@@ -184,9 +178,7 @@ def test_a_folder_that_cannot_be_deleted_keeps_no_other_one(
 
 
 @pytest.mark.parametrize("where", ["other/boot/pid:[1]", "{host}/{boot}/pid:[1]"])
-def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(
-    where: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(where, capsys):
     host, boot, _ = registry.this_host().split("/")
     where = where.format(host=host, boot=boot)
     record = job("far", "1" * 32, phase="Running", runner_started=1, started=1.0, runner_host=where)
@@ -200,9 +192,7 @@ def test_a_job_whose_runner_cannot_be_seen_from_here_is_not_deleted(
     assert main.run(["delete", "far"]) == 0, "it has ended, wherever it ran"
 
 
-def test_commands_that_are_advised_have_each_path_as_one_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_that_are_advised_have_each_path_as_one_word(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "team a" / "state"))
     record = job("far", "1" * 32, phase="Running", runner_started=1, started=1.0, runner_host="other/boot/pid:[1]")
     assert main.run(["delete", "far"]) == 2
@@ -224,9 +214,7 @@ def far() -> RegistryEntry:
     return record
 
 
-def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(
-    far: RegistryEntry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(far, capsys):
     assert main.run(["status"]) == 0
     assert "  Running on other  " in capsys.readouterr().out
     assert main.run(["status", "-o", "json"]) == 0
@@ -250,9 +238,7 @@ def test_a_job_of_another_host_is_shown_with_its_last_phase_and_that_host(
 
 
 @pytest.mark.parametrize("content", ["", '{"phase": "Runn', "[]", '{"name": "far"}'])
-def test_a_damaged_status_of_a_job_of_another_host_is_told_as_that(
-    content: str, far: RegistryEntry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_status_of_a_job_of_another_host_is_told_as_that(content, far, capsys):
     status = far.folder / "status.json"
     status.write_text(content)
     assert main.run(["status"]) == 0
@@ -271,15 +257,13 @@ def test_a_damaged_status_of_a_job_of_another_host_is_told_as_that(
 
 
 @pytest.mark.parametrize("order", [["stop"], ["restart"], ["scale", "w=2"], ["stack"]])
-def test_a_job_of_another_host_takes_no_orders_here(
-    order: list[str], far: RegistryEntry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_of_another_host_takes_no_orders_here(order, far, capsys):
     assert main.run([order[0], far.name, *order[1:]]) == 4
     err = capsys.readouterr().err
     assert "job far runs on other, or was killed there: no command reaches it from this host" in err
 
 
-def test_a_job_of_another_host_neither_holds_its_name_here_nor_counts_as_a_leftover(far: RegistryEntry) -> None:
+def test_a_job_of_another_host_neither_holds_its_name_here_nor_counts_as_a_leftover(far):
     assert registry.living(far.name) is None, "a container that was killed would hold it for ever"
     assert leftovers().jobs == ()
     here = job(far.name, "2" * 32, phase="Running", started=1.0)
@@ -287,9 +271,7 @@ def test_a_job_of_another_host_neither_holds_its_name_here_nor_counts_as_a_lefto
     assert registry.living(far.name) == here
 
 
-def test_a_follower_of_a_job_of_another_host_waits_for_what_is_written_there(
-    far: RegistryEntry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follower_of_a_job_of_another_host_waits_for_what_is_written_there(far, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(connection, "time", SimpleNamespace(sleep=waits.append))
     way = RecordConnection(far)
@@ -300,7 +282,7 @@ def test_a_follower_of_a_job_of_another_host_waits_for_what_is_written_there(
 
 
 @pytest.mark.parametrize("where", ["{host}/earlier/{pids}", "renamed/{boot}/{pids}", ""])
-def test_a_job_that_lost_its_runner_on_this_host_is_deleted(where: str) -> None:
+def test_a_job_that_lost_its_runner_on_this_host_is_deleted(where):
     host, boot, pids = registry.this_host().split("/")
     where = where.format(host=host, boot=boot, pids=pids)
     record = job("lost", "1" * 32, phase="Running", runner_started=1, runner_host=where)
@@ -308,7 +290,7 @@ def test_a_job_that_lost_its_runner_on_this_host_is_deleted(where: str) -> None:
     assert not record.folder.exists()
 
 
-def test_logs_shows_one_rank_or_one_role(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_one_rank_or_one_role(capsys):
     record = job("train", "1" * 32)
     logs = record.folder / "logs"
     logs.mkdir()
@@ -322,7 +304,7 @@ def test_logs_shows_one_rank_or_one_role(capsys: pytest.CaptureFixture[str]) -> 
     assert main.run(["logs", "train", "w/1", "--rank", "1"]) == 2
 
 
-def test_logs_shows_primemasters_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_primemasters_log(capsys):
     record = job("train", "1" * 32)
     assert main.run(["logs", "train", "--master"]) == 3
     assert "no log of PrimeMaster" in capsys.readouterr().err
@@ -345,13 +327,13 @@ def test_logs_shows_primemasters_log(capsys: pytest.CaptureFixture[str]) -> None
         handle.logs(master=True, rank=0)
 
 
-def test_version_is_a_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_a_flag_too(capsys):
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("dljob ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_a_completion_that_knows_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_gets_a_completion_that_knows_every_command(shell, capsys):
     assert main.run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(command in script for command in main.COMMANDS)
@@ -369,7 +351,7 @@ spec:
 """
 
 
-def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
+def test_flags_change_a_file_for_one_run(tmp_path):
     (tmp_path / "job.yaml").write_text(FILE)
     flags = Overrides(
         name="other",
@@ -383,7 +365,7 @@ def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
     assert {each.name: each.value for each in made.spec.env} == {"MODE": "fast=1", "EMPTY": ""}
 
 
-def test_the_changed_job_is_checked_and_not_that_of_the_file(tmp_path: Path) -> None:
+def test_the_changed_job_is_checked_and_not_that_of_the_file(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(FILE.replace('command: ["true"]', "module: train.py"))
     (tmp_path / "src").mkdir()
@@ -398,7 +380,7 @@ def test_the_changed_job_is_checked_and_not_that_of_the_file(tmp_path: Path) -> 
     assert [problem.path for problem in refused.value.problems] == ["spec.roles[0].entrypoint.module"]
 
 
-def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path: Path) -> None:
+def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path):
     (tmp_path / "job.yaml").write_text(FILE)
     made = manifest_of(tmp_path / "job.yaml", changes=Overrides(trace_calls=True))
     assert {each.name: each.value for each in made.spec.env} == {TRACE_CALLS: "1"}
@@ -415,9 +397,7 @@ def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path: Path) -> None:
         (["--name", "Train_1"], "metadata.name"),
     ],
 )
-def test_run_refuses_flags_that_name_an_unknown_role_or_rank(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_refuses_flags_that_name_an_unknown_role_or_rank(words, said, tmp_path, capsys):
     (tmp_path / "job.yaml").write_text(FILE)
     assert main.run(["run", str(tmp_path / "job.yaml"), *words]) == 2
     assert said in capsys.readouterr().err

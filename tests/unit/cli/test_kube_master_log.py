@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import dljob as api
 from dljob.errors import UsageError
 from dljob.kube.api import CONFIG_MAPS, Response
 
-Run = Callable[..., tuple[int, str, str]]
 LOG, OLDER = ("", 0), ("", 1)
 
 
@@ -32,7 +30,7 @@ def living(kube: FakeKube) -> FakeKube:
     return kube
 
 
-def test_the_log_of_a_living_job_comes_from_its_head(living: FakeKube, dljob: Run) -> None:
+def test_the_log_of_a_living_job_comes_from_its_head(living, dljob):
     texts = {LOG: entry(2) + "no json\n" + entry(3)}
     living.head["logs"] = logs_of(texts, lambda _: 0)
     assert dljob("logs", "hello", "-k", "--master") == (0, f"{words(2)}no json\n{words(3)}", "")
@@ -49,7 +47,7 @@ def test_the_log_of_a_living_job_comes_from_its_head(living: FakeKube, dljob: Ru
     assert (code, "--master excludes a role or rank" in err) == (2, True)
 
 
-def test_a_handle_reads_the_masters_log(living: FakeKube) -> None:
+def test_a_handle_reads_the_masters_log(living):
     living.head["logs"] = logs_of({LOG: entry(1) + entry(2)})
     out = io.StringIO()
     handle = api.job("hello", kubernetes=True, namespace="team")
@@ -62,7 +60,7 @@ def test_a_handle_reads_the_masters_log(living: FakeKube) -> None:
         handle.logs(master=True, role="worker")
 
 
-def test_the_masters_log_is_followed_to_the_end_and_into_the_kept_one(living: FakeKube, dljob: Run) -> None:
+def test_the_masters_log_is_followed_to_the_end_and_into_the_kept_one(living, dljob):
     texts = {LOG: entry(0) + entry(1)}
     turns = 0
 
@@ -81,7 +79,7 @@ def test_the_masters_log_is_followed_to_the_end_and_into_the_kept_one(living: Fa
     assert dljob("logs", "hello", "-k", "--master", "-f", "--tail", "1") == (0, words(1, 2, 3), "")
 
 
-def test_the_kept_masters_log_of_an_ended_job_is_shown(kube: FakeKube, dljob: Run) -> None:
+def test_the_kept_masters_log_of_an_ended_job_is_shown(kube, dljob):
     job = add_job(kube, phase="Failed")
     add_saved_logs(kube, job, worker_0="a\n")
     code, out, err = dljob("logs", "hello", "-k", "--master")
@@ -95,11 +93,7 @@ def test_the_kept_masters_log_of_an_ended_job_is_shown(kube: FakeKube, dljob: Ru
 
 
 @pytest.mark.parametrize("more", [(), ("--tail", "2"), ("--since", "10m"), ("-f",)])
-def test_an_older_image_is_told_with_the_version_it_needs(
-    more: tuple[str, ...],
-    living: FakeKube,
-    dljob: Run,
-) -> None:
+def test_an_older_image_is_told_with_the_version_it_needs(more, living, dljob):
     living.head["logs"] = lambda _query: {"logs": {"worker/0": "a"}, "cut": []}
     living.head["version"] = lambda _query: {"dljob": "0.0.9"}
     code, out, err = dljob("logs", "hello", "-k", "--master", *more)
@@ -107,7 +101,7 @@ def test_an_older_image_is_told_with_the_version_it_needs(
     assert "its dljob (0.0.9) is too old to give PrimeMaster's log: that needs 0.1.0 or newer" in err
 
 
-def test_a_master_whose_node_is_gone_is_told(living: FakeKube, dljob: Run) -> None:
+def test_a_master_whose_node_is_gone_is_told(living, dljob):
     living.head["logs"] = lambda _query: Response(503, b'{"error": "the log on node ab cannot be read"}')
     code, _, err = dljob("logs", "hello", "-k", "--master")
     assert (code, "the log on node ab cannot be read" in err) == (4, True)

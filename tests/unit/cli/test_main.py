@@ -29,7 +29,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["", *main.COMMANDS])
-def test_the_help_matches_the_recorded_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_matches_the_recorded_help(command, capsys):
     if command == "torchrun" and sys.version_info >= (3, 13):
         pytest.skip("torchrun's own words come from argparse, which writes options otherwise since Python 3.13")
     assert main.run([command, "--help"] if command else ["--help"]) == 0
@@ -42,14 +42,14 @@ def test_the_help_matches_the_recorded_help(command: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
-def test_the_summary_is_the_first_line_of_the_docstring(command: str) -> None:
+def test_the_summary_is_the_first_line_of_the_docstring(command):
     module = main.MODULES.get(command, command)
     function = getattr(__import__(f"dljob.cli.commands.{module}", fromlist=[command]), command.replace("-", "_"))
     assert (function.__doc__ or "").splitlines()[0] == main.COMMANDS[command]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["version"]])
-def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
+def test_the_help_imports_nothing_heavy(words):
     script = (
         "import sys; from dljob.cli import main; code = main.run(sys.argv[1:]);"
         "heavy = {'ray', 'torch', 'kubernetes', 'kopf', 'numpy'} & set(sys.modules);"
@@ -76,9 +76,7 @@ def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
         (["logs", "j", "--rank", "one"], "one", "see dljob logs --help"),
     ],
 )
-def test_wrong_use_is_told_with_the_nearest_right_one(
-    words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_is_told_with_the_nearest_right_one(words, message, hint, capsys):
     assert main.run(words) == 2
     printed = capsys.readouterr()
     assert message in printed.err
@@ -87,7 +85,7 @@ def test_wrong_use_is_told_with_the_nearest_right_one(
     assert printed.out == ""
 
 
-def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_the_help(capsys):
     assert main.run([]) == 0
     assert "Usage: dljob COMMAND" in capsys.readouterr().out
 
@@ -110,9 +108,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (ValueError("odd"), 1),
     ],
 )
-def test_errors_become_a_message_and_an_exit_code(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_become_a_message_and_an_exit_code(error, code, monkeypatch, capsys):
     failing(monkeypatch, error)
     assert main.run([]) == code
     printed = capsys.readouterr()
@@ -133,9 +129,7 @@ def test_errors_become_a_message_and_an_exit_code(
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_an_os_error_is_shown_without_a_traceback(
-    error: OSError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_os_error_is_shown_without_a_traceback(error, told, monkeypatch, capsys):
     failing(monkeypatch, error)
     assert main.run([]) == 1
     assert capsys.readouterr().err == f"error: {told}\n"
@@ -145,9 +139,7 @@ def test_an_os_error_is_shown_without_a_traceback(
     assert shown.endswith(f"error: {told}\n")
 
 
-def test_the_flag_debug_shows_the_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_flag_debug_shows_the_traceback(monkeypatch, capsys):
     failing(monkeypatch, NotFoundError("no job 'x'"))
     with pytest.raises(SystemExit) as left:
         main.main(["status", "--debug", "x"])
@@ -158,7 +150,7 @@ def test_the_flag_debug_shows_the_traceback(
         main.run([], debug=True)
 
 
-def test_an_old_name_is_told_of_on_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_name_is_told_of_on_stderr(monkeypatch, capsys):
     def speak(words: object) -> int:
         for category in (RenamedWarning, UserWarning):
             warnings.warn("f.yaml:1:2: event A is called B now", category, stacklevel=2)
@@ -170,14 +162,14 @@ def test_an_old_name_is_told_of_on_stderr(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "warning: f.yaml:1:2: event A is called B now\n"
 
 
-def test_python_m_is_the_same_command() -> None:
+def test_python_m_is_the_same_command():
     done = subprocess.run(
         [sys.executable, "-m", "dljob", "version", "-o", "json"], capture_output=True, text=True, check=True
     )
     assert set(json.loads(done.stdout)) == {"dljob", "python", "ray", "torch"}
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_reader_that_leaves_is_no_error():
     writer = subprocess.Popen(
         [sys.executable, "-m", "dljob.cli", "crd"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -206,12 +198,12 @@ def in_a_shell(words: str, *, before: str = "", cwd: Path | None = None) -> subp
         ("nosuch 2>/dev/full", 2, ""),
     ],
 )
-def test_a_closed_or_full_stream_ends_the_command_with_an_exit_code(words: str, code: int, told: str) -> None:
+def test_a_closed_or_full_stream_ends_the_command_with_an_exit_code(words, code, told):
     done = in_a_shell(words)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
 
 
-def test_a_current_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_current_folder_that_is_gone_is_told(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     done = in_a_shell("torchrun --dry-run x.py", before=f"rmdir {gone};", cwd=gone)
@@ -229,9 +221,7 @@ def test_a_current_folder_that_is_gone_is_told(tmp_path: Path) -> None:
         ({"TERM": "dumb"}, True, False),
     ],
 )
-def test_colours_depend_on_the_terminal_and_the_environment(
-    env: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_depend_on_the_terminal_and_the_environment(env, terminal, coloured, monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "xterm")
     for name, value in env.items():
@@ -239,7 +229,7 @@ def test_colours_depend_on_the_terminal_and_the_environment(
     assert output.coloured(terminal) is coloured
 
 
-def test_a_number_that_is_none_is_json_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_is_none_is_json_all_the_same(capsys):
     metrics = {"loss": math.nan, "best": [math.inf, -math.inf], "step": 3, "lr": 0.1, "name": "a"}
     output.structured({"metrics": metrics, "none": None, "yes": True}, "json")
 
@@ -273,9 +263,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--debug", "", True),
     ],
 )
-def test_the_words_of_a_script_are_not_ours(
-    words: str, left: str, debug: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_words_of_a_script_are_not_ours(words, left, debug, monkeypatch):
     seen: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(main, "run", lambda words, *, debug, **_: seen.append((list(words), debug)) or 0)
     with pytest.raises(SystemExit):
@@ -284,7 +272,7 @@ def test_the_words_of_a_script_are_not_ours(
 
 
 @pytest.mark.parametrize("before", [[], ["--debug"]])
-def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before: list[str]) -> None:
+def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before):
     said = [*before, "torchrun", "--nnodes", "2", "x.py"]
     assert main.on_kubernetes(said) == [*before, "torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
     launch = ["launch", "x.py"]
@@ -292,9 +280,7 @@ def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before: list[str]) -> N
     assert main.on_kubernetes([*before, "accelerate", *launch]) == there
 
 
-def test_a_torchrun_line_is_shown_as_a_job(
-    train: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torchrun_line_is_shown_as_a_job(train, capsys, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     line = (
         "--to kubernetes --dry-run --nnodes=2:4 --nproc-per-node=8 --accelerator GPU --rdzv-backend x train.py --help"
@@ -309,9 +295,7 @@ def test_a_torchrun_line_is_shown_as_a_job(
     assert "OMP_NUM_THREADS" not in shown.out
 
 
-def test_a_torchrun_line_has_the_threads_of_its_command(
-    train: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torchrun_line_has_the_threads_of_its_command(train, capsys, monkeypatch):
     del train
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert main.run(["torchrun", "--dry-run", "--nproc-per-node=2", "train.py"]) == 0
@@ -329,9 +313,7 @@ def test_a_torchrun_line_has_the_threads_of_its_command(
         ("--local-ranks-filter a train.py", "no list of local ranks", "write --local-ranks-filter=0,1"),
     ],
 )
-def test_a_wrong_torchrun_line_is_refused_with_a_hint(
-    train: Path, capsys: pytest.CaptureFixture[str], words: str, message: str, hint: str
-) -> None:
+def test_a_wrong_torchrun_line_is_refused_with_a_hint(train, capsys, words, message, hint):
     assert train.exists()
     assert main.run(["torchrun", *words.split()]) == 2
     shown = capsys.readouterr().err
@@ -339,7 +321,7 @@ def test_a_wrong_torchrun_line_is_refused_with_a_hint(
     assert hint in shown
 
 
-def test_a_folder_of_commands_is_read_at_a_glance() -> None:
+def test_a_folder_of_commands_is_read_at_a_glance():
     assert len(list(Path(main.__file__).with_name("commands").glob("[a-z]*.py"))) <= 25
 
 
@@ -351,9 +333,7 @@ MODULE, SCRIPT = ["-m", "dljob"], ["-c", "from dljob.cli.main import main; main(
     (SCRIPT, "ñ", "x.py", "module: x.py"),
     (SCRIPT, ".", "\udcf1.py", "holds the byte 0xf1, which is no UTF-8 (rename the file, or spell it in UTF-8)"),
 ])  # fmt: skip
-def test_a_name_beyond_ascii_is_read_though_the_locale_lacks_it(
-    launcher: list[str], folder: str, script: str, said: str, tmp_path: Path
-) -> None:
+def test_a_name_beyond_ascii_is_read_though_the_locale_lacks_it(launcher, folder, script, said, tmp_path):
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / script).touch()
     done = subprocess.run(

@@ -45,14 +45,12 @@ def loaded(text: str) -> Any:
     return YAML(typ="safe").load(text)
 
 
-def test_validate_accepts_a_valid_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_accepts_a_valid_file(here, capsys):
     assert main.run(["validate", "good.yaml"]) == 0
     assert capsys.readouterr().out == "1 job: valid\n"
 
 
-def test_validate_warns_of_weights_with_which_nobody_stays_ready(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_warns_of_weights_with_which_nobody_stays_ready(here, capsys):
     load = "{channels: [policy], maxLag: 0, load: {method: load}}"
     (here / "lag.yaml").write_text(GOOD.replace("{class: m.W}", f"{{class: m.W}}, weights: {load}"))
     assert main.run(["validate", "-o", "json", "lag.yaml"]) == 0
@@ -62,13 +60,13 @@ def test_validate_warns_of_weights_with_which_nobody_stays_ready(
     assert f"warning: {line}" in said.err
 
 
-def test_validate_warns_of_a_launcher_as_a_program(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_warns_of_a_launcher_as_a_program(here, capsys):
     (here / "nested.yaml").write_text(GOOD.replace("{class: m.W}", "{command: [accelerate, launch, train.py]}"))
     assert main.run(["validate", "nested.yaml"]) == 0
     assert "warning: nested.yaml: spec.roles[0].entrypoint: accelerate launch starts" in capsys.readouterr().err
 
 
-def test_validate_warns_of_cuts_that_the_loss_of_the_head_ends(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_warns_of_cuts_that_the_loss_of_the_head_ends(here, capsys):
     for name, fields in (("bare", "{everySteps: 5}"), ("kept", "{everySteps: 5, path: /ckpt}")):
         (here / f"{name}.yaml").write_text(GOOD.replace("spec:", f"spec:\n  checkpoint: {fields}", 1))
     assert main.run(["validate", "-o", "json", "bare.yaml", "kept.yaml"]) == 0
@@ -78,7 +76,7 @@ def test_validate_warns_of_cuts_that_the_loss_of_the_head_ends(here: Path, capsy
     )
 
 
-def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_lists_the_problems_of_all_files_at_once(here, capsys):
     assert main.run(["validate", "bad.yaml", "good.yaml", "large.yaml", "none.yaml"]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("bad.yaml:4:") and "name" in line for line in lines)
@@ -87,7 +85,7 @@ def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: py
     assert "none.yaml: cannot be read: No such file or directory" in lines
 
 
-def test_the_pods_of_a_job_that_does_not_fit_are_judged_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pods_of_a_job_that_does_not_fit_are_judged_too(here, capsys):
     template = ", template: {spec: {hostNetwork: true}}}]"
     (here / "both.yaml").write_text(TOO_LARGE.replace("}]", template))
     assert main.run(["validate", "both.yaml"]) == 2
@@ -96,7 +94,7 @@ def test_the_pods_of_a_job_that_does_not_fit_are_judged_too(here: Path, capsys: 
     assert second.startswith("both.yaml:9:84: spec.nodeGroups[0].template.spec.hostNetwork: hostNetwork is true")
 
 
-def test_a_file_of_64_mebibytes_is_not_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_64_mebibytes_is_not_read(here, capsys):
     with (here / "huge.yaml").open("wb") as stream:
         stream.truncate(64 * 1024**2)
     assert main.run(["validate", "huge.yaml"]) == 2
@@ -105,13 +103,11 @@ def test_a_file_of_64_mebibytes_is_not_read(here: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("manifest", REFUSED, ids=lambda path: path.stem)
-def test_validate_refuses_manifests_that_the_operator_refuses(
-    manifest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_refuses_manifests_that_the_operator_refuses(manifest, capsys):
     assert main.run(["validate", str(manifest)]) == 2
 
 
-def test_the_policy_for_pods_is_a_flag(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_policy_for_pods_is_a_flag(here, capsys):
     (here / "a.py").touch()
     root = here / "root-on-node.yaml"
     root.write_text(next(path for path in REFUSED if path.stem.endswith("root-on-node")).read_text())
@@ -122,7 +118,7 @@ def test_the_policy_for_pods_is_a_flag(here: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_validate_prints_problems_as_json_and_yaml(form: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_prints_problems_as_json_and_yaml(form, here, capsys):
     assert main.run(["validate", "bad.yaml", "-o", form]) == 2
     answer = loaded(capsys.readouterr().out)
     assert (answer["valid"], answer["jobs"]) == (False, 0)
@@ -134,9 +130,7 @@ def test_validate_prints_problems_as_json_and_yaml(form: str, here: Path, capsys
     assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
 
 
-def test_plan_and_validate_say_where_the_sizes_of_a_role_find_no_room_on_this_machine(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_and_validate_say_where_the_sizes_of_a_role_find_no_room_on_this_machine(here, capsys, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     bounds = "replicas: 2, minReplicas: 1, maxReplicas: 9, type: Elastic, resources: {cpu: 1}"
     (here / "fleet.yaml").write_text(GOOD.replace("replicas: 2", bounds))
@@ -150,7 +144,7 @@ def test_plan_and_validate_say_where_the_sizes_of_a_role_find_no_room_on_this_ma
     assert "this machine" not in capsys.readouterr().err
 
 
-def test_plan_prints_each_output_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_each_output_form(here, capsys):
     assert main.run(["plan", "good.yaml"]) == 0
     assert capsys.readouterr().out.startswith("good: 1 role, 2 ranks")
     for form in ("json", "yaml"):
@@ -160,20 +154,20 @@ def test_plan_prints_each_output_form(here: Path, capsys: pytest.CaptureFixture[
     assert loaded(capsys.readouterr().out)["kind"] == "RayCluster"
 
 
-def test_a_plan_that_does_not_fit_says_by_how_much(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_does_not_fit_says_by_how_much(here, capsys):
     assert main.run(["plan", "large.yaml"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert re.search(r"\.yaml:\d+:\d+: spec.nodeGroups: the job does not fit", printed.err)
 
 
-def test_a_spec_that_is_wrong_is_refused_with_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spec_that_is_wrong_is_refused_with_its_line(here, capsys):
     for words in (["plan", "bad.yaml"], ["run", "bad.yaml"], ["submit", "bad.yaml", "--address", "h:1"]):
         assert main.run(words) == 2
         assert "bad.yaml:7:" in capsys.readouterr().err
 
 
-def test_crd_prints_the_crd_of_the_repository(capsys: pytest.CaptureFixture[str]) -> None:
+def test_crd_prints_the_crd_of_the_repository(capsys):
     assert main.run(["crd"]) == 0
     shown = loaded(capsys.readouterr().out)
     assert shown == loaded((Path(__file__).parents[3] / "crds" / "dljob.io_dljobs.yaml").read_text())
@@ -181,16 +175,14 @@ def test_crd_prints_the_crd_of_the_repository(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out) == shown
 
 
-def test_version_prints_dljob_python_ray_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_dljob_python_ray_and_torch(capsys):
     assert main.run(["version"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["dljob", "python", "ray", "torch"]
     assert main.run(["version", "-o", "yaml"]) == 0
     assert loaded(capsys.readouterr().out)["python"].startswith("3.")
 
 
-def test_run_refuses_what_cannot_be_before_anything_starts(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_refuses_what_cannot_be_before_anything_starts(here, capsys, monkeypatch):
     monkeypatch.setattr("dljob.runtime.backend.machine.devices_here", dict)
     wide = GOOD + '  nodeGroups: [{name: many, replicas: 9, cpu: "4"}]\n'
     npus = GOOD + '  nodeGroups: [{name: o, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
@@ -214,9 +206,7 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
         assert printed.out == ""
 
 
-def test_validate_and_run_refuse_a_missing_script_with_its_place(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_and_run_refuse_a_missing_script_with_its_place(here, capsys):
     text = GOOD.replace("{class: m.W}", "{module: src/train.py}")
     (here / "script.yaml").write_text(text)
     said = f"script.yaml:7:54: spec.roles[0].entrypoint.module: there is no file src/train.py in {here}"
@@ -232,7 +222,7 @@ def test_validate_and_run_refuse_a_missing_script_with_its_place(
     assert main.run(["validate", "script.yaml"]) == 0
 
 
-def test_plan_shows_how_weights_are_loaded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_shows_how_weights_are_loaded(here, capsys):
     http = "load: {httpPost: {path: /load, port: 80}, timeoutSeconds: 9}, verify: {httpGet: {path: /sum, port: 80}}"
     roles = (
         "  - {name: a, driver: false, entrypoint: {module: m}, weights: {channels: [p, v], maxLag: 2, " + http + "}}\n"
@@ -251,9 +241,7 @@ def test_plan_shows_how_weights_are_loaded(here: Path, capsys: pytest.CaptureFix
     ]
 
 
-def test_validate_refuses_weights_on_a_backend_that_cannot_load_them(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_refuses_weights_on_a_backend_that_cannot_load_them(here, capsys):
     weights = "weights: {channels: [policy], load: {exec: {command: [load]}}}"
     text = GOOD.replace("{class: m.W}", "{command: [serve]}, " + weights)
     (here / "yr.yaml").write_text(text + "  backend: {name: yr}\n")
@@ -264,9 +252,7 @@ def test_validate_refuses_weights_on_a_backend_that_cannot_load_them(
     assert main.run(["validate", "yr.yaml"]) == 0
 
 
-def test_validate_and_run_refuse_a_mesh_that_the_sizes_of_a_fleet_do_not_fit(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_and_run_refuse_a_mesh_that_the_sizes_of_a_fleet_do_not_fit(here, capsys):
     role = "{class: src.m.W}, driver: false, minReplicas: 2, maxReplicas: 8"
     text = GOOD + "  - {name: driver, entrypoint: {class: m.D}}\n"
     (here / "mesh.yaml").write_text(text.replace("{class: m.W}", role))
@@ -294,9 +280,7 @@ def test_validate_and_run_refuse_a_mesh_that_the_sizes_of_a_fleet_do_not_fit(
     assert main.run(["validate", "mesh.yaml"]) == 0
 
 
-def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(here, capsys):
     other = here / "python"
     other.write_text('#!/bin/sh\necho \'[[3, 11, 2], "1.0", ""]\'\n')
     other.chmod(0o755)

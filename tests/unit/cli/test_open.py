@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from fake_kube import TOKEN, FakeKube, add_head, add_job
+from fake_kube import TOKEN, add_head, add_job
 from growing_folder import record_answer
 from simulated_folder import simulated
 
@@ -68,9 +68,7 @@ def data_of(page: str) -> dict[str, Any]:
     return json.loads(text[1])
 
 
-def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(
-    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(job, monkeypatch, capsys):
     visitor = Visitor(monkeypatch)
     assert main.run(["open", job]) == 0
     assert urlsplit(visitor.links[0]).hostname == "127.0.0.1"
@@ -83,9 +81,7 @@ def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(
     assert "the page is closed" in said
 
 
-def test_a_link_is_printed_also_where_a_browser_was_started(
-    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_is_printed_also_where_a_browser_was_started(job, monkeypatch, capsys):
     opened: list[str] = []
     visitor = Visitor(monkeypatch)
     monkeypatch.setattr(opening, "_shown", lambda link, _folder: opened.append(link) or True)
@@ -96,16 +92,14 @@ def test_a_link_is_printed_also_where_a_browser_was_started(
     assert link != other, "each is good once, and the browser may have used its own"
 
 
-def test_a_job_of_a_cluster_is_served_too(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_a_cluster_is_served_too(kube, monkeypatch):
     add_job(kube, "hello", phase="Running")
     visitor = Visitor(monkeypatch)
     assert main.run(["open", "hello", "-k", "--no-browser"]) == 0
     assert data_of(visitor.page)["live"]
 
 
-def test_a_job_of_a_cluster_is_served_with_the_lanes_of_its_record(
-    kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_a_cluster_is_served_with_the_lanes_of_its_record(kube, tmp_path, monkeypatch):
     simulated(tmp_path / "job", case_of(5))
     add_job(kube, "hello", phase="Running", submissionId="s")
     add_head(kube)
@@ -119,7 +113,7 @@ def test_a_job_of_a_cluster_is_served_with_the_lanes_of_its_record(
     assert found["job"]["name"] == "hello"
 
 
-def test_rays_dashboard_is_served_without_its_token(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rays_dashboard_is_served_without_its_token(kube, monkeypatch):
     add_job(kube, "hello", phase="Running")
     add_head(kube)
     for part in ("", "version"):
@@ -130,9 +124,7 @@ def test_rays_dashboard_is_served_without_its_token(kube: FakeKube, monkeypatch:
     assert TOKEN not in visitor.page
 
 
-def test_a_job_whose_own_ray_has_no_dashboard_is_refused(
-    job: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_own_ray_has_no_dashboard_is_refused(job, capsys, monkeypatch):
     monkeypatch.setattr(dashboard, "dashboard_of", no_dashboard)
     assert main.run(["open", job, "--ray"]) == 2
     assert "has no dashboard" in capsys.readouterr().err
@@ -142,7 +134,7 @@ def no_dashboard(_record: object) -> None:
     raise UsageError("it has no dashboard")
 
 
-def test_an_unknown_job_has_no_page(job: str) -> None:
+def test_an_unknown_job_has_no_page(job):
     del job
     assert main.run(["open", "nobody"]) == 3
 
@@ -151,9 +143,7 @@ def shown(tmp_path: Path) -> bool:
     return opening._shown("http://127.0.0.1:1/?code=c", tmp_path)
 
 
-def test_a_browser_gets_the_link_by_a_file_that_only_its_user_can_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_browser_gets_the_link_by_a_file_that_only_its_user_can_read(tmp_path, monkeypatch):
     asked: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or True)
@@ -164,7 +154,7 @@ def test_a_browser_gets_the_link_by_a_file_that_only_its_user_can_read(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_without_a_graphical_browser_the_link_is_only_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_graphical_browser_the_link_is_only_printed(tmp_path, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr(webbrowser, "open", lambda _url: pytest.fail("a text browser would take the terminal"))
@@ -205,20 +195,20 @@ def typed(monkeypatch: pytest.MonkeyPatch, type_: Callable[[int], None]) -> list
     return printed
 
 
-def test_enter_prints_another_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enter_prints_another_link(monkeypatch):
     assert typed(monkeypatch, lambda end: os.write(end, b"\n\n") and None) == ["link 1", "link 2"]
 
 
-def test_a_terminal_that_is_gone_ends_the_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_is_gone_ends_the_links_alone(monkeypatch):
     assert typed(monkeypatch, lambda end: os.write(end, b"\x04") and None) == []
 
 
-def test_without_a_terminal_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_nothing_is_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     opening._on_enter(Server())  # type: ignore[arg-type]
 
 
-async def test_the_terminal_says_why_a_page_is_no_longer_kept_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_terminal_says_why_a_page_is_no_longer_kept_up_to_date(capsys):
     async def broken() -> None:
         raise KeyError("a bug")
 

@@ -7,7 +7,6 @@ import io
 import time
 from collections.abc import Mapping, Sequence
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,20 +55,20 @@ RECOVERED = {
         ([-1.7e308, 1.7e308], "▁█"),
     ],
 )
-def test_a_sparkline_scales_the_values_to_bars(values: list[float], bars: str) -> None:
+def test_a_sparkline_scales_the_values_to_bars(values, bars):
     assert sparkline(values) == bars
 
 
-def test_a_sparkline_shows_the_last_values_only() -> None:
+def test_a_sparkline_shows_the_last_values_only():
     assert sparkline([9.0] * 50 + [0.0, 1.0], width=2) == "▁█"
 
 
-def test_the_moving_average_is_over_five() -> None:
+def test_the_moving_average_is_over_five():
     assert average([100.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == 3.0
     assert average([1.0, 2.0]) == 1.5
 
 
-def test_each_phase_is_shown_in_one_line() -> None:
+def test_each_phase_is_shown_in_one_line():
     view = View("j")
     assert view.update(status("Pending"), [], 0.0) == ["[   0.0s] Pending"]
     assert view.update(status("Pending", message="1 of 2"), [], 0.1) == []
@@ -77,7 +76,7 @@ def test_each_phase_is_shown_in_one_line() -> None:
     assert view.update(status("Running"), [], 2.0) == ["[   2.0s] Running"]
 
 
-def test_a_wait_for_room_says_what_is_missing_each_time_it_changes() -> None:
+def test_a_wait_for_room_says_what_is_missing_each_time_it_changes():
     view = View("j")
     waiting = {**status("Pending", message="2 GPU are missing"), "reason": "NoRoom"}
     assert view.update(waiting, [], 0.0) == ["[   0.0s] Pending: 2 GPU are missing"]
@@ -85,7 +84,7 @@ def test_a_wait_for_room_says_what_is_missing_each_time_it_changes() -> None:
     assert view.update({**waiting, "message": "1 GPU is missing"}, [], 2.0) == ["[   2.0s] Pending: 1 GPU is missing"]
 
 
-def test_a_journal_that_cannot_be_written_is_told_at_once_though_the_phase_stays() -> None:
+def test_a_journal_that_cannot_be_written_is_told_at_once_though_the_phase_stays():
     view = View("j")
     assert view.update(status("Running"), [], 0.0) == ["[   0.0s] Running"]
     stalled = {**status("Running", message="the journal cannot be written"), "reason": "JournalStalled"}
@@ -93,7 +92,7 @@ def test_a_journal_that_cannot_be_written_is_told_at_once_though_the_phase_stays
     assert view.update(stalled, [], 2.0) == []
 
 
-def test_restarts_are_told_with_level_cause_and_seconds() -> None:
+def test_restarts_are_told_with_level_cause_and_seconds():
     view = View("j", phase="Running")
     assert view.update(status("Recovering"), [RESTART], 5.0) == [
         "[   5.0s] Restarting rollout/1 [Process]: killed; restarting 1"
@@ -104,13 +103,13 @@ def test_restarts_are_told_with_level_cause_and_seconds() -> None:
     ]
 
 
-def test_notes_that_a_phase_says_already_are_not_told() -> None:
+def test_notes_that_a_phase_says_already_are_not_told():
     ready = {"reason": "RoleReady", "target": "actor", "message": "all 2 ranks are ready"}
     assert View("j", phase="Running").update(status("Running"), [ready], 5.0) == []
     assert describe({"reason": "Escalated", "target": "job", "message": "m", "level": "Job"}) == "Escalated [Job]: m"
 
 
-def test_steps_come_at_most_once_a_second_and_the_last_one_always() -> None:
+def test_steps_come_at_most_once_a_second_and_the_last_one_always():
     view = View("j", phase="Running")
     assert view.update(status(step=1, reward=0.5), [], 10.0) == ["[  10.0s] step 1  reward 0.5  avg5 0.5  ▁"]
     assert view.update(status(step=2, reward=1.0), [], 10.4) == []
@@ -125,21 +124,21 @@ def test_steps_come_at_most_once_a_second_and_the_last_one_always() -> None:
     assert view.last_step(13.4) == []
 
 
-def test_a_small_number_keeps_its_digits() -> None:
+def test_a_small_number_keeps_its_digits():
     (line,) = View("j", phase="Running").update(status(step=1, loss=1.25e-6), [], 1.0)
     assert line == "[   1.0s] step 1  loss 1.25e-06  avg5 1.25e-06  ▁"
 
 
-def test_a_step_without_metrics_is_shown_alone() -> None:
+def test_a_step_without_metrics_is_shown_alone():
     assert View("j", phase="Running").update(status(step=3), [], 1.0) == ["[   1.0s] step 3"]
 
 
-def test_the_last_word_counts_the_restarts() -> None:
+def test_the_last_word_counts_the_restarts():
     assert outcome_line(status("Succeeded")) == "Succeeded after 1m12s; restarts: 1 process, 2 role group"
     assert outcome_line({"phase": "Failed"}) == "Failed after 0.00 s; restarts: none"
 
 
-def test_a_panel_shows_phase_steps_metrics_and_faults() -> None:
+def test_a_panel_shows_phase_steps_metrics_and_faults():
     from rich.console import Console
 
     view = View("ppo")
@@ -151,7 +150,7 @@ def test_a_panel_shows_phase_steps_metrics_and_faults() -> None:
         assert words in shown
 
 
-def test_lines_go_to_stderr_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_go_to_stderr_where_there_is_no_terminal(capsys):
     with live.screen("j") as shown:
         assert isinstance(shown, live.Lines)
         shown.show(status("Running", step=1, reward=1.0), [])
@@ -169,7 +168,7 @@ def test_lines_go_to_stderr_where_there_is_no_terminal(capsys: pytest.CaptureFix
     ]
 
 
-def test_a_terminal_gets_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_panel(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -182,19 +181,19 @@ def test_a_terminal_gets_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     ("result", "made"),
     [('{"reward": 0.9}', {"reward": 0.9}), ("[1]", {"result": [1]}), ("", {}), ("null", {"result": None})],
 )
-def test_the_result_line_holds_the_result_seconds_and_restarts(result: str, made: dict[str, Any]) -> None:
+def test_the_result_line_holds_the_result_seconds_and_restarts(result, made):
     end = {**status("Succeeded"), "result": result}
     rest = {"seconds": 72.0, "restarts": end["restarts"], "pids_kept": True}
     assert watch.outcome(end, {"pids_kept": True}) == {**made, **rest}
 
 
-def test_the_result_line_counts_cuts_unless_the_result_has_that_name() -> None:
+def test_the_result_line_counts_cuts_unless_the_result_has_that_name():
     end = {**status("Succeeded"), "cuts": {"committed": 2}, "result": "{}"}
     assert watch.outcome(end, {})["cuts"] == {"committed": 2}
     assert watch.outcome({**end, "result": '{"cuts": 7}'}, {})["cuts"] == 7
 
 
-def test_the_result_line_of_a_failed_job_holds_the_first_cause() -> None:
+def test_the_result_line_of_a_failed_job_holds_the_first_cause():
     end = {**status("Failed", message="actor/0: ValueError"), "reason": "UserErrorRepeats", "result": ""}
     made = watch.outcome(end, {})
     assert (made["phase"], made["reason"], made["message"]) == ("Failed", "UserErrorRepeats", "actor/0: ValueError")
@@ -231,7 +230,7 @@ class Looker:
         self.seen.append((status["phase"], len(notes)))
 
 
-def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys):
     connection = FakeConnection(status("Pending"), status("Running"), status("Succeeded"))
     look = Looker()
     with live.screen("j") as shown:
@@ -242,7 +241,7 @@ def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.Capt
     assert capsys.readouterr().err.count("Restarting rollout/1") == 3
 
 
-def test_a_status_that_cannot_be_drawn_ends_no_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_status_that_cannot_be_drawn_ends_no_watch(capsys):
     """Its exception would end the command, and with it the embedded Ray and the job."""
     connection = FakeConnection(status(step=1, loss=10**400), status(step=2, loss=nan), status("Succeeded"))
     with live.screen("j") as shown:
@@ -252,7 +251,7 @@ def test_a_status_that_cannot_be_drawn_ends_no_watch(capsys: pytest.CaptureFixtu
     assert "cannot be drawn; the job does not depend on that: OverflowError" in said
 
 
-def test_a_step_that_stands_still_is_told_ever_more_rarely() -> None:
+def test_a_step_that_stands_still_is_told_ever_more_rarely():
     view = View("j", phase="Running")
     stuck = status(step=20)
     stuck["progress"] |= {"stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 0.4}
@@ -273,7 +272,7 @@ def test_a_step_that_stands_still_is_told_ever_more_rarely() -> None:
     assert view.headline() == "step 20", "it is over"
 
 
-def test_a_start_that_lasts_is_told_with_what_the_ranks_do() -> None:
+def test_a_start_that_lasts_is_told_with_what_the_ranks_do():
     view = View("j", begun=100.0, slow_import="no bytecode")
     seen = {"phase": "Scheduling", "message": "1 of 1 units held, 0 of 7 ranks ready"}
     held = {**seen, "roles": [{"name": "a", "ready": 0, "running": 0}]}
@@ -294,7 +293,7 @@ def test_a_start_that_lasts_is_told_with_what_the_ranks_do() -> None:
     assert view.update({**importing, "reason": "NoRoom", "message": "x"}, [], 300.0) == ["[ 200.0s] Scheduling: x"]
 
 
-def test_what_lasts_is_told_again_when_it_has_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_lasts_is_told_again_when_it_has_doubled(capsys):
     with output.telling("starting Ray", 0.01):
         time.sleep(0.1)
     lines = capsys.readouterr().err.splitlines()
@@ -305,7 +304,7 @@ def test_what_lasts_is_told_again_when_it_has_doubled(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def test_a_package_without_bytecode_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_bytecode_is_told(tmp_path, monkeypatch):
     (tmp_path / "unread_package").mkdir()
     (tmp_path / "unread_package/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -62,7 +62,7 @@ class Scene:
         return self.screen.lines
 
 
-def test_lines_come_with_their_rank_as_they_are_written(tmp_path: Path) -> None:
+def test_lines_come_with_their_rank_as_they_are_written(tmp_path):
     scene = Scene(tmp_path)
     scene.write(START.encode() + b"one\ntw")
     scene.write(b"here\n", "serve-3")
@@ -75,14 +75,14 @@ def test_lines_come_with_their_rank_as_they_are_written(tmp_path: Path) -> None:
     assert scene.last() == ["[w/0] no end"]
 
 
-def test_only_the_output_of_the_selected_roles_is_shown(tmp_path: Path) -> None:
+def test_only_the_output_of_the_selected_roles_is_shown(tmp_path):
     scene = Scene(tmp_path, roles=frozenset({"w"}))
     scene.write(b"mine\n")
     scene.write(b"other\n", "serve-0")
     assert scene.turn() == ["[w/0] mine"]
 
 
-def test_of_a_flood_200_lines_a_second_and_rank_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_of_a_flood_200_lines_a_second_and_rank_are_shown_and_the_rest_is_counted(tmp_path):
     scene = Scene(tmp_path)
     for second in range(2):
         for turn in range(5):
@@ -96,7 +96,7 @@ def test_of_a_flood_200_lines_a_second_and_rank_are_shown_and_the_rest_is_counte
     assert scene.last() == ["[w/0] [dljob] 99,800 more lines in its log alone"]
 
 
-def test_a_line_without_an_end_takes_no_memory_and_shows_its_beginning(tmp_path: Path) -> None:
+def test_a_line_without_an_end_takes_no_memory_and_shows_its_beginning(tmp_path):
     scene = Scene(tmp_path)
     for _ in range(3):
         scene.write(b"x" * 3_000_000)
@@ -109,7 +109,7 @@ def test_a_line_without_an_end_takes_no_memory_and_shows_its_beginning(tmp_path:
     assert scene.turn() == [line, "[w/0] next"]
 
 
-def test_a_progress_bar_rewrites_its_line(tmp_path: Path) -> None:
+def test_a_progress_bar_rewrites_its_line(tmp_path):
     scene = Scene(tmp_path, redraws=True)
     scene.write(b"\r10%")
     assert scene.turn() == []
@@ -122,7 +122,7 @@ def test_a_progress_bar_rewrites_its_line(tmp_path: Path) -> None:
     assert scene.screen.unfinished == []
 
 
-def test_where_nothing_is_drawn_again_an_unfinished_line_comes_now_and_then(tmp_path: Path) -> None:
+def test_where_nothing_is_drawn_again_an_unfinished_line_comes_now_and_then(tmp_path):
     scene = Scene(tmp_path)
     scene.write(b"loading ...")
     assert scene.turn() == []
@@ -132,13 +132,13 @@ def test_where_nothing_is_drawn_again_an_unfinished_line_comes_now_and_then(tmp_
     assert scene.turn(UNFINISHED_S) == ["[w/0] loading ... still"]
 
 
-def test_bytes_that_are_no_text_are_shown_as_escapes(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_shown_as_escapes(tmp_path):
     scene = Scene(tmp_path)
     scene.write(b"\xff\xfe \xe6\x97\n")
     assert scene.turn() == ["[w/0] \\xff\\xfe \\xe6\\x97"]
 
 
-def test_a_display_that_fails_says_so_and_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_display_that_fails_says_so_and_ends_no_job(tmp_path, monkeypatch):
     screen = Screen()
 
     def broken(*_: object) -> None:
@@ -150,7 +150,7 @@ def test_a_display_that_fails_says_so_and_ends_no_job(tmp_path: Path, monkeypatc
     assert screen.said == ["the ranks' output is not shown any more (ValueError: no such log); see dljob logs"]
 
 
-def test_the_whole_of_a_log_is_shown_before_the_context_ends(tmp_path: Path) -> None:
+def test_the_whole_of_a_log_is_shown_before_the_context_ends(tmp_path):
     scene = Scene(tmp_path)
     with scene.shown:
         scene.write(b"first\nlast")
@@ -167,7 +167,7 @@ JOB = parse(
 )
 
 
-def test_quiet_and_roles_select_the_output_that_is_shown() -> None:
+def test_quiet_and_roles_select_the_output_that_is_shown():
     assert selected(quiet=False, roles=None) == rank_output.EVERYTHING
     assert selected(quiet=True, roles=None) == rank_output.NOTHING
     assert selected(quiet=False, roles="trainer, rollout,") == Shown(roles=frozenset({"trainer", "rollout"}))
@@ -180,7 +180,7 @@ def test_quiet_and_roles_select_the_output_that_is_shown() -> None:
     assert "trainer" in refused.value.hint
 
 
-def test_lines_of_ranks_scroll_above_the_panel() -> None:
+def test_lines_of_ranks_scroll_above_the_panel():
     panel = live.Panel(View("ppo", phase="Running"))
     out = io.StringIO()
     panel._live.console = Console(file=out, force_terminal=True, width=80)
@@ -194,7 +194,7 @@ def test_lines_of_ranks_scroll_above_the_panel() -> None:
     assert "[w/0] 45%" in shown
 
 
-def test_lines_of_a_cluster_are_as_few() -> None:
+def test_lines_of_a_cluster_are_as_few():
     lines = [logs.LogLine("w", 0, f"\r{n}%\r{n}") for n in range(MOST_LINES + 2)] + [logs.LogLine("z", 0, "x" * 9999)]
     *flood, calm, told = rank_output.few(lines)
     assert flood == [f"[w/0] {n}" for n in range(MOST_LINES)]
@@ -202,7 +202,7 @@ def test_lines_of_a_cluster_are_as_few() -> None:
     assert told == "[w/0] [dljob] 2 more lines in its log alone"
 
 
-def test_a_line_that_got_its_end_stands_once() -> None:
+def test_a_line_that_got_its_end_stands_once():
     panel = live.Panel(View("ppo", phase="Running"))
     out = io.StringIO()
     panel._live.console = Console(file=out, force_terminal=True, width=80)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_job
+from fake_kube import add_job
 from simulated_folder import simulated
 
 from dljob.cli import main, output_file
@@ -31,7 +31,7 @@ def data(page: Path) -> dict[str, Any]:
     return json.loads(text[1])
 
 
-def test_a_page_is_written_of_a_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_written_of_a_folder(folder, tmp_path, capsys):
     page = tmp_path / "job.html"
     assert run("report", f"{folder}/", "-o", page) == 0
     assert f"wrote {page}" in capsys.readouterr().err
@@ -41,9 +41,7 @@ def test_a_page_is_written_of_a_folder(folder: Path, tmp_path: Path, capsys: pyt
     assert found["job"]["cause"]
 
 
-def test_a_file_that_is_there_is_kept_without_force(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_there_is_kept_without_force(folder, tmp_path, capsys):
     page = tmp_path / "job.html"
     page.write_text("mine")
     assert run("report", f"{folder}/", "-o", page) == 2
@@ -54,7 +52,7 @@ def test_a_file_that_is_there_is_kept_without_force(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "job.html"]
 
 
-def test_a_file_written_meanwhile_is_kept_too(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_written_meanwhile_is_kept_too(folder, tmp_path, monkeypatch):
     page = tmp_path / "job.html"
     whole = output_file.write
 
@@ -67,17 +65,17 @@ def test_a_file_written_meanwhile_is_kept_too(folder: Path, tmp_path: Path, monk
     assert page.read_text() == "mine"
 
 
-def test_a_folder_that_is_not_there_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there_is_told(folder, tmp_path, capsys):
     assert run("report", f"{folder}/", "-o", tmp_path / "none" / "job.html") == 2
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_a_folder_and_a_cluster_exclude_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_and_a_cluster_exclude_each_other(folder, capsys):
     assert run("report", f"{folder}/", "--kubernetes") == 2
     assert "is a path on this machine" in capsys.readouterr().err
 
 
-def test_a_local_job_is_found_by_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_job_is_found_by_its_name(folder, tmp_path, monkeypatch):
     home = tmp_path / "home"
     status = json.loads((folder / "status.json").read_text())
     place = home / "jobs" / f"{status['name']}-{status['uid'][:8]}"
@@ -91,14 +89,14 @@ def test_a_local_job_is_found_by_its_name(folder: Path, tmp_path: Path, monkeypa
     assert data(page)["lanes"]
 
 
-def test_a_job_of_a_cluster_is_asked_as_status_asks(kube: FakeKube, tmp_path: Path) -> None:
+def test_a_job_of_a_cluster_is_asked_as_status_asks(kube, tmp_path):
     add_job(kube, "hello", phase="Running")
     page = tmp_path / "job.html"
     assert run("report", "hello", "-k", "-o", page) == 0
     assert data(page)["job"]["phase"] == "Running"
 
 
-def test_a_job_that_never_started_gets_a_page(folder: Path, tmp_path: Path) -> None:
+def test_a_job_that_never_started_gets_a_page(folder, tmp_path):
     (folder / "job.json").write_text(json.dumps({"name": "x", "uid": "0" * 32, "started": 1.0}))
     (folder / "status.json").unlink()
     page = tmp_path / "job.html"

@@ -23,7 +23,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_two_signals_within_a_second_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_signals_within_a_second_count_as_one(monkeypatch):
     now = iter([10.0, 10.5, 11.4, 12.6])
     # A clock of its own: other threads ask that of the module `time`.
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(now)))
@@ -37,7 +37,7 @@ def test_two_signals_within_a_second_count_as_one(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+def test_a_hangup_that_is_ignored_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     runner.listen()
     signal.raise_signal(signal.SIGHUP)
@@ -48,7 +48,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_stop_waits_for_no_answer_of_a_primemaster_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_waits_for_no_answer_of_a_primemaster_that_hangs(monkeypatch):
     monkeypatch.setattr(runner, "STOP_S", 0.1)
     waits = SimpleNamespace(command=lambda *_, **__: time.sleep(60.0))
     handle = SimpleNamespace(name="full", connection=waits, record=SimpleNamespace(over=False))

@@ -82,9 +82,7 @@ def signalled(number: signal.Signals) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_signal_stops_the_job(
-    number: signal.Signals, ends: bool, job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_stops_the_job(number, ends, job, monkeypatch, capsys):
     job.ends = ends
     monkeypatch.setattr(watch, "watch", signalled(number))
     assert run() == 130
@@ -106,9 +104,7 @@ def close_stderr(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     ("number", "error"),
     [(signal.SIGINT, BrokenPipeError()), (signal.SIGHUP, OSError(errno.EIO, "Input/output error"))],
 )
-def test_a_signal_stops_the_job_though_its_pipe_or_terminal_is_closed(
-    number: signal.Signals, error: OSError, ends: bool, job: Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_stops_the_job_though_its_pipe_or_terminal_is_closed(number, error, ends, job, monkeypatch):
     """`| tee log` dies of the same Ctrl-C, and a terminal's end is a SIGHUP."""
     job.ends = ends
 
@@ -121,9 +117,7 @@ def test_a_signal_stops_the_job_though_its_pipe_or_terminal_is_closed(
     assert job.told == ["submit", "stop", "wait 20"]
 
 
-def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_closed(
-    job: Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_this_machine_that_is_stopped_ends_with_130_though_its_pipe_is_closed(job, monkeypatch):
     here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     job.record = SimpleNamespace(over=True, status=lambda: {"phase": "Stopped"})
     here._handle, here._record, here._has_stopped = job, None, False  # type: ignore[assignment]
@@ -144,9 +138,7 @@ def save_at_stop(job: Handle) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_what_ranks_print_when_they_are_stopped_is_shown(
-    number: signal.Signals, job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_ranks_print_when_they_are_stopped_is_shown(number, job, monkeypatch, capsys):
     monkeypatch.setattr(watch, "watch", signalled(number))
     monkeypatch.setattr(job, "stop", lambda: save_at_stop(job))
     assert run() == 130
@@ -154,9 +146,7 @@ def test_what_ranks_print_when_they_are_stopped_is_shown(
 
 
 @pytest.mark.parametrize("kind", [scripted.LocalRunner, Runner])
-def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
-    kind: type[Runner], job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(kind, job, monkeypatch, capsys):
     here: Any = kind.__new__(kind)
     for name in ("manifest", "code_dir", "faults", "log_dir", "handle", "record", "replace", "resume"):
         setattr(here, f"_{name}", None)
@@ -180,9 +170,7 @@ def test_what_ranks_of_this_machine_print_when_they_are_stopped_is_shown(
     ("words", "resume", "is_numbered"),
     [(["train.py"], None, True), (["--resume", "train.py"], "", False), (["--name=x", "train.py"], None, False)],
 )
-def test_a_job_that_goes_on_keeps_its_name(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], resume: str | None, *, is_numbered: bool
-) -> None:
+def test_a_job_that_goes_on_keeps_its_name(monkeypatch, words, resume, is_numbered):
     given: dict[str, Any] = {}
     monkeypatch.setattr(Runner, "__init__", lambda *_, **named: given.update(named))
     runner = scripted.LocalRunner(None, Console(1), torchrun_line.read(words, {}))  # type: ignore[arg-type]
@@ -191,7 +179,7 @@ def test_a_job_that_goes_on_keeps_its_name(
 
 
 @pytest.mark.parametrize("when", ["at once", "while watching"])
-def test_a_pipe_that_is_closed_stops_the_job(when: str, job: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_is_closed_stops_the_job(when, job, monkeypatch):
     def look(*_: object) -> dict[str, Any]:
         close_stderr(monkeypatch, BrokenPipeError())
         output.say("step 1")
@@ -205,9 +193,7 @@ def test_a_pipe_that_is_closed_stops_the_job(when: str, job: Handle, monkeypatch
     assert job.told == ["submit", "stop", "wait 20"]
 
 
-def test_a_signal_that_comes_with_the_closed_pipe_still_stops_the_job(
-    job: Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_comes_with_the_closed_pipe_still_stops_the_job(job, monkeypatch):
     def say(text: str) -> None:
         if text.startswith("stopping") and "stop" not in job.told and not heard:
             heard.append(True)
@@ -220,14 +206,14 @@ def test_a_signal_that_comes_with_the_closed_pipe_still_stops_the_job(
     assert job.told == ["submit", "stop", "wait 20"]
 
 
-def test_a_folder_for_logs_that_cannot_be_is_refused_before_there_is_a_job(job: Handle, tmp_path: Path) -> None:
+def test_a_folder_for_logs_that_cannot_be_is_refused_before_there_is_a_job(job, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--log-dir"):
         run(tmp_path / "file")
     assert job.told == []
 
 
-def test_a_link_that_cannot_be_made_after_all_stops_the_job(job: Handle, tmp_path: Path) -> None:
+def test_a_link_that_cannot_be_made_after_all_stops_the_job(job, tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "train-00000000").write_text("somebody else's")
     with pytest.raises(UsageError, match="File exists"):
@@ -235,7 +221,7 @@ def test_a_link_that_cannot_be_made_after_all_stops_the_job(job: Handle, tmp_pat
     assert job.told == ["submit", "stop", "wait 20"]
 
 
-def test_the_logs_are_linked(job: Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_are_linked(job, tmp_path, monkeypatch):
     def over(*_: object) -> dict[str, Any]:
         return {"phase": "Succeeded"}
 
@@ -246,15 +232,13 @@ def test_the_logs_are_linked(job: Handle, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
-def test_a_job_of_this_machine_ends_with_the_exit_code_of_its_phase(
-    job: Handle, phase: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_of_this_machine_ends_with_the_exit_code_of_its_phase(job, phase, code, capsys):
     here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     assert here.finish(job, {"phase": phase}, {}) == code  # type: ignore[arg-type]
     assert f"journal, logs and checkpoints: {job.dir}" in capsys.readouterr().err
 
 
-def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setenv("DISTRIBUTED_BACKEND", "YR")
     role = {"name": "w", "type": "Elastic", "entrypoint": {"module": "train.py"}}
     manifest = parse(
@@ -289,9 +273,7 @@ def opened(kind: str, folder: Path) -> Iterator[Any]:
         ("terminal", 2, False),
     ],
 )
-def test_ranks_inherit_pipes_and_files_and_one_rank_a_terminal(
-    kind: str, ranks: int, is_inherited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_inherit_pipes_and_files_and_one_rank_a_terminal(kind, ranks, is_inherited, tmp_path, monkeypatch):
     with opened(kind, tmp_path) as stdin:
         assert scripted.is_for_ranks(stdin, ranks) == (is_inherited and kind != "terminal"), "no terminal of its own"
         monkeypatch.setattr(os, "tcgetpgrp", lambda _fd: os.getpgrp())
@@ -332,9 +314,7 @@ def shown(job: Handle, capsys: pytest.CaptureFixture[str]) -> Any:
     return lambda tee=NO_TEE: Growing(job, capsys, tee)
 
 
-def test_a_file_gets_the_bytes_and_a_terminal_the_progress_bar(
-    job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_gets_the_bytes_and_a_terminal_the_progress_bar(job, monkeypatch, capsys):
     output_of(job, f"{BAR}\ndone\n", Console(1))
     assert capsys.readouterr().out == f"{BAR}\ndone\n"
     output_of(job, f"{BAR}\ndone\n", Console(1, tee=ALL))
@@ -346,7 +326,7 @@ def test_a_file_gets_the_bytes_and_a_terminal_the_progress_bar(
     assert capsys.readouterr().out == "[w0]:  0%|   |\r[w0]: 50%|#  |\r[w0]:100%|###|\n[w0]:done\n"
 
 
-def test_a_progress_bar_moves_in_a_pipe(shown: Any) -> None:
+def test_a_progress_bar_moves_in_a_pipe(shown):
     bar = shown()
     assert bar.write("\r  0%") == "", "half of a line may be on its way"
     assert bar.turn() == "\r  0%"
@@ -357,7 +337,7 @@ def test_a_progress_bar_moves_in_a_pipe(shown: Any) -> None:
     assert bar.write("\n") == "\r\n"
 
 
-def test_a_progress_bar_moves_behind_its_prefix(shown: Any) -> None:
+def test_a_progress_bar_moves_behind_its_prefix(shown):
     bar = shown(ALL)
     assert bar.write("\r  0%") == ""
     assert bar.turn() == "[w0]:  0%"
@@ -369,7 +349,7 @@ def test_a_progress_bar_moves_behind_its_prefix(shown: Any) -> None:
 
 
 @pytest.mark.parametrize("tee", [NO_TEE, ALL])
-def test_no_line_stands_behind_the_unfinished_one_of_another_rank(shown: Any, tee: Chosen) -> None:
+def test_no_line_stands_behind_the_unfinished_one_of_another_rank(shown, tee):
     both, first, second = shown(tee), *(("[w0]:", "[w1]:") if tee is ALL else ("", ""))
     assert both.write("a prompt: ") == ""
     assert both.write("loss", rank=1) == f"{first}a prompt: "
@@ -377,7 +357,7 @@ def test_no_line_stands_behind_the_unfinished_one_of_another_rank(shown: Any, te
     assert both.write("yes\n") == f"{first}yes\n"
 
 
-def test_lines_of_dljob_are_not_the_scripts_output(job: Handle, shown: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_dljob_are_not_the_scripts_output(job, shown, capsys):
     one = shown()
     ours = "[dljob] 10:00:00 w/0 starts, incarnation 1"
     assert one.write(f"{ours}\nfirst\n{ours[:3]}") == "first\n"
@@ -392,7 +372,7 @@ def test_lines_of_dljob_are_not_the_scripts_output(job: Handle, shown: Any, caps
 
 
 @pytest.mark.parametrize("tee", [NO_TEE, ALL])
-def test_a_line_of_megabytes_is_one_line(shown: Any, tee: Chosen) -> None:
+def test_a_line_of_megabytes_is_one_line(shown, tee):
     line = "x" * (3 << 20) + "é\n"
     one = shown(tee)
     assert one.write(line[:-1]).removeprefix("[w0]:").strip("x") == ""
@@ -400,14 +380,14 @@ def test_a_line_of_megabytes_is_one_line(shown: Any, tee: Chosen) -> None:
     assert shown(tee).turn() == ("[w0]:" if tee is ALL else "") + line
 
 
-def test_bytes_that_are_no_text_reach_a_pipe(job: Handle, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_bytes_that_are_no_text_reach_a_pipe(job, capfdbinary):
     (job.dir / "logs" / "w-0.log").write_bytes(b"\xff\x00\n")
     with scripted.Lined(job, Console(1)):  # type: ignore[arg-type]
         pass
     assert capfdbinary.readouterr().out == b"\xff\x00\n"
 
 
-def test_text_on_stderr_does_not_stand_behind_a_progress_bar(job: Handle, tmp_path: Path) -> None:
+def test_text_on_stderr_does_not_stand_behind_a_progress_bar(job, tmp_path):
     """`2>&1 | tee log`."""
     (job.dir / "logs" / "w-0.log").write_text("\r 50%")
     code = f"""

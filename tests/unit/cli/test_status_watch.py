@@ -69,7 +69,7 @@ def files(record: RegistryEntry, *told: dict[str, Any]) -> list[Callable[[], obj
     return [functools.partial(path.write_text, json.dumps(each)) for each in told]
 
 
-def test_a_step_that_stands_still_is_told(home: Path, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_stands_still_is_told(home, clock, capsys):
     (write,) = files(alive(home), running(20, ago=46))
     write()
     assert main.run(["status"]) == 0
@@ -87,16 +87,12 @@ def test_a_step_that_stands_still_is_told(home: Path, clock: Clock, capsys: pyte
         (31, None, ", 31 s ago"),
     ],
 )
-def test_a_step_counts_as_standing_still_after_several_usual_step_times(
-    ago: float, usual: float | None, said: str
-) -> None:
+def test_a_step_counts_as_standing_still_after_several_usual_step_times(ago, usual, said):
     assert output.standing(running(1, ago=ago, usual=usual)["progress"], NOW) == said
     assert output.standing({"step": 1}, NOW) == ""
 
 
-def test_a_local_job_gives_a_row_for_every_change_until_it_ends(
-    home: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_local_job_gives_a_row_for_every_change_until_it_ends(home, clock, capsys):
     first, *clock.then = files(alive(home), *[running(20)] * 15, running(21, ago=-15), OVER)
     first()
     assert main.run(["status", "ppo", "--watch"]) == 0
@@ -112,13 +108,13 @@ def test_a_local_job_gives_a_row_for_every_change_until_it_ends(
     assert [row.split()[2] for row in rows] == ["Running"] * 4 + ["Succeeded"]
 
 
-def test_a_job_whose_runner_goes_is_lost(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_whose_runner_goes_is_lost(home, capsys):
     job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
     assert main.run(["status", "ppo", "-w", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["phase"] == "Lost"
 
 
-def test_all_jobs_are_watched_until_ctrl_c(home: Path, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_jobs_are_watched_until_ctrl_c(home, clock, capsys):
     (write,) = files(alive(home), OVER)
     write()
 
@@ -130,9 +126,7 @@ def test_all_jobs_are_watched_until_ctrl_c(home: Path, clock: Clock, capsys: pyt
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_the_primemaster_of_a_job_on_a_ray_of_others_is_asked(
-    home: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_primemaster_of_a_job_on_a_ray_of_others_is_asked(home, clock, monkeypatch, capsys):
     job(home, address="10.0.0.1:6379")
     told = [{**running(20), "version": 7}, {**OVER, "version": 8}]
     asked: list[int] = []

@@ -15,12 +15,12 @@ from dljob.cli.terminal import rewritten, safe
 RED = "\x1b[31mred\x1b[0m"
 
 
-def test_plain_text_is_left_as_it_is() -> None:
+def test_plain_text_is_left_as_it_is():
     text = "step 1\tloss 0.5\nüber 日本語"
     assert safe(text, colours=True) is text
 
 
-def test_colours_pass_on_a_terminal_and_nowhere_else() -> None:
+def test_colours_pass_on_a_terminal_and_nowhere_else():
     assert safe(RED, colours=True) == RED
     assert safe(RED, colours=False) == "red"
     assert safe("\x1b[1;38:5:9mbold", colours=True) == "\x1b[1;38:5:9mbold\x1b[0m", "the next line has its own colour"
@@ -39,20 +39,18 @@ def test_colours_pass_on_a_terminal_and_nowhere_else() -> None:
         ("half \udc80", r"half \udc80"),
     ],
 )
-def test_every_other_escape_is_text(escape: str, shown: str) -> None:
+def test_every_other_escape_is_text(escape, shown):
     assert safe(escape, colours=True) == shown
 
 
 @pytest.mark.parametrize(
     ("line", "left"), [("10%\r20%\r30%", "30%"), ("done\r", "done"), ("a\r\r", "a"), ("\r", ""), ("plain", "plain")]
 )
-def test_a_carriage_return_rewrites_its_own_line(line: str, left: str) -> None:
+def test_a_carriage_return_rewrites_its_own_line(line, left):
     assert rewritten(line) == left
 
 
-def test_output_of_the_command_carries_no_foreign_escape_sequence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_the_command_carries_no_foreign_escape_sequence(capsys, monkeypatch):
     output.say("error: job x failed: \x1b[2J")
     output.data("[worker/0] \x1b[2J")
     heard = capsys.readouterr()
@@ -71,7 +69,7 @@ FORGED = "bad\n[   9.9s] Succeeded\r\u2028  restarts: none\x85\x1d\tphase: Succe
 """The message of a user's error, whose lines look like those of dljob."""
 
 
-def test_a_users_line_end_begins_no_line_of_the_timeline() -> None:
+def test_a_users_line_end_begins_no_line_of_the_timeline():
     event = {"reason": FORGED, "target": FORGED, "message": FORGED, "level": FORGED, "time": 1.0}
     running = {"phase": "Running", "message": FORGED, "progress": {"step": 1, "metrics": {FORGED: 1.0}}}
     shown = [

@@ -25,9 +25,7 @@ def run(*words: str | Path) -> int:
     return main.run([str(word) for word in words])
 
 
-def test_a_trace_of_a_folder_has_its_ranks_and_incidents(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_of_a_folder_has_its_ranks_and_incidents(folder, tmp_path, capsys):
     file = tmp_path / "trace.json"
     assert run("trace", f"{folder}/", "-o", file) == 0
     assert f"wrote {file} (" in capsys.readouterr().err
@@ -39,9 +37,7 @@ def test_a_trace_of_a_folder_has_its_ranks_and_incidents(
     assert len(file.read_text().splitlines()) == len(json.loads(file.read_text())["traceEvents"]) + 2
 
 
-def test_traced_calls_are_in_the_trace_and_what_is_missing_is_told(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_traced_calls_are_in_the_trace_and_what_is_missing_is_told(folder, tmp_path, capsys):
     file = tmp_path / "trace.json"
     assert run("trace", f"{folder}/", "-o", file) == 0
     role, _, rank = min(parse(file.read_text()).threads.values()).rpartition("/")
@@ -55,7 +51,7 @@ def test_traced_calls_are_in_the_trace_and_what_is_missing_is_told(
     assert "calls: 1 damaged line" in json.loads(file.read_text())["otherData"]["unrecorded"][-1]
 
 
-def test_a_trace_that_is_there_is_kept_without_force(folder: Path, tmp_path: Path) -> None:
+def test_a_trace_that_is_there_is_kept_without_force(folder, tmp_path):
     file = tmp_path / "trace.json"
     file.write_text("mine")
     assert run("trace", f"{folder}/", "-o", file) == 2
@@ -64,9 +60,7 @@ def test_a_trace_that_is_there_is_kept_without_force(folder: Path, tmp_path: Pat
     assert parse(file.read_text()).slices
 
 
-def test_a_folder_without_a_journal_has_nothing_to_trace(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_journal_has_nothing_to_trace(folder, tmp_path, capsys):
     shutil.rmtree(folder / "journal")
     assert run("trace", f"{folder}/", "-o", tmp_path / "t.json") != 0
     assert "nothing to trace: lanes, stages: the folder has no journal" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ def manifest(replicas: int, resources: dict[str, str], **spec: Any) -> Any:
 
 
 @pytest.mark.parametrize(("replicas", "memory"), [(4, "1G"), (3, "1500M"), (4, "1Gi"), (7, "1048577")])
-def test_the_node_has_room_for_all_bundles_as_they_are_asked_for(tmp_path: Path, replicas: int, memory: str) -> None:
+def test_the_node_has_room_for_all_bundles_as_they_are_asked_for(tmp_path, replicas, memory):
     job = manifest(replicas, {"cpu": "1", "memory": memory})
     node = bundle_of(YrRunner(job, tmp_path)._everything())
     bundles = [bundle_of(bundle.resources) for unit in plan(job).units.values() for bundle in unit.bundles]
@@ -28,11 +27,11 @@ def test_the_node_has_room_for_all_bundles_as_they_are_asked_for(tmp_path: Path,
     assert {name: sum(bundle[name] for bundle in bundles) for name in bundles[0]} == node
 
 
-def test_a_machine_that_has_more_than_is_asked_for_is_what_it_says(tmp_path: Path) -> None:
+def test_a_machine_that_has_more_than_is_asked_for_is_what_it_says(tmp_path):
     machine = {"name": "n", "replicas": 1, "cpu": "4", "memory": "8Gi"}
     job = manifest(2, {"cpu": "1", "memory": "1G"}, nodeGroups=[machine])
     assert bundle_of(YrRunner(job, tmp_path)._everything()) == {"CPU": 4000, "Memory": 8192}
 
 
-def test_memory_that_nobody_asks_for_is_not_there(tmp_path: Path) -> None:
+def test_memory_that_nobody_asks_for_is_not_there(tmp_path):
     assert bundle_of(YrRunner(manifest(2, {"cpu": "1"}), tmp_path)._everything()) == {"CPU": 2000}

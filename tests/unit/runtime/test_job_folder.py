@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def by_a_launcher_elsewhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [by_a_rank, by_a_master, by_the_events, by_a_launcher_elsewhere])
-def test_the_folder_of_a_job_is_private_on_every_node(first: Callable[[Path], None], tmp_path: Path) -> None:
+def test_the_folder_of_a_job_is_private_on_every_node(first, tmp_path):
     folder = tmp_path / "jobs" / "j"
     first(folder)
     assert folder.stat().st_mode & 0o777 == 0o700

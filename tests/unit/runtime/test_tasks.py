@@ -38,7 +38,7 @@ async def settled(owner: TaskOwner) -> None:
         await asyncio.wait(owner.tasks)
 
 
-async def test_an_exception_is_logged_with_its_traceback_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_is_logged_with_its_traceback_and_told(caplog):
     heard: list[Exception] = []
     owner = TaskOwner(heard.append)
     owner.start("census", Work(1)())
@@ -48,7 +48,7 @@ async def test_an_exception_is_logged_with_its_traceback_and_told(caplog: pytest
     assert "Traceback" in caplog.text
 
 
-async def test_a_task_may_have_somebody_of_its_own_who_hears_its_exception() -> None:
+async def test_a_task_may_have_somebody_of_its_own_who_hears_its_exception():
     heard: list[Exception] = []
     owner = TaskOwner(lambda _: pytest.fail("not the owner's"))
     owner.start("census", Work(1)(), heard.append)
@@ -56,7 +56,7 @@ async def test_a_task_may_have_somebody_of_its_own_who_hears_its_exception() -> 
     assert len(heard) == 1
 
 
-async def test_a_repeated_task_is_made_anew_until_it_returns(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_repeated_task_is_made_anew_until_it_returns(caplog):
     owner, work = TaskOwner(lambda _: pytest.fail("it recovered")), Work(3)
     owner.repeat("census", work)
     await settled(owner)
@@ -64,7 +64,7 @@ async def test_a_repeated_task_is_made_anew_until_it_returns(caplog: pytest.LogC
     assert caplog.text.count("it is started again") == 3
 
 
-async def test_a_repeated_task_that_never_works_is_told() -> None:
+async def test_a_repeated_task_that_never_works_is_told():
     heard: list[Exception] = []
     owner, work = TaskOwner(heard.append), Work(99)
     owner.repeat("census", work)
@@ -72,7 +72,7 @@ async def test_a_repeated_task_that_never_works_is_told() -> None:
     assert (work.runs, len(heard)) == (tasks.TRIES, 1)
 
 
-async def test_pauses_double_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_double_up_to_a_bound(monkeypatch):
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -87,16 +87,14 @@ async def test_pauses_double_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-async def test_an_expected_exception_ends_a_task_as_a_cancellation_does(
-    repeated: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_expected_exception_ends_a_task_as_a_cancellation_does(repeated, caplog):
     owner, work = TaskOwner(lambda _: pytest.fail("expected"), expected=(OverError,)), Work(99, OverError())
     owner.repeat("census", work) if repeated else owner.start("census", work())
     await settled(owner)
     assert (work.runs, caplog.text) == (1, "")
 
 
-async def test_a_cancelled_task_is_not_reported() -> None:
+async def test_a_cancelled_task_is_not_reported():
     heard: list[Exception] = []
     owner = TaskOwner(heard.append)
     owner.start("census", asyncio.Event().wait())
@@ -105,7 +103,7 @@ async def test_a_cancelled_task_is_not_reported() -> None:
     assert heard == []
 
 
-def test_errors_of_the_same_words_are_logged_once_until_it_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_of_the_same_words_are_logged_once_until_it_works(caplog):
     errors = ErrorLog("the census", logging.getLogger("dljob.census"))
     for _ in range(3):
         errors.failed(KeyError("a"))

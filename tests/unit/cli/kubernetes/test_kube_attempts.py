@@ -47,11 +47,11 @@ def asked(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("status", "number"),
     [({}, 0), ({"attempt": 2}, 0), ({"submissionId": "s"}, 1), ({"submissionId": "s", "attempt": 3}, 3)],
 )
-def test_an_attempt_has_begun_once_it_is_submitted(status: Json, number: int) -> None:
+def test_an_attempt_has_begun_once_it_is_submitted(status, number):
     assert jobs.begun({"status": status}) == number
 
 
-async def test_each_attempts_notes_are_shown(kube: FakeKube, asked: list[str]) -> None:
+async def test_each_attempts_notes_are_shown(kube, asked):
     notes = [note(1, "JobRunning"), note(2, "Restarting"), note(3, "HeadLost")]
     kube.head["events"] = lambda query: {"events": [one for one in notes if one["seq"] > query["after"]]}
     timeline: Any = EventFeed()
@@ -67,7 +67,7 @@ async def test_each_attempts_notes_are_shown(kube: FakeKube, asked: list[str]) -
     assert (asked[0], asked[-1]) == ("head-1", "head-2")
 
 
-async def test_an_attempt_that_is_counted_at_the_first_look_hides_no_note(kube: FakeKube, asked: list[str]) -> None:
+async def test_an_attempt_that_is_counted_at_the_first_look_hides_no_note(kube, asked):
     notes = [note(1, "JobRunning"), note(2, "HeadLost")]
     kube.head["events"] = lambda query: {"events": [one for one in notes if one["seq"] > query["after"]]}
     timeline: Any = EventFeed()
@@ -77,7 +77,7 @@ async def test_an_attempt_that_is_counted_at_the_first_look_hides_no_note(kube: 
     assert asked[-1] == "head-2"
 
 
-async def test_each_attempts_logs_are_read_from_their_beginning_however_long(kube: FakeKube, asked: list[str]) -> None:
+async def test_each_attempts_logs_are_read_from_their_beginning_however_long(kube, asked):
     texts = {RANK: "0\n1\n2\ncut o"}
     kube.head["logs"] = logs_of(texts)
     followed: Any = Followed([RANK], tail=1)

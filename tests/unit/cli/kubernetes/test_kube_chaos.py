@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,7 +14,6 @@ from dljob.api.kubernetes import chaos
 from dljob.kube.api import DLJOBS, NODES, PODS, ApiError, Response
 from dljob.runtime.faults import injector
 
-Run = Callable[..., tuple[int, str, str]]
 Json = dict[str, Any]
 LABELS = {"app.kubernetes.io/name": "dljob", "app.kubernetes.io/component": "operator"}
 
@@ -139,7 +136,7 @@ def cluster(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def inject(cluster: Cluster, dljob: Run, tmp_path: Path) -> Run:
+def inject(cluster, dljob, tmp_path):
     def run(*faults: str, yes: bool = True) -> tuple[int, str, str]:
         file = tmp_path / "faults.yaml"
         file.write_text("".join(f"- {{when: {{time: 0}}, {fault}}}\n" for fault in faults))
@@ -148,7 +145,7 @@ def inject(cluster: Cluster, dljob: Run, tmp_path: Path) -> Run:
     return run
 
 
-def test_ranks_of_pods_get_signals_in_their_pods(cluster: Cluster, inject: Run) -> None:
+def test_ranks_of_pods_get_signals_in_their_pods(cluster, inject):
     code, out, err = inject("target: a, fault: kill, expect: {cause: Killed, level: Process}")
     assert code == 0, err
     assert sorted(cluster.did) == [
@@ -160,28 +157,26 @@ def test_ranks_of_pods_get_signals_in_their_pods(cluster: Cluster, inject: Run) 
     assert "fault: kill a after 0 s\n" in err
 
 
-def test_memory_is_told_of_before_the_kill(cluster: Cluster, inject: Run) -> None:
+def test_memory_is_told_of_before_the_kill(cluster, inject):
     assert inject("target: a/0, fault: oom")[0] == 0
     assert [row[0] for row in cluster.did] == ["commands", "kill"]
     assert cluster.did[0] == ("commands", "cause", "a/0.3", "Out of memory")
 
 
-def test_a_stop_is_held_and_ended_with_the_command(cluster: Cluster, inject: Run) -> None:
+def test_a_stop_is_held_and_ended_with_the_command(cluster, inject):
     assert inject("target: node/0, fault: stop, seconds: 1")[0] == 0
     assert cluster.did == [("stop", "pod-0", "ray-worker", {"all": True, "seconds": 1, "factor": 2})]
     assert [one.ended for one in cluster.sockets] == [True]
 
 
 @pytest.mark.parametrize(("pod", "container"), [(HEAD, "ray-head"), ("pod-1", "ray-worker")])
-def test_the_master_that_commands_is_killed_wherever_it_is(
-    cluster: Cluster, inject: Run, pod: str, container: str
-) -> None:
+def test_the_master_that_commands_is_killed_wherever_it_is(cluster, inject, pod, container):
     cluster.master_in = pod
     assert inject("target: master, fault: kill")[0] == 0
     assert cluster.did == [("kill", pod, container, {"pids": [7], "factor": 2})]
 
 
-def test_a_raylet_is_found_by_its_name_in_the_pod(cluster: Cluster, inject: Run) -> None:
+def test_a_raylet_is_found_by_its_name_in_the_pod(cluster, inject):
     assert inject("target: node/1, fault: kill")[0] == 0
     assert cluster.did == [("kill", "pod-1", "ray-worker", {"title": "raylet", "factor": 2})]
     cluster.wrong = "2 processes are called raylet"
@@ -190,7 +185,7 @@ def test_a_raylet_is_found_by_its_name_in_the_pod(cluster: Cluster, inject: Run)
     assert "kill node/1 was not done: in pod pod-1 2 processes are called raylet" in err
 
 
-def test_a_leaving_node_is_cordoned_only_while_the_command_lasts(cluster: Cluster, inject: Run) -> None:
+def test_a_leaving_node_is_cordoned_only_while_the_command_lasts(cluster, inject):
     code, _, err = inject("target: node/0, fault: leave, seconds: 1")
     assert code == 0
     assert cluster.did == [("evict", "pod-0", "team", 1, {"unschedulable": True})]
@@ -199,9 +194,7 @@ def test_a_leaving_node_is_cordoned_only_while_the_command_lasts(cluster: Cluste
     assert (after["spec"], after["metadata"]["annotations"]) == ({}, {})
 
 
-def test_a_cordon_that_cannot_be_taken_back_is_told_with_what_to_do(
-    cluster: Cluster, inject: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cordon_that_cannot_be_taken_back_is_told_with_what_to_do(cluster, inject, monkeypatch):
     async def evict(*_: Any) -> None:
         cluster.kube.forbidden.add("patch nodes")
         cluster.told("a/0", "Preempted")
@@ -212,18 +205,18 @@ def test_a_cordon_that_cannot_be_taken_back_is_told_with_what_to_do(
     assert "kubectl uncordon k8s-0" in err
 
 
-def test_a_cordon_of_somebody_else_stays(cluster: Cluster, inject: Run) -> None:
+def test_a_cordon_of_somebody_else_stays(cluster, inject):
     cluster.kube.put(NODES, {"metadata": {"name": "k8s-0"}, "spec": {"unschedulable": True}}, "")
     assert inject("target: node/0, fault: leave, seconds: 1")[0] == 0
     assert cluster.kube.one(NODES, "k8s-0", "")["spec"] == {"unschedulable": True}
 
 
-def test_a_pod_is_evicted_or_deleted_without_a_cordon(cluster: Cluster, inject: Run) -> None:
+def test_a_pod_is_evicted_or_deleted_without_a_cordon(cluster, inject):
     assert inject("target: pod/0, fault: leave, seconds: 1", "target: pod/1, fault: kill")[0] == 0
     assert cluster.did == [("evict", "pod-0", "team", 1, {}), ("delete", "pod-1", "team", {"grace": 0})]
 
 
-def test_the_operators_pods_are_deleted_wherever_they_are(cluster: Cluster, inject: Run) -> None:
+def test_the_operators_pods_are_deleted_wherever_they_are(cluster, inject):
     assert inject("target: operator, fault: kill")[0] == 0
     assert cluster.did == [("delete", "dljob-1", "system", {"grace": 0})]
     del cluster.kube.objects["pods", "system", "dljob-1"]
@@ -240,9 +233,7 @@ def test_the_operators_pods_are_deleted_wherever_they_are(cluster: Cluster, inje
         ({"waiting": {"reason": "ErrImagePull", "message": "gone"}}, "does not start: ErrImagePull: gone"),
     ],
 )
-def test_a_network_is_cut_by_an_ephemeral_container(
-    cluster: Cluster, inject: Run, monkeypatch: pytest.MonkeyPatch, state: Json, words: str
-) -> None:
+def test_a_network_is_cut_by_an_ephemeral_container(cluster, inject, monkeypatch, state, words):
     patch = cluster.kube.patch
 
     async def add(resource: Any, name: str, namespace: str | None, body: Json, **options: Any) -> Json:
@@ -261,7 +252,7 @@ def test_a_network_is_cut_by_an_ephemeral_container(
     assert [row[:2] for row in cluster.did] == [("end", "pod-0")]
 
 
-def test_a_lacking_right_is_named_and_nothing_is_injected(cluster: Cluster, inject: Run) -> None:
+def test_a_lacking_right_is_named_and_nothing_is_injected(cluster, inject):
     cluster.denied = {"create pods/exec", "patch nodes"}
     code, _, err = inject("target: a/0, fault: kill", "target: node/0, fault: leave, seconds: 1")
     assert (code, cluster.did) == (4, [])
@@ -270,9 +261,7 @@ def test_a_lacking_right_is_named_and_nothing_is_injected(cluster: Cluster, inje
     assert "403" in err
 
 
-def test_a_refusal_in_the_middle_names_the_fault(
-    cluster: Cluster, inject: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_in_the_middle_names_the_fault(cluster, inject, monkeypatch):
     async def refuse(*_: Any, **__: Any) -> None:
         raise ApiError(403, "Forbidden", 'pods "pod-0" is forbidden: User "u" cannot create resource "pods/eviction"')
 
@@ -283,9 +272,7 @@ def test_a_refusal_in_the_middle_names_the_fault(
     assert 'cannot create resource "pods/eviction"' in err
 
 
-def test_without_a_terminal_and_without_yes_nothing_is_done(
-    cluster: Cluster, inject: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_and_without_yes_nothing_is_done(cluster, inject, monkeypatch):
     class Terminal:
         def __init__(self, *lines: str) -> None:
             self.lines = list(lines)
@@ -308,7 +295,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
     assert inject("target: a/0, fault: kill", yes=False)[0] == 0
 
 
-def test_wrong_files_and_jobs_are_told_before_the_question(cluster: Cluster, inject: Run, dljob: Run) -> None:
+def test_wrong_files_and_jobs_are_told_before_the_question(cluster, inject, dljob):
     code, _, err = inject("target: b/0, fault: kill")
     assert code == 2
     assert "faults.yaml:1:29: [0].target: there is no role 'b' in job hello" in err
@@ -321,9 +308,7 @@ def test_wrong_files_and_jobs_are_told_before_the_question(cluster: Cluster, inj
     assert (code, "job hello in namespace team has ended: Succeeded" in err) == (3, True)
 
 
-def test_a_cluster_that_is_gone_in_the_middle_ends_the_command(
-    cluster: Cluster, inject: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_is_gone_in_the_middle_ends_the_command(cluster, inject, monkeypatch):
     monkeypatch.setattr("dljob.api.kubernetes.jobs.PATIENCE_S", 0.05)
     kill = cluster.answer
 

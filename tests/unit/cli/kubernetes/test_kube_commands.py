@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 # -- which place
 
 
 @pytest.mark.parametrize("flags", [["-k"], ["-n", "team"], ["--context", "c"]])
 @pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "suspend", "resume", "stop"])
-def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube: FakeKube, dljob: Run) -> None:
+def test_each_flag_alone_means_the_cluster(command, flags, kube, dljob):
     code, _, err = dljob(command, "nope", *flags)
     assert code == 3
     assert "no job 'nope' in namespace team" in err
@@ -50,9 +46,7 @@ def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube:
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "stop"])
-def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
-    command: str, kube: FakeKube, dljob: Run, home: Path
-) -> None:
+def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(command, kube, dljob, home):
     add_job(kube, phase="Running")
     code, _, err = dljob(command, "hello")
     assert code == 3
@@ -78,14 +72,12 @@ def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
         ([], []),
     ],
 )
-def test_kubectl_dljob_is_about_the_cluster(words: list[str], made: list[str]) -> None:
+def test_kubectl_dljob_is_about_the_cluster(words, made):
     assert main.on_kubernetes(words) == made
 
 
 @pytest.mark.parametrize("command", main.LOCAL_ONLY)
-def test_kubectl_dljob_refuses_a_command_about_this_machine(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kubectl_dljob_refuses_a_command_about_this_machine(command, monkeypatch, capsys):
     called: list[object] = []
     monkeypatch.setattr(main, "_dispatch", lambda words: called.append(words) or 0)
     monkeypatch.setattr(sys, "argv", ["kubectl-dljob", command, "hello"])
@@ -98,7 +90,7 @@ def test_kubectl_dljob_refuses_a_command_about_this_machine(
     assert main.run([command, "--help"], kubectl=True) == 0, "its help can be read all the same"
 
 
-def test_kubectl_dljob_leaves_jobs_of_this_machine_alone() -> None:
+def test_kubectl_dljob_leaves_jobs_of_this_machine_alone():
     folder = registry.folder_of("hello", "1" * 32)
     registry.register(RegistryEntry(name="hello", uid="1" * 32, dir=str(folder)))
     (folder / "status.json").write_text('{"name": "hello", "phase": "Succeeded"}')
@@ -109,7 +101,7 @@ def test_kubectl_dljob_leaves_jobs_of_this_machine_alone() -> None:
     assert not folder.exists()
 
 
-def test_without_the_client_it_is_said_how_to_get_it() -> None:
+def test_without_the_client_it_is_said_how_to_get_it():
     script = (
         "import sys; sys.modules['kubernetes'] = None; sys.modules['kubernetes.aio'] = None;"
         "from dljob.cli import main; sys.exit(main.run(['status', '-k']))"
@@ -122,7 +114,7 @@ def test_without_the_client_it_is_said_how_to_get_it() -> None:
 # -- status
 
 
-def test_status_lists_the_dljobs_of_a_namespace_or_of_all(kube: FakeKube, dljob: Run) -> None:
+def test_status_lists_the_dljobs_of_a_namespace_or_of_all(kube, dljob):
     assert dljob("status", "-k") == (0, "", "no jobs in namespace team\n")
     assert dljob("status", "-A") == (0, "", "no jobs in any namespace\n")
     assert json.loads(dljob("status", "-k", "-o", "json")[1]) == []
@@ -143,7 +135,7 @@ def test_status_lists_the_dljobs_of_a_namespace_or_of_all(kube: FakeKube, dljob:
     assert [job["name"] for job in json.loads(dljob("status", "-A", "-o", "json")[1])] == ["hello", "other"]
 
 
-def test_a_malformed_job_name_is_refused(kube: FakeKube, dljob: Run) -> None:
+def test_a_malformed_job_name_is_refused(kube, dljob):
     add_job(kube, phase="Running")
     for word in ("", "Hello", "%68ello", "."):
         code, _, err = dljob("status", word, "-k")
@@ -155,7 +147,7 @@ def test_a_malformed_job_name_is_refused(kube: FakeKube, dljob: Run) -> None:
     assert (code, "--tail is a number of lines, not -3" in err) == (2, True)
 
 
-def test_status_finds_a_job_by_name_or_uid_and_suggests_a_near_name(kube: FakeKube, dljob: Run) -> None:
+def test_status_finds_a_job_by_name_or_uid_and_suggests_a_near_name(kube, dljob):
     job = add_job(kube, phase="Running", message="2 of 2", reason="Running")
     for word in ("hello", job["metadata"]["uid"], job["metadata"]["uid"].replace("-", ""), "00000001"):
         code, out, _ = dljob("status", word, "-k")
@@ -165,7 +157,7 @@ def test_status_finds_a_job_by_name_or_uid_and_suggests_a_near_name(kube: FakeKu
     assert (code, "did you mean 'hello'?" in err) == (3, True)
 
 
-def test_a_cluster_without_the_crd_is_told(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_the_crd_is_told(kube, dljob, monkeypatch):
     from dljob.kube.api import NotThereError
 
     async def nothing(*_: Any, **__: Any) -> Any:
@@ -177,7 +169,7 @@ def test_a_cluster_without_the_crd_is_told(kube: FakeKube, dljob: Run, monkeypat
         assert (code, "this cluster does not serve DLJobs" in err) == (4, True)
 
 
-def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube: FakeKube, dljob: Run) -> None:
+def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube, dljob):
     add_job(kube, phase="Pending")
     loops: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
     real = kube.watch
@@ -203,7 +195,7 @@ def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube: Fake
 # -- stack
 
 
-def test_stacks_come_from_the_jobs_head_as_text_or_json(kube: FakeKube, dljob: Run) -> None:
+def test_stacks_come_from_the_jobs_head_as_text_or_json(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {"worker/0": "thread\n    f (a.py:1)\n", "worker/1": "no stack: why\n"}
@@ -220,7 +212,7 @@ def test_stacks_come_from_the_jobs_head_as_text_or_json(kube: FakeKube, dljob: R
 # -- record
 
 
-def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube: FakeKube) -> None:
+def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube):
     job = add_job(kube, phase="Running", submissionId="s", attempt=2)
     add_head(kube)
     add_event(kube, job, "Admitted", "it was admitted", "2026-01-01T00:00:01Z")
@@ -233,7 +225,7 @@ def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube: F
     assert not handle.record(feed, {}).events
 
 
-def test_a_head_without_records_and_one_that_is_away_are_told_apart(kube: FakeKube) -> None:
+def test_a_head_without_records_and_one_that_is_away_are_told_apart(kube):
     add_job(kube, phase="Pending")
     feed, handle = EventFeed(own=False), KubernetesJob.named("hello")
     assert handle.record(feed, {})[3:] == (None, "")
@@ -248,7 +240,7 @@ def test_a_head_without_records_and_one_that_is_away_are_told_apart(kube: FakeKu
 # -- logs
 
 
-def test_logs_of_a_living_job_come_from_its_head(kube: FakeKube, dljob: Run) -> None:
+def test_logs_of_a_living_job_come_from_its_head(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     big = "x" * 700_000
@@ -268,7 +260,7 @@ def test_logs_of_a_living_job_come_from_its_head(kube: FakeKube, dljob: Run) -> 
     assert dljob("logs", "hello", "-k", "--role", "worker", "--rank", "1")[1] == "[worker/1] c\n"
 
 
-def test_logs_since_a_moment_come_from_the_head(kube: FakeKube, dljob: Run) -> None:
+def test_logs_since_a_moment_come_from_the_head(kube, dljob):
     job = add_job(kube, phase="Running")
     add_head(kube)
     asked: list[float] = []
@@ -317,13 +309,13 @@ def test_logs_since_a_moment_come_from_the_head(kube: FakeKube, dljob: Run) -> N
         (["--role", "worker", "--rank", "2", "-f"], "ranks are 0 to 1"),
     ],
 )
-def test_logs_refuses_a_target_that_is_not_there(words: list[str], said: str, kube: FakeKube, dljob: Run) -> None:
+def test_logs_refuses_a_target_that_is_not_there(words, said, kube, dljob):
     add_job(kube, phase="Running")
     code, _, err = dljob("logs", "hello", "-k", *words)
     assert (code, said in err) == (3, True), err
 
 
-def test_logs_of_an_ended_job_come_from_what_was_kept(kube: FakeKube, dljob: Run) -> None:
+def test_logs_of_an_ended_job_come_from_what_was_kept(kube, dljob):
     job = add_job(kube, phase="Failed")
     code, _, err = dljob("logs", "hello", "-k")
     assert (code, "there is no ConfigMap hello-logs" in err) == (3, True)
@@ -334,21 +326,21 @@ def test_logs_of_an_ended_job_come_from_what_was_kept(kube: FakeKube, dljob: Run
     assert (code, "there is output of: worker" in err) == (3, True)
 
 
-def test_a_config_map_of_somebody_else_is_no_kept_logs(kube: FakeKube, dljob: Run) -> None:
+def test_a_config_map_of_somebody_else_is_no_kept_logs(kube, dljob):
     kube.put(CONFIG_MAPS, {"metadata": {"name": "hello-logs"}, "data": {"worker-0.log": "not of this job"}})
     add_job(kube, phase="Failed")
     code, out, _ = dljob("logs", "hello", "-k")
     assert (code, out) == (3, "")
 
 
-def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube: FakeKube, dljob: Run) -> None:
+def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube, dljob):
     add_saved_logs(kube, {"metadata": {"name": "hello", "uid": "another"}}, worker_0="old\n")
     add_job(kube, phase="Failed")
     code, out, _ = dljob("logs", "hello", "-k")
     assert (code, out) == (3, "")
 
 
-def test_the_reason_why_a_living_jobs_head_does_not_answer_is_shown(kube: FakeKube, dljob: Run) -> None:
+def test_the_reason_why_a_living_jobs_head_does_not_answer_is_shown(kube, dljob):
     waits = {"type": "ClusterReady", "status": "False", "reason": "Unschedulable", "message": "no nodes"}
     add_job(kube, phase="Provisioning", conditions=[waits])
     code, _, err = dljob("logs", "hello", "-k")
@@ -374,7 +366,7 @@ def test_the_reason_why_a_living_jobs_head_does_not_answer_is_shown(kube: FakeKu
     assert "holds no token" in dljob("logs", "hello", "-k")[2]
 
 
-def test_the_token_of_a_ray_cluster_that_was_there_is_the_one_it_names(kube: FakeKube, dljob: Run) -> None:
+def test_the_token_of_a_ray_cluster_that_was_there_is_the_one_it_names(kube, dljob):
     job = add_job(kube, phase="Running")
     kube.put(DLJOBS, {**job, "spec": {**job["spec"], "rayClusterRef": {"name": CLUSTER}}})
     add_head(kube)
@@ -391,7 +383,7 @@ def test_the_token_of_a_ray_cluster_that_was_there_is_the_one_it_names(kube: Fak
     assert (code, "need the right to get rayclusters" in err) == (4, True)
 
 
-def test_following_sees_each_line_once_through_a_head_that_is_away(kube: FakeKube, dljob: Run) -> None:
+def test_following_sees_each_line_once_through_a_head_that_is_away(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a\nb"}
@@ -416,20 +408,20 @@ def test_following_sees_each_line_once_through_a_head_that_is_away(kube: FakeKub
     assert out.splitlines() == [f"[worker/0] {line}" for line in ("a", "bc", "d", "e", "end")]
 
 
-def test_following_with_a_tail_begins_with_the_last_lines(kube: FakeKube, dljob: Run) -> None:
+def test_following_with_a_tail_begins_with_the_last_lines(kube, dljob):
     add_job(kube, phase="Succeeded")
     add_head(kube)
     kube.head["logs"] = logs_of({("worker", 0): "a\nb\nc\n"})
     assert dljob("logs", "hello", "-k", "-f", "--tail", "1")[1] == "[worker/0] c\n"
 
 
-def test_thousands_of_ranks_are_not_followed(kube: FakeKube, dljob: Run) -> None:
+def test_thousands_of_ranks_are_not_followed(kube, dljob):
     kube.put(DLJOBS, {"metadata": {"name": "big"}, "spec": {"roles": [{"name": "a", "replicas": 3000}]}})
     code, _, err = dljob("logs", "big", "-k", "-f")
     assert (code, "take some with --role and --rank" in err) == (2, True)
 
 
-def test_lines_that_nobody_saw_are_said_to_be_missing(kube: FakeKube, dljob: Run) -> None:
+def test_lines_that_nobody_saw_are_said_to_be_missing(kube, dljob):
     job = add_job(kube, phase="Running")
     add_head(kube)
     turns = 0
@@ -454,7 +446,7 @@ def test_lines_that_nobody_saw_are_said_to_be_missing(kube: FakeKube, dljob: Run
 GONE = Response(503, b'{"error": "the log on node n cannot be read: it is gone"}')
 
 
-def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again(kube: FakeKube, dljob: Run) -> None:
+def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a\n", ("worker", 1): "b\n"}
@@ -476,7 +468,7 @@ def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again
     assert [line.partition(" ")[2] for line in lines[2:]] == [words, "c"], "of two ranks on one node"
 
 
-def test_lines_read_before_a_log_became_unreadable_are_not_lost(kube: FakeKube, dljob: Run) -> None:
+def test_lines_read_before_a_log_became_unreadable_are_not_lost(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     turns = 0
@@ -495,7 +487,7 @@ def test_lines_read_before_a_log_became_unreadable_are_not_lost(kube: FakeKube, 
     assert lines == ["[worker/0] a", "[worker/0] b"], "once is nothing to speak of"
 
 
-def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube: FakeKube, dljob: Run) -> None:
+def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube, dljob):
     """Its pods are taken away while its last lines are read."""
     add_job(kube, phase="Running")
     add_head(kube)
@@ -513,7 +505,7 @@ def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube: F
     assert lines == ["[worker/0] a"]
 
 
-def test_a_log_that_was_long_silent_is_looked_at_when_the_job_is_over(kube: FakeKube, dljob: Run) -> None:
+def test_a_log_that_was_long_silent_is_looked_at_when_the_job_is_over(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a\n", ("worker", 1): "b\n"}
@@ -535,7 +527,7 @@ def test_a_log_that_was_long_silent_is_looked_at_when_the_job_is_over(kube: Fake
     assert [line for line in lines if line.startswith("[worker/0]")] == ["[worker/0] a", "[worker/0] end"]
 
 
-def test_an_unreadable_log_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:
+def test_an_unreadable_log_does_not_hide_the_others(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     asked = logs_of({("worker", 0): "a\n"})
@@ -550,7 +542,7 @@ def test_an_unreadable_log_does_not_hide_the_others(kube: FakeKube, dljob: Run) 
     assert (code, "it is gone" in err) == (4, True), "its head is there"
 
 
-def test_quiet_logs_are_looked_at_less_often_and_all_of_them_at_the_end(kube: FakeKube, dljob: Run) -> None:
+def test_quiet_logs_are_looked_at_less_often_and_all_of_them_at_the_end(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     asked = {0: 0, 1: 0}
@@ -574,7 +566,7 @@ def test_quiet_logs_are_looked_at_less_often_and_all_of_them_at_the_end(kube: Fa
 # -- events
 
 
-def test_events_and_notes_make_one_timeline(kube: FakeKube, dljob: Run) -> None:
+def test_events_and_notes_make_one_timeline(kube, dljob):
     job = add_job(kube, phase="Running")
     add_head(kube)
     add_event(kube, job, "PodsReady", "3 of 3", "2026-01-01T00:00:10.500000Z")
@@ -596,7 +588,7 @@ def test_events_and_notes_make_one_timeline(kube: FakeKube, dljob: Run) -> None:
     assert [note["reason"] for note in shown] == ["PodsReady", "Admitted", "Restarting"]
 
 
-def test_events_without_the_master_say_so(kube: FakeKube, dljob: Run) -> None:
+def test_events_without_the_master_say_so(kube, dljob):
     add_job(kube, phase="Provisioning")
     code, out, err = dljob("events", "hello", "-k")
     assert (code, out) == (0, "")
@@ -606,7 +598,7 @@ def test_events_without_the_master_say_so(kube: FakeKube, dljob: Run) -> None:
     assert "without PrimeMaster's own notes: job hello in namespace team has no head pod now" in err
 
 
-def test_following_events_shows_each_once(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_events_shows_each_once(kube, dljob, monkeypatch):
     job = add_job(kube, phase="Running")
     add_event(kube, job, "PodsReady", "3 of 3", "2026-01-01T00:00:10Z")
     looks = 0
@@ -651,7 +643,7 @@ def operator(kube: FakeKube, state: str = "Sent", message: str = "PrimeMaster ac
 
 
 @pytest.mark.parametrize("target", ["job", "worker", "worker/1"])
-def test_a_restart_is_an_annotation_that_the_operator_takes(target: str, kube: FakeKube, dljob: Run) -> None:
+def test_a_restart_is_an_annotation_that_the_operator_takes(target, kube, dljob):
     add_job(kube, phase="Running")
     operator(kube)
     code, out, err = dljob("restart", "hello", *([] if target == "job" else [target]), "-k")
@@ -677,9 +669,7 @@ def test_a_restart_is_an_annotation_that_the_operator_takes(target: str, kube: F
         ("node/n1", "known: job, worker"),
     ],
 )
-def test_an_unknown_target_is_refused_before_anything_is_sent(
-    target: str, hint: str, kube: FakeKube, dljob: Run
-) -> None:
+def test_an_unknown_target_is_refused_before_anything_is_sent(target, hint, kube, dljob):
     add_job(kube, phase="Running")
     code, _, err = dljob("restart", "hello", target, "-k")
     assert (code, hint in err) == (3, True), err
@@ -687,16 +677,14 @@ def test_an_unknown_target_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("state", ["Refused", "Ignored"])
-def test_an_order_that_is_not_carried_out_is_an_error(state: str, kube: FakeKube, dljob: Run) -> None:
+def test_an_order_that_is_not_carried_out_is_an_error(state, kube, dljob):
     add_job(kube, phase="Provisioning")
     operator(kube, state, "nothing of the job runs yet")
     code, _, err = dljob("restart", "hello", "worker", "-k")
     assert (code, f"restart of worker {state.lower()}: nothing of the job runs yet" in err) == (2, True)
 
 
-def test_an_order_that_nobody_takes_times_out_and_stands(
-    kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_nobody_takes_times_out_and_stands(kube, dljob, monkeypatch):
     from dljob.api.kubernetes import orders
 
     add_job(kube, phase="Running")
@@ -708,7 +696,7 @@ def test_an_order_that_nobody_takes_times_out_and_stands(
     assert "dljob.io/restart" in kube.one(DLJOBS, "hello")["metadata"]["annotations"]
 
 
-def test_stop_annotates_the_job_and_waits_for_its_end(kube: FakeKube, dljob: Run) -> None:
+def test_stop_annotates_the_job_and_waits_for_its_end(kube, dljob):
     add_job(kube, phase="Running")
     operator(kube)
     code, _, err = dljob("stop", "hello", "-k")
@@ -725,7 +713,7 @@ def test_stop_annotates_the_job_and_waits_for_its_end(kube: FakeKube, dljob: Run
 
 
 @pytest.mark.parametrize(("phase", "kind"), [("Stopped", JobStoppedError), ("Failed", JobFailedError)])
-def test_a_job_without_a_result_says_how_it_ended(phase: str, kind: type[JobFailedError], kube: FakeKube) -> None:
+def test_a_job_without_a_result_says_how_it_ended(phase, kind, kube):
     add_job(kube, phase=phase, reason="Because", message="of this")
     with pytest.raises(kind, match="Because: of this") as told:
         _ = KubernetesJob.named("hello", context="c").result
@@ -735,7 +723,7 @@ def test_a_job_without_a_result_says_how_it_ended(phase: str, kind: type[JobFail
     )
 
 
-def test_a_restart_that_the_jobs_end_overtakes(kube: FakeKube, dljob: Run) -> None:
+def test_a_restart_that_the_jobs_end_overtakes(kube, dljob):
     add_job(kube, phase="Running")
     kube.on_patch = lambda job: kube.update("hello", phase="Succeeded")
     code, _, err = dljob("restart", "hello", "-k")
@@ -751,7 +739,7 @@ def again(kube: FakeKube) -> None:
     add_job(kube, phase="Running")
 
 
-async def test_an_order_reaches_only_the_job_that_was_meant(kube: FakeKube) -> None:
+async def test_an_order_reaches_only_the_job_that_was_meant(kube):
     from dljob.api.kubernetes import orders
 
     meant = add_job(kube, phase="Running")
@@ -761,7 +749,7 @@ async def test_an_order_reaches_only_the_job_that_was_meant(kube: FakeKube) -> N
     assert "annotations" not in kube.one(DLJOBS, "hello")["metadata"]
 
 
-async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) -> None:
+async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube):
     from dljob.api.kubernetes import jobs
     from dljob.errors import NotFoundError
 
@@ -776,7 +764,7 @@ async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) 
 
 
 @pytest.mark.parametrize("change", [again, lambda kube: kube.objects.clear()])
-def test_waiting_for_a_deleted_job_raises_not_found_error(kube: FakeKube, change: Callable[[FakeKube], None]) -> None:
+def test_waiting_for_a_deleted_job_raises_not_found_error(kube, change):
     from dljob.errors import NotFoundError
 
     handle = KubernetesJob(add_job(kube, phase="Running"))
@@ -785,9 +773,7 @@ def test_waiting_for_a_deleted_job_raises_not_found_error(kube: FakeKube, change
         handle.wait(5)
 
 
-async def test_waiting_ends_for_a_job_that_goes_while_the_watch_begins_anew(
-    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_ends_for_a_job_that_goes_while_the_watch_begins_anew(kube, monkeypatch):
     from dljob.api.kubernetes import jobs
     from dljob.errors import NotFoundError
 
@@ -806,9 +792,7 @@ async def test_waiting_ends_for_a_job_that_goes_while_the_watch_begins_anew(
         await jobs.wait(kube, meant, 5)  # type: ignore[arg-type]
 
 
-def test_following_survives_a_server_that_is_away_for_a_while(
-    kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_survives_a_server_that_is_away_for_a_while(kube, dljob, monkeypatch):
     from dljob.api.kubernetes import jobs
 
     add_job(kube, phase="Running")
@@ -835,7 +819,7 @@ def test_following_survives_a_server_that_is_away_for_a_while(
     assert (code, "no answer" in err) == (4, True)
 
 
-def test_following_a_replaced_job_ends(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_replaced_job_ends(kube, dljob, monkeypatch):
     add_job(kube, phase="Running")
     looks = 0
     real = kube.get
@@ -852,7 +836,7 @@ def test_following_a_replaced_job_ends(kube: FakeKube, dljob: Run, monkeypatch: 
     assert (code, "was deleted and created anew" in err) == (3, True)
 
 
-def test_a_new_attempts_logs_begin_anew(kube: FakeKube, dljob: Run) -> None:
+def test_a_new_attempts_logs_begin_anew(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a long first attempt\n"}

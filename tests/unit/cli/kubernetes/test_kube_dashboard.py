@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_kube import FakeKube, add_head, add_job
+from fake_kube import add_head, add_job
 
 from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.errors import UnreachableError
@@ -18,7 +18,7 @@ def refuse(error: Exception) -> object:
     ("error", "words"),
     [(ApiError(403, "Forbidden", "no"), "no"), (ApiError(503, "Unavailable", "gone"), "Ray's dashboard on pod")],
 )
-def test_a_dashboard_that_cannot_be_asked_is_told(kube: FakeKube, error: ApiError, words: str) -> None:
+def test_a_dashboard_that_cannot_be_asked_is_told(kube, error, words):
     add_job(kube, "hello", phase="Running")
     add_head(kube)
     kube.head["version"] = lambda _query: refuse(error)

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,7 +87,7 @@ def look(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
     return code, {one["check"]: one for one in json.loads(capsys.readouterr().out)}
 
 
-def test_doctor_finds_nothing_wrong_in_a_sound_cluster(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_nothing_wrong_in_a_sound_cluster(sound, capsys):
     code, found = look(capsys)
     assert code == 0
     assert {name: one["state"] for name, one in found.items() if name not in ("ray", "torch")} == dict.fromkeys(
@@ -99,7 +98,7 @@ def test_doctor_finds_nothing_wrong_in_a_sound_cluster(sound: FakeKube, capsys: 
     assert sound.closed == 1
 
 
-def test_the_table_has_the_fix_below_its_line(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_the_fix_below_its_line(sound, capsys):
     del sound.objects["deployments", "dljob-system", "dljob"]
     assert main.run(["doctor", "-k"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -163,9 +162,7 @@ WRONG: list[tuple[Any, str, str, str]] = [
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[1]}-{case[3][:24]}")
-def test_doctor_tells_what_is_wrong_and_how_bad_it_is(
-    case: tuple[Any, str, str, str], sound: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tells_what_is_wrong_and_how_bad_it_is(case, sound, capsys):
     change, check, state, words = case
     change(sound)
     code, found = look(capsys)
@@ -174,7 +171,7 @@ def test_doctor_tells_what_is_wrong_and_how_bad_it_is(
     assert found[check]["fix"] or state == "ok" or "may not look" in found[check]["message"]
 
 
-def test_doctor_warns_of_a_certificate_close_to_its_end() -> None:
+def test_doctor_warns_of_a_certificate_close_to_its_end():
     marks = {"dljob.io/webhook-certificate-expires": "2027-01-31T00:00:00Z"}
     at = datetime(2027, 1, 20, 12, tzinfo=UTC).timestamp()
     found = doctor.webhook(marks, at)
@@ -186,9 +183,7 @@ def test_doctor_warns_of_a_certificate_close_to_its_end() -> None:
     ("days", "state", "said"),
     [(90, "ok", "holds for 90 days"), (3, "warn", "holds for 3 days"), (-1, "warn", "expired on 20")],
 )
-def test_the_certificate_of_an_existing_secret_is_told_by_the_operators_metrics(
-    days: int, state: str, said: str, sound: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_certificate_of_an_existing_secret_is_told_by_the_operators_metrics(days, state, said, sound, capsys):
     operator = deployment("dljob", OWN, secret="s")
     operator["spec"]["template"]["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 9090}]
     put(sound, DEPLOYMENTS, operator)
@@ -201,9 +196,7 @@ def test_the_certificate_of_an_existing_secret_is_told_by_the_operators_metrics(
     assert ("put a new certificate into Secret s" in found["webhook"]["fix"]) == (state == "warn")
 
 
-def test_a_cluster_that_hangs_is_not_waited_for(
-    sound: FakeKube, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_hangs_is_not_waited_for(sound, capsys, monkeypatch):
     import asyncio
 
     async def hang(_kube: object, _namespace: str) -> CheckResult:
@@ -217,9 +210,7 @@ def test_a_cluster_that_hangs_is_not_waited_for(
 
 
 @pytest.mark.parametrize("error", [UsageError("no client"), ApiError(0, "NoConfig", "no context named 'x'")])
-def test_doctor_tells_why_the_cluster_cannot_be_reached(
-    error: Exception, kube: FakeKube, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_tells_why_the_cluster_cannot_be_reached(error, kube, capsys, monkeypatch):
     from dljob.api.kubernetes import connect
 
     async def refuse(_context: str | None = None) -> None:
@@ -233,9 +224,7 @@ def test_doctor_tells_why_the_cluster_cannot_be_reached(
     assert failed["fix"]
 
 
-def test_without_a_kubeconfig_no_cluster_is_missed(
-    kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_kubeconfig_no_cluster_is_missed(kube, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main.run(["doctor"]) == 0
@@ -243,7 +232,7 @@ def test_without_a_kubeconfig_no_cluster_is_missed(
     assert kube.contexts == []  # type: ignore[attr-defined]
 
 
-def test_a_package_that_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_here_is_no_failure(monkeypatch):
     monkeypatch.setattr(doctor, "_installed", lambda package: "" if package == "torch" else "1")
     torch = doctor.check_packages()[-1]
     assert (torch.state, torch.fix) == ("skip", "pip install 'dljob[torch]', if you want Elastic roles here")
@@ -259,9 +248,7 @@ def test_a_package_that_is_not_installed_here_is_no_failure(monkeypatch: pytest.
         ("read-only", "its folder cannot be written to"),
     ],
 )
-def test_a_package_that_each_process_compiles_again_is_told_with_what_compiles_it(
-    case: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_each_process_compiles_again_is_told_with_what_compiles_it(case, why, tmp_path, monkeypatch):
     file = tmp_path / "site packages" / "torch" / "__init__.py"
     file.parent.mkdir(parents=True)
     file.write_text("x = 1\n")

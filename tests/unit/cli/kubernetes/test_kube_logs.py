@@ -47,21 +47,19 @@ async def lines_of(kube: FakeKube, job: Json, **which: Any) -> list[str]:
     return [str(line) async for lines in read(kube, job, **which) for line in lines]
 
 
-async def test_a_log_that_grows_is_read_as_far_as_it_was_written(kube: FakeKube, job: Json) -> None:
+async def test_a_log_that_grows_is_read_as_far_as_it_was_written(kube, job):
     kube.head["logs"] = busy({RANK: LINE * 20_000}, sized=True)
     assert len(await lines_of(kube, job, role="worker", rank=0)) >= 20_001
 
 
-async def test_followers_show_the_lines_of_a_rank_that_writes_steadily(kube: FakeKube, job: Json) -> None:
+async def test_followers_show_the_lines_of_a_rank_that_writes_steadily(kube, job):
     kube.head["logs"] = busy({RANK: LINE * 2000}, sized=True)
     followed: Any = logs.Followed([RANK])
     assert len(await followed.hear(kube, job)) >= 2001
     assert len(await followed.hear(kube, job)) >= 1
 
 
-async def test_followers_end_a_poll_in_time_at_a_head_that_tells_no_sizes(
-    kube: FakeKube, job: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_followers_end_a_poll_in_time_at_a_head_that_tells_no_sizes(kube, job, monkeypatch):
     monkeypatch.setattr(logs, "POLL_S", 0.0)
     kube.head["logs"] = busy({RANK: LINE}, sized=False)
     followed: Any = logs.Followed([RANK])
@@ -75,7 +73,7 @@ def many_lines(query: Json) -> Any:
     return logs_of({RANK: LINE * 100_000 + "unfinished"})(query)
 
 
-async def test_a_tail_of_many_lines_asks_for_no_more_than_the_gateway_sends(kube: FakeKube, job: Json) -> None:
+async def test_a_tail_of_many_lines_asks_for_no_more_than_the_gateway_sends(kube, job):
     kube.head["logs"] = many_lines
     assert logs.MOST_BYTES == gateway_app.MOST_BYTES
     assert len(await lines_of(kube, job, role="worker", rank=0, tail=42_000)) == 42_000
@@ -85,7 +83,7 @@ async def test_a_tail_of_many_lines_asks_for_no_more_than_the_gateway_sends(kube
 
 
 @pytest.mark.parametrize("tail", [0, 3, 500])
-async def test_followers_with_a_tail_read_only_the_end_of_a_long_log(kube: FakeKube, job: Json, tail: int) -> None:
+async def test_followers_with_a_tail_read_only_the_end_of_a_long_log(kube, job, tail):
     asked: list[Json] = []
     texts: dict[tuple[str, int], str] = {RANK: LINE * 20_000 + "unfin"}
 
@@ -121,7 +119,7 @@ def noted(texts: dict[tuple[str, int], str], asked: list[int]) -> Callable[[Json
     return answer
 
 
-async def test_the_first_lines_come_before_the_rest_is_read(kube: FakeKube, many: Json) -> None:
+async def test_the_first_lines_come_before_the_rest_is_read(kube, many):
     asked: list[int] = []
     kube.head["logs"] = noted({("worker", rank): LINE * 30 for rank in range(40)}, asked)
     read: Any = logs.read
@@ -134,7 +132,7 @@ async def test_the_first_lines_come_before_the_rest_is_read(kube: FakeKube, many
     assert len(asked) <= logs.AT_ONCE + 2, "whoever has seen enough reads no more"
 
 
-async def test_all_ranks_come_in_their_order_with_all_of_their_lines(kube: FakeKube, many: Json) -> None:
+async def test_all_ranks_come_in_their_order_with_all_of_their_lines(kube, many):
     texts = {("worker", rank): f"begin {rank}\n{LINE * 11}end {rank}" for rank in range(40)}
     kube.head["logs"] = logs_of(texts)
     lines = [line for line in await lines_of(kube, many) if not line.endswith("x")]
@@ -143,7 +141,7 @@ async def test_all_ranks_come_in_their_order_with_all_of_their_lines(kube: FakeK
     assert ends == [f"[worker/{rank}] {word}" for rank in range(40) for word in (LINE.strip(), f"end {rank}")]
 
 
-async def test_a_log_whose_node_goes_while_it_is_read_says_so_at_its_place(kube: FakeKube, many: Json) -> None:
+async def test_a_log_whose_node_goes_while_it_is_read_says_so_at_its_place(kube, many):
     texts = {("worker", 1): f"{LINE * 9}unfinished", ("worker", 2): "b\n"}
 
     def answer(query: Json) -> Any:
@@ -158,7 +156,7 @@ async def test_a_log_whose_node_goes_while_it_is_read_says_so_at_its_place(kube:
     assert lines[9:13] == [f"[worker/1] {LINE.strip()}", "[worker/1] unfinished", f"[worker/1] {said}", "[worker/2] b"]
 
 
-async def test_a_line_without_an_end_does_not_grow_in_memory(kube: FakeKube, many: Json) -> None:
+async def test_a_line_without_an_end_does_not_grow_in_memory(kube, many):
     kube.head["logs"] = logs_of({RANK: "x" * 4500})
     read: Any = logs.read
     lines = [line async for lines in read(kube, many) for line in lines]

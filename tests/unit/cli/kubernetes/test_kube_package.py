@@ -24,7 +24,7 @@ def tree(root: Path, *names: str) -> Path:
     return root
 
 
-def test_the_same_files_give_the_same_archive(tmp_path: Path) -> None:
+def test_the_same_files_give_the_same_archive(tmp_path):
     one = tree(tmp_path / "one", "b.py", "a/c.py", "a.py")
     (one / "b.py").chmod(0o755)
     two = tree(tmp_path / "two", "a.py", "a/c.py", "b.py")
@@ -40,7 +40,7 @@ def test_the_same_files_give_the_same_archive(tmp_path: Path) -> None:
     assert pack(one).digest != first.digest
 
 
-def test_the_archive_unpacks_to_the_files(tmp_path: Path) -> None:
+def test_the_archive_unpacks_to_the_files(tmp_path):
     tree(tmp_path / "src", "a.py", "pkg/übung.py")
     (tmp_path / "src" / "a.py").chmod(0o755)
     with zipfile.ZipFile(io.BytesIO(pack(tmp_path / "src").archive)) as archive:
@@ -49,7 +49,7 @@ def test_the_archive_unpacks_to_the_files(tmp_path: Path) -> None:
         assert archive.testzip() is None
 
 
-def test_files_that_are_never_code_are_left_out_of_the_archive(tmp_path: Path) -> None:
+def test_files_that_are_never_code_are_left_out_of_the_archive(tmp_path):
     root = tree(
         tmp_path, "a.py", ".git/config", "x/__pycache__/a.pyc", ".venv/lib/a.py", "env/pyvenv.cfg", "env/bin/python",
         "node_modules/a.js", "x/.hidden", ".mypy_cache/a",
@@ -83,7 +83,7 @@ FILES = ["a.log", "x/a.py", "x/b.log", "x/y/c.txt", "main.py", "#odd", "!bang", 
 
 
 @pytest.mark.parametrize("text", IGNORES)
-def test_ignore_files_are_read_as_git_reads_them(text: str, tmp_path: Path) -> None:
+def test_ignore_files_are_read_as_git_reads_them(text, tmp_path):
     tree(tmp_path, *FILES)
     (tmp_path / ".gitignore").write_text(text)
     gone = sorted(set(FILES) - set(pack(tmp_path).files))
@@ -95,7 +95,7 @@ def test_ignore_files_are_read_as_git_reads_them(text: str, tmp_path: Path) -> N
         assert gone == sorted(line.strip('"') for line in said.stdout.splitlines()), "git says otherwise"
 
 
-def test_ignore_files_of_folders_within_and_above_and_the_second_kind_count(tmp_path: Path) -> None:
+def test_ignore_files_of_folders_within_and_above_and_the_second_kind_count(tmp_path):
     (tmp_path / ".git").mkdir()
     root = tree(tmp_path / "jobs" / "ppo", "a.py", "b.ckpt", "data/big.bin", "data/small.bin", "sub/c.txt", "sub/d.txt")
     (tmp_path / ".gitignore").write_text("*.ckpt\n/jobs/ppo/data/\n")
@@ -106,7 +106,7 @@ def test_ignore_files_of_folders_within_and_above_and_the_second_kind_count(tmp_
     assert "b.ckpt" in pack(root).files, "outside of a repository folders above do not count"
 
 
-def test_links_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_left_out_and_named(tmp_path):
     root = tree(tmp_path / "src", "a.py", "pkg/b.py")
     (tmp_path / "secret").write_text("s")
     (root / "in.py").symlink_to(root / "a.py")
@@ -119,7 +119,7 @@ def test_links_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
     assert made.links == ("folder", "nowhere", "out")
 
 
-def test_a_folder_too_large_is_refused_with_its_largest_files_and_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_too_large_is_refused_with_its_largest_files_and_what_to_do(tmp_path):
     tree(tmp_path, "a.py")
     (tmp_path / "model.bin").write_bytes(os.urandom(1_500_000))
     with pytest.raises(UsageError) as refused:
@@ -133,7 +133,7 @@ def test_a_folder_too_large_is_refused_with_its_largest_files_and_what_to_do(tmp
     assert len(pack(tmp_path).archive) < 1000
 
 
-def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_folder_is_not_read_to_its_end(tmp_path, monkeypatch):
     tree(tmp_path, *(f"{n}.py" for n in range(30)))
     monkeypatch.setattr(package, "MOST_FILES", 10)
     with pytest.raises(UsageError, match="holds more than 10 files"):
@@ -144,7 +144,7 @@ def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytes
         pack(tmp_path)
 
 
-def test_a_folder_that_cannot_be_packed_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_packed_is_refused_with_the_reason(tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
         pack(tmp_path / "no")
     with pytest.raises(UsageError, match="has no file"):

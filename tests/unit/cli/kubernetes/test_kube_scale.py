@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.errors import NotFoundError, UsageError
 from dljob.kube.api import DLJOBS
 
-Run = Callable[..., tuple[int, str, str]]
 BOUNDS = {"type": "Elastic", "replicas": 4, "replicasPerGroup": 2, "minReplicas": 2, "maxReplicas": 6}
 
 
@@ -27,7 +25,7 @@ def replicas(kube: FakeKube) -> list[object]:
     return [role.get("replicas") for role in kube.one(DLJOBS, "hello")["spec"]["roles"]]
 
 
-def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, dljob: Run) -> None:
+def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube, dljob):
     running(kube)
     code, _, err = dljob("scale", "hello", "t=2", "-k")
     assert (code, replicas(kube)) == (0, [None, 2])
@@ -36,7 +34,7 @@ def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, d
     assert replicas(kube) == [None, 6]
 
 
-def test_several_roles_are_scaled_by_one_command(kube: FakeKube, dljob: Run) -> None:
+def test_several_roles_are_scaled_by_one_command(kube, dljob):
     job = running(kube)
     job["spec"]["roles"][0] = {"name": "other", **BOUNDS}
     kube.put(DLJOBS, job)
@@ -58,15 +56,13 @@ def test_several_roles_are_scaled_by_one_command(kube: FakeKube, dljob: Run) -> 
         ("other=2", "other has a fixed number of ranks, 1"),
     ],
 )
-def test_a_number_that_a_role_cannot_have_is_refused_before_anything_is_sent(
-    size: str, words: str, kube: FakeKube, dljob: Run
-) -> None:
+def test_a_number_that_a_role_cannot_have_is_refused_before_anything_is_sent(size, words, kube, dljob):
     running(kube)
     code, _, err = dljob("scale", "hello", size, "-k")
     assert (code, words in err, replicas(kube)) == (2, True, [None, 4])
 
 
-def test_a_role_with_one_bound_is_scaled_within_it(kube: FakeKube) -> None:
+def test_a_role_with_one_bound_is_scaled_within_it(kube):
     handle = KubernetesJob(running(kube, replicas=3, minReplicas=1))
     with pytest.raises(UsageError, match="t has 1 to 3 ranks, not 4"):
         handle.scale("t", 4)
@@ -74,7 +70,7 @@ def test_a_role_with_one_bound_is_scaled_within_it(kube: FakeKube) -> None:
     assert replicas(kube) == [None, 1]
 
 
-def test_scale_refuses_an_unknown_role_and_an_ended_job(kube: FakeKube) -> None:
+def test_scale_refuses_an_unknown_role_and_an_ended_job(kube):
     handle = KubernetesJob(running(kube))
     with pytest.raises(NotFoundError, match="has no role 'tt'") as told:
         handle.scale("tt", 2)

@@ -97,12 +97,12 @@ def compare(name: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_is_shown_in_full_as_recorded(name: str) -> None:
+def test_a_job_is_shown_in_full_as_recorded(name):
     compare(f"status-{name}", "\n".join(description.detail(views.overview(JOBS[name]), NOW)) + "\n")
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
+def test_the_list_of_jobs_is_shown_as_recorded(namespaced):
     text = (
         "\n".join(
             output.aligned(status.rows([views.summary(job) for job in JOBS.values()], NOW, namespaced=namespaced))
@@ -121,18 +121,18 @@ def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
         ("Failed", 90.0, ""),
     ],
 )
-def test_a_step_that_stands_still_is_told_of_jobs_that_run(phase: str, age: float, told: str) -> None:
+def test_a_step_that_stands_still_is_told_of_jobs_that_run(phase, age, told):
     job = {"metadata": META, "spec": SPEC, "status": {**RUNNING, "phase": phase}}
     shown = next(line for line in description.detail(views.overview(job), NOW - 62 + age) if line.startswith("  step"))
     assert shown == f"  step 120{told}, saved 100  reward 0.25  kl 0.01"
 
 
-def test_data_has_a_phase_before_any_status() -> None:
+def test_data_has_a_phase_before_any_status():
     assert views.data(JOBS["unseen"]) == {"name": "ppo", "namespace": "team", "uid": META["uid"], "phase": "Pending"}
     assert views.data(JOBS["failed"])["reason"] == "UserErrorRepeats"
 
 
-def test_the_local_shape_is_what_the_progress_of_local_runs_draws() -> None:
+def test_the_local_shape_is_what_the_progress_of_local_runs_draws():
     local = views.as_local(JOBS["recovering"])
     assert local["progress"] == {"step": 120, "metrics": {"reward": 0.25, "kl": 0.01}, **TIMES}
     assert local["restarts"]["role group"] == 1
@@ -140,7 +140,7 @@ def test_the_local_shape_is_what_the_progress_of_local_runs_draws() -> None:
     assert views.as_local(JOBS["failed"])["seconds"] == 120.0
 
 
-def test_a_metric_that_is_no_number_is_left_out() -> None:
+def test_a_metric_that_is_no_number_is_left_out():
     job = {"metadata": META, "status": {"progress": {"step": 1, "metrics": [{"name": "a", "value": "x"}]}}}
     assert views.as_local(job)["progress"]["metrics"] == {}
 
@@ -155,23 +155,23 @@ def test_a_metric_that_is_no_number_is_left_out() -> None:
         ("Stopped", "StoppedByUser", 6),
     ],
 )
-def test_the_exit_code_is_the_jobs_fate(phase: str, reason: str, code: int) -> None:
+def test_the_exit_code_is_the_jobs_fate(phase, reason, code):
     assert code_of({"phase": phase, "reason": reason}) == code
 
 
-def test_the_outcome_of_a_failed_job_says_why() -> None:
+def test_the_outcome_of_a_failed_job_says_why():
     made = outcome(JOBS["failed"])
     assert (made["phase"], made["reason"], made["seconds"]) == ("Failed", "UserErrorRepeats", 120.0)
     assert "reason" not in outcome({"metadata": META, "status": {**FAILED, "phase": "Succeeded"}})
 
 
-def test_the_outcome_counts_cuts_where_there_are_any() -> None:
+def test_the_outcome_counts_cuts_where_there_are_any():
     assert "cuts" not in outcome(JOBS["failed"])
     cuts = {"committed": 2, "last": 2}
     assert outcome({"metadata": META, "status": {**FAILED, "cuts": cuts}})["cuts"] == cuts
 
 
-def test_of_large_jobs_rank_0_of_each_role_is_shown() -> None:
+def test_of_large_jobs_rank_0_of_each_role_is_shown():
     small, nothing = shown_ranks(JOBS["unseen"])
     assert len(small) == 9
     assert nothing == ""
@@ -180,7 +180,7 @@ def test_of_large_jobs_rank_0_of_each_role_is_shown() -> None:
     assert "of 501 ranks, rank 0 of each role" in word
 
 
-def test_an_event_says_when_it_is_a_warning_and_how_often() -> None:
+def test_an_event_says_when_it_is_a_warning_and_how_often():
     note = {
         "time": 130.0,
         "type": "Warning",

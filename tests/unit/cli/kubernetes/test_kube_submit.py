@@ -34,9 +34,7 @@ def only(kube: FakeKube, plural: str) -> dict[str, Any]:
     return found
 
 
-def test_submit_makes_the_code_and_the_job_that_owns_it(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_makes_the_code_and_the_job_that_owns_it(kube, file, capsys):
     assert main.run(["submit", str(file), "-k"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "hello\n"
@@ -59,18 +57,14 @@ def test_submit_makes_the_code_and_the_job_that_owns_it(
     ("environment", "flags", "written"),
     [("YuanRong", [], {"name": "yr"}), ("yr", ["--backend", "ray"], {}), (" ", [], None)],
 )
-def test_the_backend_that_the_environment_asks_for_goes_along(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, *, environment: str, flags: list[str], written: Any
-) -> None:
+def test_the_backend_that_the_environment_asks_for_goes_along(kube, file, monkeypatch, *, environment, flags, written):
     """`{}` is ray, by the server's default."""
     monkeypatch.setenv("DISTRIBUTED_BACKEND", environment)
     assert main.run(["submit", str(file), "-k", *flags]) == 0
     assert only(kube, "dljobs")["spec"].get("backend") == written
 
 
-def test_submit_takes_namespace_context_name_and_output_form_from_flags(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_takes_namespace_context_name_and_output_form_from_flags(kube, file, capsys):
     words = [
         "submit",
         str(file),
@@ -94,9 +88,7 @@ def test_submit_takes_namespace_context_name_and_output_form_from_flags(
     assert "dljob status again -n other --context prod" in printed.err
 
 
-def test_the_files_namespace_counts_and_must_not_be_contradicted(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_namespace_counts_and_must_not_be_contradicted(kube, file, capsys):
     file.write_text(JOB.replace("{name: hello}", "{name: hello, namespace: filed}"))
     assert main.run(["submit", str(file), "-n", "other"]) == 2
     assert "the file says metadata.namespace filed, the command says other" in capsys.readouterr().err
@@ -105,15 +97,13 @@ def test_the_files_namespace_counts_and_must_not_be_contradicted(
     assert only(kube, "dljobs")["metadata"]["namespace"] == "filed"
 
 
-def test_submit_uploads_nothing_when_the_image_has_the_code(kube: FakeKube, file: Path) -> None:
+def test_submit_uploads_nothing_when_the_image_has_the_code(kube, file):
     assert main.run(["submit", str(file), "-k", "--no-upload"]) == 0
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
     assert "code" not in only(kube, "dljobs")["spec"]
 
 
-def test_a_config_map_that_the_spec_names_counts_when_it_is_there(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_map_that_the_spec_names_counts_when_it_is_there(kube, file, capsys):
     other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine}\ndata: {}\n"
     file.write_text(JOB + "  code: {configMap: mine}\n" + other)
 
@@ -135,22 +125,20 @@ def test_a_config_map_that_the_spec_names_counts_when_it_is_there(
     assert code()[0] == "mine"
 
 
-def test_the_code_of_a_runtime_environment_counts(kube: FakeKube, file: Path) -> None:
+def test_the_code_of_a_runtime_environment_counts(kube, file):
     file.write_text(JOB + "  runtimeEnv: {working_dir: 'https://example.test/code.zip'}\n")
     assert main.run(["submit", str(file), "-k"]) == 0
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
 
 
-def test_submit_uploads_nothing_to_an_existing_raycluster(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_uploads_nothing_to_an_existing_raycluster(kube, file, capsys):
     file.write_text(JOB + "  rayClusterRef: {name: shared}\n")
     assert main.run(["submit", str(file), "-k"]) == 0
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
     assert "code: that of RayCluster shared" in "".join(capsys.readouterr())
 
 
-def test_a_working_dir_is_what_is_sent_and_is_not_named_on_the_cluster(kube: FakeKube, file: Path) -> None:
+def test_a_working_dir_is_what_is_sent_and_is_not_named_on_the_cluster(kube, file):
     (file.parent / "src").mkdir()
     (file.parent / "src" / "a.py").write_text("")
     file.write_text(JOB + "  code: {workingDir: src}\n")
@@ -162,7 +150,7 @@ def test_a_working_dir_is_what_is_sent_and_is_not_named_on_the_cluster(kube: Fak
     assert list(only(kube, "dljobs")["spec"]["code"]) == ["configMap"]
 
 
-def test_a_name_that_is_taken_changes_nothing(kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_taken_changes_nothing(kube, file, capsys):
     add_job(kube, phase="Running")
     before = dict(kube.objects)
     assert main.run(["submit", str(file), "-k"]) == 2
@@ -181,9 +169,7 @@ def refused(
     return code, capsys.readouterr().err
 
 
-def test_a_refusal_of_the_server_is_shown_in_its_words_with_the_line_of_the_file(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_of_the_server_is_shown_in_its_words_with_the_line_of_the_file(kube, file, capsys):
     causes = [
         {"message": 'Invalid value: "object": at least one role must be a driver', "field": "spec"},
         {"message": "Invalid value: 2: must be odd", "field": "spec.roles[0].replicas"},
@@ -199,9 +185,7 @@ def test_a_refusal_of_the_server_is_shown_in_its_words_with_the_line_of_the_file
     ]
 
 
-def test_fields_unknown_to_the_server_are_refused_with_their_paths(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fields_unknown_to_the_server_are_refused_with_their_paths(kube, file, capsys):
     message = 'cannot be handled as a DLJob: strict decoding error: unknown field "spec.roles[0].replicas"'
     code, said = refused(kube, file, capsys, 400, {"reason": "BadRequest", "message": message})
     assert code == 2
@@ -222,17 +206,13 @@ OTHERS: list[tuple[int, str, int, str]] = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other[1][:20])
-def test_other_refusals_of_the_server_become_exit_codes_and_words(
-    other: tuple[int, str, int, str], kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_refusals_of_the_server_become_exit_codes_and_words(other, kube, file, capsys):
     status, message, code, words = other
     left, said = refused(kube, file, capsys, status, {"message": message} if message else {})
     assert (left, words in said) == (code, True), said
 
 
-def test_code_that_was_left_by_an_earlier_job_is_taken_over_or_made_anew(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_was_left_by_an_earlier_job_is_taken_over_or_made_anew(kube, file, monkeypatch):
     assert main.run(["submit", str(file), "-k"]) == 0
     code = only(kube, "configmaps")
     del kube.objects["dljobs", "team", "hello"]
@@ -252,9 +232,7 @@ def test_code_that_was_left_by_an_earlier_job_is_taken_over_or_made_anew(
     assert only(kube, "configmaps")["metadata"]["ownerReferences"][0]["uid"] == only(kube, "dljobs")["metadata"]["uid"]
 
 
-def test_code_that_another_submit_took_meanwhile_is_left_to_it(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_another_submit_took_meanwhile_is_left_to_it(kube, file, monkeypatch):
     real = kube.create
 
     async def create(resource: Any, body: Any, namespace: str | None = None) -> Any:
@@ -267,9 +245,7 @@ def test_code_that_another_submit_took_meanwhile_is_left_to_it(
     assert only(kube, "configmaps")
 
 
-def test_a_spec_that_is_wrong_is_refused_before_any_cluster(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_spec_that_is_wrong_is_refused_before_any_cluster(kube, file, capsys):
     file.write_text(JOB.replace("replicas", "replcas"))
     assert main.run(["submit", str(file), "-k"]) == 2
     assert "did you mean" in capsys.readouterr().err
@@ -291,9 +267,7 @@ def play(kube: FakeKube, monkeypatch: pytest.MonkeyPatch, *acts: Any) -> None:
     monkeypatch.setattr(kube, "get", get)
 
 
-def test_run_follows_a_job_to_its_end(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_follows_a_job_to_its_end(kube, file, monkeypatch, capsys):
     texts = {("worker", 0): "a\nb"}
     kube.head["logs"] = logs_of(texts)
 
@@ -336,9 +310,7 @@ def test_run_follows_a_job_to_its_end(
     ]
 
 
-def test_a_torchrun_line_is_run_there_with_the_folder_that_it_is_given_in(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torchrun_line_is_run_there_with_the_folder_that_it_is_given_in(kube, file, monkeypatch, capsys):
     monkeypatch.chdir(file.parent)
     line = ["--nnodes=2:4", "--nproc-per-node=8", "--accelerator", "GPU", "--image", "train:1", "hello.py", "--lr", "3"]
 
@@ -358,9 +330,7 @@ def test_a_torchrun_line_is_run_there_with_the_folder_that_it_is_given_in(
     monkeypatch.undo()
 
 
-def test_run_of_a_job_that_fails_or_is_deleted(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_of_a_job_that_fails_or_is_deleted(kube, file, monkeypatch, capsys):
     play(
         kube,
         monkeypatch,
@@ -376,9 +346,7 @@ def test_run_of_a_job_that_fails_or_is_deleted(
     assert "job hello in namespace team was deleted" in capsys.readouterr().err
 
 
-def test_run_of_a_job_that_a_rank_fails_ends_with_that_rank(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_of_a_job_that_a_rank_fails_ends_with_that_rank(kube, file, monkeypatch, capsys):
     fault = {"level": "Process", "target": "worker/1", "rank": "worker/1", "incarnation": 2}
     mark = "[dljob] 10:00:00 worker/1 starts, incarnation {}\n"
 
@@ -435,18 +403,14 @@ def accept(kube: FakeKube) -> None:
     kube.on_patch = take
 
 
-def test_run_says_when_no_operator_is_there(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_says_when_no_operator_is_there(kube, file, monkeypatch, capsys):
     monkeypatch.setattr("dljob.cli.kubernetes.run.UNSEEN_S", 0.05)
     press(monkeypatch, ("no operator has seen", signal.SIGTERM))
     assert main.run(["run", str(file), "-k"]) == 130
     assert capsys.readouterr().err.count("no operator has seen job hello yet") == 1
 
 
-def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(kube, file, monkeypatch, capsys):
     from dljob.cli.kubernetes import run
 
     accept(kube)
@@ -466,9 +430,7 @@ def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
 
-def test_an_interrupt_or_sigterm_stops_the_job_when_asked_for(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_or_sigterm_stops_the_job_when_asked_for(kube, file, monkeypatch, capsys):
     accept(kube)
     press(monkeypatch, ("Pending", signal.SIGTERM))
     assert main.run(["run", str(file), "-k"]) == 130
@@ -482,9 +444,7 @@ def test_an_interrupt_or_sigterm_stops_the_job_when_asked_for(
 
 @pytest.mark.parametrize("soon", [True, False], ids=["before the signal is heard", "after it"])
 @pytest.mark.parametrize("flags", [["--stop-on-interrupt"], []], ids=["at the first", "at the second"])
-def test_an_interrupt_stops_the_job_though_it_ended_the_reader_of_the_output(
-    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, *, soon: bool, flags: list[str]
-) -> None:
+def test_an_interrupt_stops_the_job_though_it_ended_the_reader_of_the_output(kube, file, monkeypatch, soon, flags):
     """`| tee log` dies of the same Ctrl-C."""
     said: list[str] = []
 
@@ -504,7 +464,7 @@ def test_an_interrupt_stops_the_job_though_it_ended_the_reader_of_the_output(
     assert any("is being stopped" in line for line in said)
 
 
-def test_the_end_of_a_pipe_alone_leaves_the_job(kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_pipe_alone_leaves_the_job(kube, file, monkeypatch):
     def say(line: str) -> None:
         if line.endswith("Pending"):
             raise BrokenPipeError
@@ -514,9 +474,7 @@ def test_the_end_of_a_pipe_alone_leaves_the_job(kube: FakeKube, file: Path, monk
     assert "annotations" not in only(kube, "dljobs")["metadata"]
 
 
-def test_a_job_built_in_python_is_submitted_to_kubernetes(
-    kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_built_in_python_is_submitted_to_kubernetes(kube, tmp_path, monkeypatch):
     from dljob import DLJobBuilder
     from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.errors import DeadlineError, UsageError
@@ -558,9 +516,7 @@ def resumes(kube: FakeKube) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", "=0000"])
-def test_run_with_resume_goes_on_with_the_file_s_spec_and_code(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str], uid: str
-) -> None:
+def test_run_with_resume_goes_on_with_the_file_s_spec_and_code(kube, file, capsys, uid):
     job = add_job(kube, phase="Failed")
     old = {**job["spec"], "priorityClassName": "gone", "code": {"configMap": "old", "workingDir": "x"}}
     kube.put(DLJOBS, {**job, "spec": old})
@@ -585,18 +541,14 @@ def test_run_with_resume_goes_on_with_the_file_s_spec_and_code(
         (None, ["--resume"], "no job 'hello' in namespace team"),
     ],
 )
-def test_a_job_that_cannot_go_on_is_refused_before_anything_is_sent(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str], *, phase: str | None, flags: list[str], words: str
-) -> None:
+def test_a_job_that_cannot_go_on_is_refused_before_anything_is_sent(kube, file, capsys, *, phase, flags, words):
     before = {} if phase is None else add_job(kube, phase=phase)
     assert main.run(["run", str(file), "-k", *flags]) in (2, 3)
     assert words in capsys.readouterr().err
     assert [(kind, body) for (kind, _, _), body in kube.objects.items()] == ([("dljobs", before)] if before else [])
 
 
-def test_a_change_that_the_server_refuses_is_told_with_its_words(
-    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_that_the_server_refuses_is_told_with_its_words(kube, file, capsys):
     add_job(kube, phase="Failed")
 
     def refuse(_job: dict[str, Any]) -> None:
@@ -609,7 +561,7 @@ def test_a_change_that_the_server_refuses_is_told_with_its_words(
     assert "--replace" in said
 
 
-def test_a_job_built_in_python_goes_on(kube: FakeKube, tmp_path: Path) -> None:
+def test_a_job_built_in_python_goes_on(kube, tmp_path):
     from dljob import DLJobBuilder
 
     add_job(kube, phase="Stopped")
@@ -620,7 +572,7 @@ def test_a_job_built_in_python_goes_on(kube: FakeKube, tmp_path: Path) -> None:
     assert only(kube, "dljobs")["status"]["attempt"] == 2
 
 
-async def test_a_script_may_ask_from_inside_an_event_loop(kube: FakeKube) -> None:
+async def test_a_script_may_ask_from_inside_an_event_loop(kube):
     from dljob.api.kubernetes.handle import KubernetesJob
 
     body = add_job(kube, phase="Running")

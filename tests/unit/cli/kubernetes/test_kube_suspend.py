@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ from fake_kube import FakeKube, add_job, add_saved_logs
 from dljob.errors import NotFoundError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS
 from dljob.reconcile.state import names
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def say(kube: FakeKube, *phases: str, **more: Any) -> None:
@@ -31,7 +27,7 @@ def wanted(kube: FakeKube) -> object:
     return kube.one(DLJOBS, "hello")["spec"].get("suspend")
 
 
-def test_suspend_and_resume_are_a_field_of_the_spec(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_are_a_field_of_the_spec(kube, dljob):
     add_job(kube, phase="Running")
     code, out, err = dljob("suspend", "hello", "-k")
     said = "job hello in namespace team is being suspended; it goes on with dljob resume hello -n team\n"
@@ -47,7 +43,7 @@ def test_suspend_and_resume_are_a_field_of_the_spec(kube: FakeKube, dljob: Run) 
     assert (code, "was not suspended: Running" in err) == (0, True)
 
 
-def test_suspend_and_resume_wait_until_the_job_is_suspended_or_running(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_wait_until_the_job_is_suspended_or_running(kube, dljob):
     add_job(kube, phase="Running")
     say(kube, "Suspended")
     code, _, err = dljob("suspend", "hello", "-k", "--wait")
@@ -58,14 +54,14 @@ def test_suspend_and_resume_wait_until_the_job_is_suspended_or_running(kube: Fak
 
 
 @pytest.mark.parametrize(("end", "code"), [("Succeeded", 0), ("Failed", 1), ("Stopped", 6)])
-def test_resume_tells_the_end_of_a_job_that_ends_meanwhile(end: str, code: int, kube: FakeKube, dljob: Run) -> None:
+def test_resume_tells_the_end_of_a_job_that_ends_meanwhile(end, code, kube, dljob):
     add_job(kube, phase="Suspended")
     say(kube, end, reason="Because", message="of this")
     found, _, err = dljob("resume", "hello", "-k", "--wait")
     assert (found, f"has ended: {end} (Because) of this" in err) == (code, True)
 
 
-def test_suspend_and_resume_tell_of_an_end_that_came_first(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_tell_of_an_end_that_came_first(kube, dljob):
     add_job(kube, phase="Running")
     say(kube, "Succeeded")
     code, _, err = dljob("suspend", "hello", "-k", "--wait")
@@ -75,7 +71,7 @@ def test_suspend_and_resume_tell_of_an_end_that_came_first(kube: FakeKube, dljob
         assert (code, "has ended: Succeeded" in err) == (3, True)
 
 
-def test_suspend_and_resume_tell_that_another_user_ordered_the_opposite(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_tell_that_another_user_ordered_the_opposite(kube, dljob):
     def other(job: dict[str, Any]) -> None:
         kube.put(DLJOBS, {**job, "spec": {**job["spec"], "suspend": not job["spec"]["suspend"]}})
 
@@ -86,7 +82,7 @@ def test_suspend_and_resume_tell_that_another_user_ordered_the_opposite(kube: Fa
         assert (code, f"has been {other_way} meanwhile" in err) == (2, True)
 
 
-def test_suspend_is_refused_for_unknown_jobs_and_existing_rayclusters(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_is_refused_for_unknown_jobs_and_existing_rayclusters(kube, dljob):
     add_job(kube, phase="Running")
     code, _, err = dljob("suspend", "helo", "-k")
     assert (code, "no job 'helo' in namespace team" in err, "hello" in err) == (3, True, True)
@@ -97,7 +93,7 @@ def test_suspend_is_refused_for_unknown_jobs_and_existing_rayclusters(kube: Fake
     assert wanted(kube) is None
 
 
-def test_an_older_crd_that_drops_the_field_is_told_of(kube: FakeKube, dljob: Run) -> None:
+def test_an_older_crd_that_drops_the_field_is_told_of(kube, dljob):
     add_job(kube, phase="Running")
     patch = kube.patch
 
@@ -115,14 +111,14 @@ def test_an_older_crd_that_drops_the_field_is_told_of(kube: FakeKube, dljob: Run
     ("verb", "said", "here"),
     [("suspend", "suspended", "dljob stop hello"), ("resume", "resumed", "dljob run FILE --resume")],
 )
-def test_a_laptop_has_nothing_to_give_back(verb: str, said: str, here: str, kube: FakeKube, dljob: Run) -> None:
+def test_a_laptop_has_nothing_to_give_back(verb, said, here, kube, dljob):
     code, _, err = dljob(verb, "hello")
     assert (code, f"a job of this machine cannot be {said}" in err) == (2, True)
     assert f"on Kubernetes: dljob {verb} hello --kubernetes, or -n NAMESPACE; here: {here}" in err
     assert kube.contexts == []  # type: ignore[attr-defined]
 
 
-def test_a_laptop_runs_no_job_that_is_suspended(dljob: Run, tmp_path: Path) -> None:
+def test_a_laptop_runs_no_job_that_is_suspended(dljob, tmp_path):
     (tmp_path / "hello.py").touch()
     file = tmp_path / "job.yaml"
     file.write_text(
@@ -138,7 +134,7 @@ def test_a_laptop_runs_no_job_that_is_suspended(dljob: Run, tmp_path: Path) -> N
         assert "leave spec.suspend out to run it here" in err
 
 
-def test_a_handle_suspends_and_resumes_as_the_command_does(kube: FakeKube) -> None:
+def test_a_handle_suspends_and_resumes_as_the_command_does(kube):
     from dljob.api.kubernetes.handle import KubernetesJob
 
     handle = KubernetesJob(add_job(kube, phase="Running"))
@@ -155,7 +151,7 @@ def test_a_handle_suspends_and_resumes_as_the_command_does(kube: FakeKube) -> No
         handle.suspend()
 
 
-def test_logs_of_a_suspended_attempt_are_not_taken_for_those_of_the_next(kube: FakeKube, dljob: Run) -> None:
+def test_logs_of_a_suspended_attempt_are_not_taken_for_those_of_the_next(kube, dljob):
     job = add_job(kube, phase="Suspended", attempt=2)
     add_saved_logs(kube, job, worker_0="step 120\n")
     kube.one(CONFIG_MAPS, names.logs_map("hello"))["metadata"]["labels"] = {names.ATTEMPT: "1"}
@@ -181,7 +177,7 @@ def operator_resumes(kube: FakeKube, state: str = "Sent", message: str = "", pha
 
 
 @pytest.mark.parametrize("phase", ["Stopped", "Failed"])
-def test_resume_goes_on_with_a_job_that_was_stopped_or_failed(phase: str, kube: FakeKube, dljob: Run) -> None:
+def test_resume_goes_on_with_a_job_that_was_stopped_or_failed(phase, kube, dljob):
     job = add_job(kube, phase=phase)
     kube.put(DLJOBS, {**job, "metadata": {**job["metadata"], "annotations": {names.STOP: "then", "mine": "1"}}})
     operator_resumes(kube)
@@ -191,7 +187,7 @@ def test_resume_goes_on_with_a_job_that_was_stopped_or_failed(phase: str, kube: 
     assert annotations.keys() == {names.RESUME, "mine"}, "the order that stopped it would stop it again"
 
 
-def test_resume_tells_what_the_operator_refuses(kube: FakeKube, dljob: Run) -> None:
+def test_resume_tells_what_the_operator_refuses(kube, dljob):
     add_job(kube, phase="Failed")
     operator_resumes(kube, "Refused", "it has no complete checkpoint")
     code, _, err = dljob("resume", "hello", "-k")

@@ -25,26 +25,24 @@ MPS = GpuMode(0, mig=False, instances=(), mps=True)
 
 
 @pytest.mark.parametrize(("name", "modes"), [("off", ()), ("mig", (MIG,)), ("mps", (MPS,))])
-def test_divided_gpus_are_named_by_the_drivers_answers(name: str, modes: tuple[GpuMode, ...]) -> None:
+def test_divided_gpus_are_named_by_the_drivers_answers(name, modes):
     log, listing = ((ANSWERS / f"{name}.{kind}").read_text() for kind in ("xml", "list"))
     assert gpu_modes.parsed(log, listing) == modes
 
 
-def test_a_client_of_mps_shows_a_server_in_another_container() -> None:
+def test_a_client_of_mps_shows_a_server_in_another_container():
     log = (ANSWERS / "mps.xml").read_text().replace("nvidia-cuda-mps-server", "python3")
     assert gpu_modes.parsed(log, "") == (MPS,)
     assert gpu_modes.parsed(log.replace("M+C", "C"), "") == ()
 
 
 @pytest.mark.parametrize("log", ["", "No devices were found"])
-def test_a_driver_that_says_nothing_divides_nothing(log: str) -> None:
+def test_a_driver_that_says_nothing_divides_nothing(log):
     assert gpu_modes.parsed(log, "") == ()
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_the_program_of_the_driver_is_asked_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, works: bool
-) -> None:
+def test_the_program_of_the_driver_is_asked_if_there_is_one(tmp_path, monkeypatch, works):
     monkeypatch.setattr(gpu_modes, "SMI", str(tmp_path / "nvidia-smi"))
     assert gpu_modes.gather() == ()
     script = (
@@ -60,7 +58,7 @@ def judged(*modes: GpuMode, **more: Any) -> Any:
     return checks.devices(SimpleNamespace(**{**seen, **more}, modes=modes))  # type: ignore[arg-type] - what it reads
 
 
-def test_doctor_names_the_instances_of_mig_and_what_a_share_is_of() -> None:
+def test_doctor_names_the_instances_of_mig_and_what_a_share_is_of():
     said = judged(MIG)
     assert said.state == "warn"
     assert f"GPU 1 has MIG on (3g.40gb {UUIDS[0]}, 3g.40gb {UUIDS[1]})" in said.message
@@ -68,19 +66,19 @@ def test_doctor_names_the_instances_of_mig_and_what_a_share_is_of() -> None:
     assert said.fix == f"export CUDA_VISIBLE_DEVICES={UUIDS[0]}; or sudo nvidia-smi -i 1 -mig 0"
 
 
-def test_mig_without_an_instance_leaves_no_device() -> None:
+def test_mig_without_an_instance_leaves_no_device():
     said = judged(replace(MIG, instances=()))
     assert "GPU 1 has MIG on and no instance, so CUDA finds no device" in said.message
     assert said.fix == "sudo nvidia-smi mig -i 1 -cgi 0 -C; or sudo nvidia-smi -i 1 -mig 0"
 
 
-def test_a_server_of_mps_is_named_and_is_no_trouble() -> None:
+def test_a_server_of_mps_is_named_and_is_no_trouble():
     said = judged(MPS)
     assert (said.state, said.fix) == ("ok", "")
     assert "torch and Ray see as many; a server of MPS runs on GPU 0: kernels of several ranks" in said.message
 
 
-def test_other_trouble_with_devices_stands_first() -> None:
+def test_other_trouble_with_devices_stands_first():
     said = judged(MIG, hiding={"CUDA_VISIBLE_DEVICES": "0"}, torch=VisibleGpus(1, "12.6"))
     assert said.state == "warn"
     assert said.message.startswith("8 GPU; torch sees 1, Ray sees 8; CUDA_VISIBLE_DEVICES=0; GPU 1 has MIG on")

@@ -39,7 +39,7 @@ SOUND = Facts(
 )  # fmt: skip
 
 
-def test_a_sound_machine_has_an_ok_line_for_each_check() -> None:
+def test_a_sound_machine_has_an_ok_line_for_each_check():
     found = checks.examine(SOUND)
     assert {(one.state, one.fix) for one in found} == {("ok", "")}
     assert [one.check for one in found] == ["host name", "localhost", "address", "loopback", "ports", "CPUs", "memory",
@@ -106,9 +106,7 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
          "1 unused folder of Ray: /tmp/dlj-a b; 8 sockets without a listener", "rm -r -- '/tmp/dlj-a b'; rm -r"),
     ],
 )  # fmt: skip
-def test_a_failed_check_is_told_with_its_evidence_and_fix(
-    different: dict[str, Any], check: str, state: str, said: str, fix: str
-) -> None:
+def test_a_failed_check_is_told_with_its_evidence_and_fix(different, check, state, said, fix):
     found = {one.check: one for one in checks.examine(replace(SOUND, **different))}
     assert (found[check].state, said in found[check].message) == (state, True), found[check]
     assert fix in found[check].fix, found[check]
@@ -117,9 +115,7 @@ def test_a_failed_check_is_told_with_its_evidence_and_fix(
 
 
 @pytest.mark.parametrize(("loopback", "code"), [(None, 0), (("lo is down", "ip link set lo up"), 1)])
-def test_the_command_fails_when_a_job_cannot_run_here(
-    loopback: tuple[str, str] | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_fails_when_a_job_cannot_run_here(loopback, code, monkeypatch, capsys):
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr(checks, "gather", lambda: replace(SOUND, loopback=loopback))
@@ -129,15 +125,13 @@ def test_the_command_fails_when_a_job_cannot_run_here(
     assert found["cluster"] == "skip"
 
 
-def test_a_question_about_a_cluster_is_not_about_this_machine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_about_a_cluster_is_not_about_this_machine(monkeypatch, capsys):
     monkeypatch.setattr(checks, "gather", lambda: pytest.fail("the machine was looked at"))
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
     assert main.run(["doctor", "--context", "nowhere", "-o", "json"]) == 1
     assert "/dev/shm" not in {one["check"] for one in json.loads(capsys.readouterr().out)}
 
 
-def test_a_machine_without_ray_only_submits_and_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_ray_only_submits_and_is_not_looked_at(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "ray" else find_spec(name))
     assert [(one.check, one.state) for one in checks.check_machine()] == [("machine", "skip")]

@@ -31,7 +31,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own, monkeypatch):
     monkeypatch.setattr(facts, "find_spec", lambda _name: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = facts.gather()
@@ -47,9 +47,7 @@ def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own: Path, monke
     assert (found.torch, found.ray) == (None, None)
 
 
-def test_facts_of_a_machine_on_which_no_folder_can_be_written_are_gathered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_of_a_machine_on_which_no_folder_can_be_written_are_gathered(tmp_path, monkeypatch):
     def unusable() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
@@ -63,7 +61,7 @@ def test_facts_of_a_machine_on_which_no_folder_can_be_written_are_gathered(
     assert found.torch == facts.VisibleGpus(3)
 
 
-def test_a_name_that_is_not_resolved_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_not_resolved_in_time_is_not_waited_for(monkeypatch):
     forever = threading.Event()
     monkeypatch.setattr(facts, "RESOLVE_S", 0.01)
     monkeypatch.setattr(facts, "_resolved", lambda _name: forever.wait())
@@ -82,9 +80,7 @@ def test_a_name_that_is_not_resolved_in_time_is_not_waited_for(monkeypatch: pyte
         ({}, None),
     ],
 )
-def test_the_cpu_quota_is_read_from_the_control_groups(
-    files: dict[str, str], wanted: float | None, tmp_path: Path
-) -> None:
+def test_the_cpu_quota_is_read_from_the_control_groups(files, wanted, tmp_path):
     _write(tmp_path, {"memory.max": "max", **files})
     assert facts.quota(tmp_path, tmp_path / "proc") == wanted
 
@@ -103,7 +99,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         (0, b"nonsense", facts.VisibleGpus(0, trouble="its import ended with 0")),
     ],
 )
-def test_the_devices_reported_by_the_probe_process_are_read(code: int, said: bytes, wanted: facts.VisibleGpus) -> None:
+def test_the_devices_reported_by_the_probe_process_are_read(code, said, wanted):
     assert facts.visible(code, said) == wanted
 
 
@@ -114,9 +110,7 @@ def test_the_devices_reported_by_the_probe_process_are_read(code: int, said: byt
         ("import signal; signal.pause()", facts.VisibleGpus(0, trouble="no answer within 0.1 s")),
     ],
 )
-def test_a_child_process_is_not_waited_for_for_ever(
-    code: str, wanted: facts.VisibleGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_process_is_not_waited_for_for_ever(code, wanted, monkeypatch):
     if wanted.trouble:
         monkeypatch.setattr(facts, "IMPORT_S", 0.1)
     child = facts._Child(code)
@@ -124,7 +118,7 @@ def test_a_child_process_is_not_waited_for_for_ever(
     assert child._process.returncode is not None
 
 
-def test_jobs_whose_runner_is_gone_are_left_over(own: Path) -> None:
+def test_jobs_whose_runner_is_gone_are_left_over(own):
     for name, uid, late in (("gone", "1" * 32, 1), ("runs", "2" * 32, 0)):
         folder, me = str(registry.folder_of(name, uid)), os.getpid()
         registry.register(
@@ -133,7 +127,7 @@ def test_jobs_whose_runner_is_gone_are_left_over(own: Path) -> None:
     assert facts.leftovers(own / "proc").jobs == (("gone", "1" * 32),)
 
 
-def test_a_socket_on_which_nobody_listens_is_left_over(own: Path) -> None:
+def test_a_socket_on_which_nobody_listens_is_left_over(own):
     with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as alive:
         dead.bind(str(own / "sockets/dead.sock"))
         alive.bind(str(own / "sockets/alive.sock"))
@@ -141,7 +135,7 @@ def test_a_socket_on_which_nobody_listens_is_left_over(own: Path) -> None:
         assert facts.leftovers(own / "proc").sockets == (str(own / "sockets/dead.sock"),)
 
 
-def test_a_folder_of_ray_is_left_over_when_nobody_listens_in_it(own: Path) -> None:
+def test_a_folder_of_ray_is_left_over_when_nobody_listens_in_it(own):
     folders = {name: own / f"dlj-{name:_<8}" for name in ("dead", "alive", "young", "swept", "named", "other")}
     for name, folder in folders.items():
         folder.mkdir()
@@ -158,14 +152,14 @@ def test_a_folder_of_ray_is_left_over_when_nobody_listens_in_it(own: Path) -> No
         assert facts.leftovers(own / "proc").folders == (str(folders["dead"]),)
 
 
-def test_processes_of_a_ray_without_a_sweeper_are_left_over(own: Path) -> None:
+def test_processes_of_a_ray_without_a_sweeper_are_left_over(own):
     for pid, mark in ((20, "/tmp/dlj-swept"), (21, "/tmp/dlj-lost"), (22, "")):
         process(own, pid, ["raylet"], mark)
     process(own, 30, ["python", "-I", "-S", sweeper.__file__, "/tmp/dlj-swept", "/tmp/dlj-swept"])
     assert facts.leftovers(own / "proc").processes == ((21, "raylet"),)
 
 
-def test_the_command_line_of_a_real_sweeper_is_recognized(own: Path) -> None:
+def test_the_command_line_of_a_real_sweeper_is_recognized(own):
     mark = str(own / "dlj-real")
     words = [sys.executable, "-I", "-S", sweeper.__file__, mark, mark]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
@@ -185,7 +179,7 @@ def process(own: Path, pid: int, words: list[str], mark: str = "") -> None:
     (folder / "comm").write_text(f"{Path(words[0]).name}\n")
 
 
-def test_a_child_process_imports_nothing_from_the_current_folder(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_imports_nothing_from_the_current_folder(own, monkeypatch):
     (own / "json.py").write_text("raise SystemExit('a file of another user')")
     monkeypatch.chdir(own)
     child = facts._Child("import json; print(json.dumps({'count': 3}))")

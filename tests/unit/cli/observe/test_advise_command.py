@@ -75,7 +75,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, out, err
 
 
-def test_proposals_are_shown_with_gain_reason_and_numbers(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proposals_are_shown_with_gain_reason_and_numbers(job, capsys):
     code, out, err = told(capsys, str(job))
     assert (code, err) == (0, "")
     assert out.startswith("advice for j (01234567)\n\nWHAT")
@@ -93,7 +93,7 @@ def test_proposals_are_shown_with_gain_reason_and_numbers(job: Path, capsys: pyt
     assert "2 ranks of 1 run had at most 800 MiB resident" in rows["roles.w.resources.memory:"]
 
 
-def test_same_for_programs_has_shares(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_for_programs_has_shares(job, capsys):
     found = json.loads(told(capsys, str(job), str(job), "-o", "json")[1])
     assert set(found) == {"job", "proposals", "slowness", "noAdvice"}
     assert found["slowness"] == []
@@ -102,7 +102,7 @@ def test_same_for_programs_has_shares(job: Path, capsys: pytest.CaptureFixture[s
     assert memory["gain"] == {"of": "memory", "share": 0.7656, "uncertainty": 0.0391}
 
 
-def test_file_is_changed_once_the_table_is_shown(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_is_changed_once_the_table_is_shown(job, tmp_path, capsys):
     file = tmp_path / "j.yaml"
     file.write_text(FILE)
     code, out, err = told(capsys, str(job), "--write", str(file))
@@ -116,14 +116,14 @@ def test_file_is_changed_once_the_table_is_shown(job: Path, tmp_path: Path, caps
     assert "nothing to change" in told(capsys, str(job), "--write", str(file))[2]
 
 
-def test_file_that_cannot_be_read_is_told_before_the_work(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_cannot_be_read_is_told_before_the_work(job, capsys):
     code, out, err = told(capsys, str(job), "--write", "gone.yaml")
     assert (code, out) == (2, "")
     assert "cannot read gone.yaml: No such file" in err
 
 
 @pytest.mark.usefixtures("home")
-def test_name_stands_for_all_its_jobs_that_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_stands_for_all_its_jobs_that_ended(capsys):
     for number, (phase, replicas) in enumerate((("Succeeded", 1), ("Succeeded", 2), ("Running", 2))):
         uid = f"{number}" * 32
         folder = registry.folder_of("j", uid)
@@ -144,13 +144,13 @@ def test_name_stands_for_all_its_jobs_that_ended(capsys: pytest.CaptureFixture[s
     assert told(capsys, "nobody")[0] == 3
 
 
-def test_job_of_one_minute_gets_no_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_of_one_minute_gets_no_advice(tmp_path, capsys):
     out = told(capsys, str(past(tmp_path / "job", work=60.0)))[1]
     assert "nothing to propose" in out
     assert out.count("too little history") == 3
 
 
-def test_torn_record_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torn_record_says_what_is_missing(tmp_path, capsys):
     folder = past(tmp_path / "job", work=400.0)
     (folder / "spec.json").write_text('{"spec": ')
     out = told(capsys, str(folder))[1]
@@ -159,7 +159,7 @@ def test_torn_record_says_what_is_missing(tmp_path: Path, capsys: pytest.Capture
     assert told(capsys, str(tmp_path))[0] == 3
 
 
-def test_what_slowed_the_job_down_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_slowed_the_job_down_is_listed(tmp_path, capsys):
     folder = past(tmp_path / "job", work=60.0)
     words = "w/1 is throttled 94% of the time by its cgroup, whose quota is 0.06 of a CPU"
     note = {"seq": 10**6, "time": EPOCH_S + 5, "reason": "CpuThrottled", "target": "w", "message": words}

@@ -50,9 +50,7 @@ def ended(number: int, mib: int, *, name: str = "j") -> Path:
 
 
 @pytest.mark.usefixtures("home")
-def test_plan_tells_what_is_chosen_and_from_which_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_tells_what_is_chosen_and_from_which_job(tmp_path, monkeypatch, capsys):
     ended(1, 900)
     ended(2, 800)
     ended(3, 4000, name="other")
@@ -67,7 +65,7 @@ def test_plan_tells_what_is_chosen_and_from_which_job(
 
 
 @pytest.mark.usefixtures("home")
-def test_first_job_of_a_name_begins_with_the_least(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_job_of_a_name_begins_with_the_least(capsys):
     made = with_resources(load(FILE))
     assert made.spec.roles[0].resources.memory == "512Mi"
     assert "since no earlier job of the name has ended here" in capsys.readouterr().err
@@ -76,7 +74,7 @@ def test_first_job_of_a_name_begins_with_the_least(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
-def test_cluster_chooses_itself_and_python_refuses_what_nobody_chose(tmp_path: Path) -> None:
+def test_cluster_chooses_itself_and_python_refuses_what_nobody_chose(tmp_path):
     file = tmp_path / "j.yaml"
     file.write_text(FILE)
     assert cluster_job(file, upload=False).manifest.spec.roles[0].resources.auto is not None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_event, add_job
+from fake_kube import add_event, add_job
 
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
@@ -32,17 +31,13 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "messages"), [([], "m1 m2 m3 m4"), (["--tail", "2"], "m3 m4"), (["--tail", "0"], "")]
 )
-def test_a_folder_shows_its_entries_or_the_last_of_them(
-    words: list[str], messages: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_shows_its_entries_or_the_last_of_them(words, messages, tmp_path, capsys):
     fill(tmp_path)
     assert main.run(["events", f"{tmp_path}/", *words]) == 0
     assert shown(capsys) == messages.split()
 
 
-def test_a_folders_entries_count_from_the_submission_if_it_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folders_entries_count_from_the_submission_if_it_is_known(tmp_path, capsys):
     fill(tmp_path)
     assert main.run(["events", f"{tmp_path}/", "--tail", "1"]) == 0
     assert capsys.readouterr().out.startswith("     4.0s  R")
@@ -51,9 +46,7 @@ def test_a_folders_entries_count_from_the_submission_if_it_is_known(
     assert capsys.readouterr().out.startswith("     5.0s  R")
 
 
-def test_a_folder_of_no_job_and_a_folder_to_follow_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_no_job_and_a_folder_to_follow_are_refused(tmp_path, capsys):
     assert main.run(["events", f"{tmp_path}/"]) == 3
     fill(tmp_path)
     assert main.run(["events", f"{tmp_path}/", "-f"]) == 2
@@ -61,7 +54,7 @@ def test_a_folder_of_no_job_and_a_folder_to_follow_are_refused(
     assert main.run(["events", f"{tmp_path}/", "--tail", "-1"]) == 2
 
 
-def test_the_last_entries_of_an_ended_job_come_from_its_folder(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_entries_of_an_ended_job_come_from_its_folder(home, capsys):
     record = registry.register(RegistryEntry("ppo", UID, str(registry.folder_of("ppo", UID)), started=100.0))
     fill(record.folder)
     assert main.run(["events", "ppo", "--tail", "2", "-o", "json"]) == 0
@@ -74,9 +67,7 @@ def test_the_last_entries_of_an_ended_job_come_from_its_folder(home: Path, capsy
 
 
 @pytest.mark.parametrize("more", [[], ["-f"]])
-def test_on_a_cluster_the_last_entries_are_shown_too(
-    more: list[str], kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_on_a_cluster_the_last_entries_are_shown_too(more, kube, dljob):
     job = add_job(kube, phase="Succeeded", completionTime="2026-01-01T00:00:00Z")
     for n in range(3):
         add_event(kube, job, f"R{n}", f"m{n}", f"2026-01-01T00:00:0{n}Z")
@@ -84,14 +75,14 @@ def test_on_a_cluster_the_last_entries_are_shown_too(
     assert (code, [line.split()[-1] for line in out.splitlines()]) == (0, ["m1", "m2"])
 
 
-def test_an_entry_of_another_version_or_with_escapes_is_one_plain_line() -> None:
+def test_an_entry_of_another_version_or_with_escapes_is_one_plain_line():
     odd: dict[str, Any] = {"seq": 1, "time": "late", "seconds": "2", "reason": "A\nB", "level": "L\tM"}
     assert timeline.line(odd, 0.0) == "        -  A B                -              [L M] "
     bad = {"seq": 1, "time": 5.0, "reason": "R", "target": "w/0", "message": "a\n\x1b[31mred\x1b]0;x\x07 \u202eevil"}
     assert timeline.line(bad, 10.0) == "    -5.0s  R                  w/0            a red\\x1b]0;x\\x07 \\u202eevil"
 
 
-def test_a_folder_without_a_timeline_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_timeline_says_so(tmp_path, capsys):
     fill(tmp_path)
     (tmp_path / "events.jsonl").unlink()
     assert main.run(["events", f"{tmp_path}/"]) == 0

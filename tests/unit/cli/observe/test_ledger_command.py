@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_head, add_job
+from fake_kube import add_head, add_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +54,7 @@ def accounts(said: dict[str, Any], spec: dict[str, Any] | None = None) -> JobAcc
     return JobAccounts(views.overview(RegistryEntry("ppo", UID, "/gone"), said), SPEC if spec is None else spec)
 
 
-def test_the_accounts_stand_by_role_in_the_ledgers_order() -> None:
+def test_the_accounts_stand_by_role_in_the_ledgers_order():
     said = status(recentFaults=FAULTS, restarts={"process": 1, "role": 1})
     assert spending.lines(accounts(said), 80) == [
         "ppo (a7efe1a7): Running, 1h00m, 4 ranks",
@@ -78,7 +76,7 @@ def test_the_accounts_stand_by_role_in_the_ledgers_order() -> None:
     ]
 
 
-def test_busy_time_stands_beside_the_accounts() -> None:
+def test_busy_time_stands_beside_the_accounts():
     waited: dict[str, float] = {"calls of rollout": 0.4, "queue done": 0.05, "weights policy": 0.0}
     roles: list[dict[str, Any]] = [
         {**LEDGER["roles"][0], "busy": {"share": 0.05, "seconds": 9.0, "waited": waited}},
@@ -93,7 +91,7 @@ def test_busy_time_stands_beside_the_accounts() -> None:
     assert "busy" not in found[2]
 
 
-def test_a_failure_without_lost_time_is_still_told() -> None:
+def test_a_failure_without_lost_time_is_still_told():
     quiet: dict[str, Any] = {**LEDGER, "accounts": {"productive": 600.0}, "roles": []}
     shown = spending.lines(accounts(status(ledger=quiet, recentFaults=FAULTS[1:]), {}), 80)
     assert shown[-2:] == ["restarts: 0", "  - not yet recovered: judge [Role] judge/0: Killed: gone"]
@@ -101,7 +99,7 @@ def test_a_failure_without_lost_time_is_still_told() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_tables_of_many_roles_fit_the_terminal(columns: int) -> None:
+def test_tables_of_many_roles_fit_the_terminal(columns):
     roles = [{"name": f"role-{n}", "accounts": {"productive": 1.0, "wait": 2.0}} for n in range(30)]
     whole = {**LEDGER, "accounts": {"productive": 30.0, "wait": 60.0}, "roles": roles}
     shown = spending.lines(accounts(status(ledger=whole), {}), columns)
@@ -111,12 +109,12 @@ def test_tables_of_many_roles_fit_the_terminal(columns: int) -> None:
 
 
 @pytest.mark.parametrize("ledger", [None, {}, {**LEDGER, "goodput": None}, {**LEDGER, "accounts": {}, "roles": []}])
-def test_a_job_of_which_no_rank_began_has_nothing_to_account_for(ledger: Any) -> None:
+def test_a_job_of_which_no_rank_began_has_nothing_to_account_for(ledger):
     assert spending.lines(accounts(status(ledger=ledger)), 80)[1:] == ["no time to account for: no rank has begun"]
 
 
 @given(st.dictionaries(st.sampled_from(["queue", "init", "productive", "later"]), st.floats(0, 1e9)))
-def test_shares_sum_to_a_hundred_percent_whatever_the_accounts(held: dict[str, float]) -> None:
+def test_shares_sum_to_a_hundred_percent_whatever_the_accounts(held):
     found = spending.shares(held)
     assert sum(found.values()) == (spending.WHOLE if sum(held.values()) > 0 else 0)
     assert all(abs(found[name] / spending.WHOLE - held[name] / sum(held.values())) < 0.001 for name in found)
@@ -141,27 +139,23 @@ KEYS = ("seconds", "processes", "goodput", "recentGoodput", "accounts", "roles")
     st.lists(st.dictionaries(st.sampled_from([*FAULTS[0]]), VALUE), max_size=3) | VALUE,
     st.dictionaries(st.just("roles"), VALUE),
 )
-def test_a_ledger_of_another_version_is_told_as_far_as_it_can_be(
-    ledger: Any, faults: Any, spec: dict[str, Any]
-) -> None:
+def test_a_ledger_of_another_version_is_told_as_far_as_it_can_be(ledger, faults, spec):
     job = accounts(status(ledger=ledger, recentFaults=faults, restarts=ledger), spec)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200e-\u200f\u2028-\u202e]", "".join(spending.lines(job, 80)))
     spending.data(job)
 
 
-def test_devices_that_are_no_number_are_not_counted() -> None:
+def test_devices_that_are_no_number_are_not_counted():
     spec = {"roles": [{"name": "trainer", "accelerator": {"count": "many"}}]}
     assert spending.columns(status(), spec)[0].devices == 0.0
 
 
-def test_accounts_of_a_later_dljob_come_last_and_count() -> None:
+def test_accounts_of_a_later_dljob_come_last_and_count():
     shown = spending.columns({"ledger": {"accounts": {"nap": 1.0, "idle": 1.0}}}, {})
     assert list(shown[0].accounts) == ["idle", "nap"]
 
 
-def test_a_copied_folder_tells_its_ledger_for_programs(
-    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_folder_tells_its_ledger_for_programs(tmp_path, home, capsys, monkeypatch):
     folder = tmp_path / "copy"
     folder.mkdir()
     (folder / "status.json").write_text(json.dumps(status(recentFaults=FAULTS)))
@@ -178,9 +172,7 @@ def test_a_copied_folder_tells_its_ledger_for_programs(
     assert "device-hours" not in capsys.readouterr().out
 
 
-def test_a_copied_folder_tells_its_status_without_the_endpoints_of_what_has_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copied_folder_tells_its_status_without_the_endpoints_of_what_has_ended(tmp_path, capsys):
     served = [{"role": "s", "ready": 0, "desired": 2, "addresses": []}]
     (tmp_path / "status.json").write_text(json.dumps(status(phase="Succeeded", endpoints=served)))
     assert main.run(["status", f"{tmp_path}/"]) == 0
@@ -193,9 +185,7 @@ def test_a_copied_folder_tells_its_status_without_the_endpoints_of_what_has_ende
     assert "is a path: nothing there changes" in capsys.readouterr().err
 
 
-def test_a_job_is_meant_before_a_folder_of_its_name(
-    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_meant_before_a_folder_of_its_name(tmp_path, home, capsys, monkeypatch):
     from dljob.api import registry
 
     mine = registry.register(RegistryEntry("ppo", UID, str(registry.folder_of("ppo", UID)), started=1.0))
@@ -207,7 +197,7 @@ def test_a_job_is_meant_before_a_folder_of_its_name(
     assert capsys.readouterr().out.startswith("ppo (a7efe1a7): Succeeded")
 
 
-def test_on_a_cluster_primemaster_tells_the_ledger(kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]) -> None:
+def test_on_a_cluster_primemaster_tells_the_ledger(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     kube.head["status"] = lambda _query: status()
@@ -216,9 +206,7 @@ def test_on_a_cluster_primemaster_tells_the_ledger(kube: FakeKube, dljob: Callab
     assert json.loads(out)["name"] == "ppo"
 
 
-def test_without_primemaster_the_ledger_is_read_from_the_volume(
-    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_without_primemaster_the_ledger_is_read_from_the_volume(kube, dljob, tmp_path):
     job = add_job(kube, phase="Succeeded", completionTime="2026-01-01T00:00:00Z")
     body = {**job, "spec": {**job["spec"], "checkpoint": {"path": str(tmp_path), "claimName": "c"}}}
     kept = archive.root(str(tmp_path), "hello", kube.put(DLJOBS, body)["metadata"]["uid"])
@@ -231,9 +219,7 @@ def test_without_primemaster_the_ledger_is_read_from_the_volume(
     assert "Succeeded, 1h00m, 4 ranks\ngoodput 66.7%" in out, "the phase is that of the DLJob"
 
 
-def test_a_cluster_without_a_volume_says_where_it_would_be_kept(
-    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_cluster_without_a_volume_says_where_it_would_be_kept(kube, dljob):
     add_job(kube, phase="Running")
     code, _, err = dljob("ledger", "hello", "-n", "team")
     assert (code, "with spec.checkpoint.path" in err) == (3, True)
@@ -243,6 +229,6 @@ def test_a_cluster_without_a_volume_says_where_it_would_be_kept(
 
 
 @pytest.mark.parametrize("ledger", [7, [LEDGER], "x"])
-def test_a_ledger_that_cannot_be_read_is_not_called_an_empty_one(ledger: Any) -> None:
+def test_a_ledger_that_cannot_be_read_is_not_called_an_empty_one(ledger):
     told = "no time to account for: the ledger is damaged, or of another version"
     assert spending.lines(accounts(status(ledger=ledger)), 80)[1:] == [told]

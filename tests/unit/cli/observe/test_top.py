@@ -12,11 +12,10 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_head, add_job
+from fake_kube import add_head, add_job
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -62,7 +61,7 @@ def texts(shown: TopTable, at: TopPosition, width: int = 80, height: int = 24, r
     return [line.text.rstrip() for line in made]
 
 
-def test_one_jobs_ranks_stand_under_what_the_job_does() -> None:
+def test_one_jobs_ranks_stand_under_what_the_job_does():
     faults = [{"firstCause": "w/1: Killed"}]
     progress = {"step": 7, "goodputPermille": 905, "lastCheckpointStep": 5}
     said = table(progress=progress, restarts={"process": 2}, reason="Restarting", message="w/2", recentFaults=faults)
@@ -81,7 +80,7 @@ def test_one_jobs_ranks_stand_under_what_the_job_does() -> None:
     ]
 
 
-def test_what_stands_still_is_the_first_that_top_and_status_say() -> None:
+def test_what_stands_still_is_the_first_that_top_and_status_say():
     stall = {"sentence": "w/0 has waited 61 s for w/1", "hung": False}
     said = {"reason": "StallFound", "message": "w/0 has waited since 3", "stalls": [stall, {**stall, "hung": True}]}
     lines = ["stands still: w/0 has waited 61 s for w/1", "hung: w/0 has waited 61 s for w/1"]
@@ -91,11 +90,11 @@ def test_what_stands_still_is_the_first_that_top_and_status_say() -> None:
     assert not any("since 3" in line for line in [*shown, *table(**said).head])
 
 
-def test_a_silent_and_a_failed_rank_stand_out() -> None:
+def test_a_silent_and_a_failed_rank_stand_out():
     assert [table().marked(row) for row in RANKS] == [False, True, True]
 
 
-def test_a_narrow_terminal_keeps_what_matters_most() -> None:
+def test_a_narrow_terminal_keeps_what_matters_most():
     assert texts(table(), TopPosition(), 40, 8)[-5:-1] == [
         "RANK  PHASE   STEP  STEP TIME  HEARD",
         "w/0   Ready   7     0.25 s     0.4 s ago",
@@ -116,16 +115,16 @@ def test_a_narrow_terminal_keeps_what_matters_most() -> None:
         ({"phase": None}, "-"),
     ],
 )
-def test_a_server_that_gets_no_requests_is_not_shown_as_ready(more: dict[str, Any], shown: str) -> None:
+def test_a_server_that_gets_no_requests_is_not_shown_as_ready(more, shown):
     assert description.rank_phase(rank(0, **more)) == shown
 
 
-def test_a_low_terminal_keeps_the_ranks_before_the_head() -> None:
+def test_a_low_terminal_keeps_the_ranks_before_the_head():
     assert [line.split()[0] for line in texts(table(), TopPosition(), 80, 4)] == ["RANK", "w/0", "w/1", "q"]
     assert len(texts(table(), TopPosition(), 80, 1)) == 1
 
 
-def test_rows_scroll_and_say_which_are_shown() -> None:
+def test_rows_scroll_and_say_which_are_shown():
     said = table(ranks=[rank(number) for number in range(10_000)])
     at = TopPosition()
     for key in ("j", "down", " ", "k", "pagedown", "up", "pageup", "x"):
@@ -141,11 +140,11 @@ def test_rows_scroll_and_say_which_are_shown() -> None:
 @pytest.mark.parametrize(
     ("sort", "order"), [(0, [0, 1, 2]), (1, [2, 0, 1]), (2, [2, 1, 0]), (3, [1, 0, 2]), (8, [0, 1, 2])]
 )
-def test_rows_are_sorted_by_the_chosen_column(sort: int, order: list[int]) -> None:
+def test_rows_are_sorted_by_the_chosen_column(sort, order):
     assert [row["rank"] for row in picture.ordered(table(), sort)] == order
 
 
-def test_the_sort_goes_round_all_columns() -> None:
+def test_the_sort_goes_round_all_columns():
     at = TopPosition()
     for _ in range(9):
         at.press("s", 9, 10)
@@ -158,7 +157,7 @@ def test_the_sort_goes_round_all_columns() -> None:
     assert at.sort == 4, "roles have fewer columns"
 
 
-def test_without_ranks_the_roles_are_shown() -> None:
+def test_without_ranks_the_roles_are_shown():
     said = status(roles=[{"name": "w", "ready": 1, "desired": 2, "failed": 1, "restarts": 3}])
     del said["ranks"]
     shown = picture.of_job(views.overview(ENTRY, said), 0.0)
@@ -166,11 +165,11 @@ def test_without_ranks_the_roles_are_shown() -> None:
     assert shown.marked(said["roles"][0])
 
 
-def test_a_job_of_no_ranks_has_a_heading_alone() -> None:
+def test_a_job_of_no_ranks_has_a_heading_alone():
     assert texts(table(ranks=[]), TopPosition())[2:4] == ["0 ranks", texts(table(ranks=[]), TopPosition())[3]]
 
 
-def test_an_old_picture_says_why() -> None:
+def test_an_old_picture_says_why():
     assert texts(table(), TopPosition(), remark="PrimeMaster \x1b[2Jis away")[-1] == "PrimeMaster \\x1b[2Jis away"
 
 
@@ -182,9 +181,7 @@ VALUE = st.none() | st.integers() | st.floats(allow_nan=False) | EVIL
     st.lists(st.dictionaries(st.sampled_from([*RANKS[0], "node", "more"]), VALUE), max_size=6),
     EVIL, st.integers(1, 200), st.integers(1, 40), st.integers(0, 9),
 )  # fmt: skip
-def test_whatever_a_status_holds_fits_the_terminal_and_commands_nothing(
-    ranks: list[dict[str, Any]], message: str, width: int, height: int, sort: int
-) -> None:
+def test_whatever_a_status_holds_fits_the_terminal_and_commands_nothing(ranks, message, width, height, sort):
     said = table(ranks=ranks, message=message, reason=message, recentFaults=[{"firstCause": message}])
     shown = texts(said, TopPosition(sort=sort), width, height)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "".join(shown))
@@ -195,7 +192,7 @@ def summary(name: str, phase: str, **more: Any) -> JobSummary:
     return JobSummary(name=name, uid=UID, phase=phase, **{**known, **more})
 
 
-def test_all_jobs_are_rows_with_their_steps() -> None:
+def test_all_jobs_are_rows_with_their_steps():
     stands = {"step": 4, "stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 1.0}
     jobs = [summary("a", "Running", progress=stands), summary("b", "Failed", progress=stands)]
     shown = picture.of_jobs(jobs, 60.0)
@@ -218,7 +215,7 @@ def test_all_jobs_are_rows_with_their_steps() -> None:
     assert picture.whole(picture.of_jobs([], 0.0))[0] == "jobs: none"
 
 
-def test_no_number_is_cut_where_a_later_row_is_longer_than_the_first() -> None:
+def test_no_number_is_cut_where_a_later_row_is_longer_than_the_first():
     stands = {"step": 1200, "stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 0.4}
     jobs = [summary("a", "Running"), summary("b" * 24, "Running", progress=stands, restarts=12)]
     shown = picture.of_jobs(jobs, 46.0)
@@ -233,7 +230,7 @@ def test_no_number_is_cut_where_a_later_row_is_longer_than_the_first() -> None:
 # -- the feed
 
 
-def test_a_question_without_an_answer_keeps_the_last_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_an_answer_keeps_the_last_table(monkeypatch):
     monkeypatch.setattr(feeds, "REFRESH_S", 0.0)
     answers: Iterator[Any] = iter([table(), UnreachableError("no answer"), ValueError("odd")])
     asked = threading.Semaphore(0)
@@ -258,7 +255,7 @@ def test_a_question_without_an_answer_keeps_the_last_table(monkeypatch: pytest.M
     assert feed.error is None
 
 
-def test_signs_that_nobody_takes_are_dropped() -> None:
+def test_signs_that_nobody_takes_are_dropped():
     feed = TopFeed(table)
     with pytest.raises(RuntimeError, match="nothing was answered"):
         assert feed.newest
@@ -318,7 +315,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     os.close(made.slave)
 
 
-def test_keys_act_at_once_and_the_end_restores_the_terminal(terminal: Terminal) -> None:
+def test_keys_act_at_once_and_the_end_restores_the_terminal(terminal):
     scene = terminal.play(
         (screen.ENTER, b""), ("s sort: rank", b"s\x1b[B\x1b[5~\x1bOx\x1b[1;5P"), ("sort: phase", b"q")
     )
@@ -329,7 +326,7 @@ def test_keys_act_at_once_and_the_end_restores_the_terminal(terminal: Terminal) 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_resized_terminal_is_drawn_again(terminal: Terminal) -> None:
+def test_a_resized_terminal_is_drawn_again(terminal):
     def resize() -> None:
         termios.tcsetwinsize(terminal.slave, (5, 30))
         os.kill(os.getpid(), signal.SIGWINCH)
@@ -339,13 +336,13 @@ def test_a_resized_terminal_is_drawn_again(terminal: Terminal) -> None:
     scene.join(10)
 
 
-def test_a_terminal_without_a_size_has_the_usual_one(terminal: Terminal) -> None:
+def test_a_terminal_without_a_size_has_the_usual_one(terminal):
     terminal.take()
     termios.tcsetwinsize(terminal.slave, (0, 0))
     assert screen.TopScreen().size() == (80, 24)
 
 
-def test_colours_are_left_out_where_they_are_not_wanted(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_left_out_where_they_are_not_wanted(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     scene = terminal.play(("s sort: rank", b"q"))
     screen.show(TopFeed(table))
@@ -353,9 +350,7 @@ def test_colours_are_left_out_where_they_are_not_wanted(terminal: Terminal, monk
     assert not screen.TopScreen().coloured
 
 
-def test_a_stop_gives_the_terminal_back_and_going_on_takes_it_again(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_gives_the_terminal_back_and_going_on_takes_it_again(terminal, monkeypatch):
     stopped: list[Any] = []
 
     def stop(number: int) -> None:
@@ -370,7 +365,7 @@ def test_a_stop_gives_the_terminal_back_and_going_on_takes_it_again(
     assert stopped == [(signal.SIGTSTP, signal.SIG_DFL, True)]
 
 
-def test_a_signal_that_ends_restores_the_terminal_first(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_ends_restores_the_terminal_first(terminal, monkeypatch):
     def end(number: int) -> None:
         assert termios.tcgetattr(terminal.slave) == terminal.before
         raise SystemExit(number)
@@ -383,7 +378,7 @@ def test_a_signal_that_ends_restores_the_terminal_first(terminal: Terminal, monk
     terminal.until(screen.LEAVE)
 
 
-def test_a_terminal_that_is_gone_ends_the_display(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_is_gone_ends_the_display(terminal, monkeypatch):
     def gone(_self: screen.TopScreen) -> list[str]:
         raise EOFError
 
@@ -393,7 +388,7 @@ def test_a_terminal_that_is_gone_ends_the_display(terminal: Terminal, monkeypatc
     scene.join(10)
 
 
-def test_the_end_of_the_input_is_told_from_keys(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+def test_the_end_of_the_input_is_told_from_keys(monkeypatch, terminal):
     terminal.take()
     made = screen.TopScreen()
 
@@ -405,7 +400,7 @@ def test_the_end_of_the_input_is_told_from_keys(monkeypatch: pytest.MonkeyPatch,
         made.read_keys()
 
 
-def test_a_first_question_without_an_answer_is_the_error(terminal: Terminal) -> None:
+def test_a_first_question_without_an_answer_is_the_error(terminal):
     def ask() -> TopTable:
         raise NotFoundError("no job")
 
@@ -424,7 +419,7 @@ def store(**more: Any) -> RegistryEntry:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_pipe_gets_one_table_and_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_table_and_the_end(capsys):
     store(roles=[])
     assert main.run(["top", "ppo"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["w/2", "Failed", "-", "-", "-", "-", "-", "1", "-"]
@@ -435,14 +430,14 @@ def test_a_pipe_gets_one_table_and_the_end(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.usefixtures("home")
-def test_on_a_terminal_the_command_shows_a_page_until_q(terminal: Terminal) -> None:
+def test_on_a_terminal_the_command_shows_a_page_until_q(terminal):
     store(roles=[])
     scene = terminal.play(("w/2", b"q"))
     assert main.run(["top", "ppo"]) == 0
     scene.join(10)
 
 
-def test_on_a_cluster_primemaster_tells_the_ranks(kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]) -> None:
+def test_on_a_cluster_primemaster_tells_the_ranks(kube, dljob):
     add_job(kube, phase="Running", roles=[{"name": "worker", "ready": 2, "desired": 2}])
     code, out, err = dljob("top", "hello", "-n", "team")
     assert (code, out.splitlines()[-1].split()[:3], err) == (0, ["worker", "2", "2"], "")
@@ -452,7 +447,7 @@ def test_on_a_cluster_primemaster_tells_the_ranks(kube: FakeKube, dljob: Callabl
     assert (code, "w/1   Ready" in out, "Old" in out) == (0, True, False)
 
 
-def test_the_command_ends_by_a_signal_with_the_terminal_restored(home: Path) -> None:
+def test_the_command_ends_by_a_signal_with_the_terminal_restored(home):
     store(roles=[])
     master, slave = os.openpty()
     before = termios.tcgetattr(slave)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_head, add_job
+from fake_kube import add_head, add_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +58,7 @@ def explained(said: dict[str, Any]) -> tuple[CauseKind, list[str]]:
     return found.kind, list(found.lines)
 
 
-def test_a_failed_job_is_explained_by_the_fault_that_ended_it() -> None:
+def test_a_failed_job_is_explained_by_the_fault_that_ended_it():
     said = status(
         "Failed", "UserErrorRepeats", "actor/0: ValueError: bad", (LOST, RAISED), restarts={"role": 1, "node": 0}
     )
@@ -79,14 +77,14 @@ def test_a_failed_job_is_explained_by_the_fault_that_ended_it() -> None:
 
 
 @pytest.mark.parametrize("fault", [RAISED, {**LOST, "level": "Fail", "recoveredAt": None}])
-def test_a_job_without_restarts_left_is_told_how_it_gets_more(fault: dict[str, Any]) -> None:
+def test_a_job_without_restarts_left_is_told_how_it_gets_more(fault):
     _kind, lines = explained(status("Failed", reasons.BUDGET_EXHAUSTED, "default may not restart", (fault,)))
     assert lines[-1].startswith("      or allow more restarts: --max-restarts=N")
     _kind, lines = explained(status("Running", "", "", (fault,)))
     assert "max-restarts" not in lines[-1]
 
 
-def test_the_kind_is_that_of_the_first_cause_and_not_of_its_echo() -> None:
+def test_the_kind_is_that_of_the_first_cause_and_not_of_its_echo():
     kind, lines = explained(status("Running", faults=(LOST,)))
     assert kind is CauseKind.MEMORY
     assert lines[2:6] == [
@@ -105,7 +103,7 @@ MASTER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("over", [None, "2026-01-01T00:05:01.000Z"])
-def test_a_restart_of_prime_master_during_a_recovery_is_not_what_failed(over: str | None) -> None:
+def test_a_restart_of_prime_master_during_a_recovery_is_not_what_failed(over):
     lost = {**LOST, "detectedAt": "2026-01-01T00:05:00.000Z", "recoveredAt": over}
     kind, lines = explained(status("Running", faults=(RAISED, lost, MASTER)))
     assert kind is CauseKind.MEMORY
@@ -126,21 +124,21 @@ def test_a_restart_of_prime_master_during_a_recovery_is_not_what_failed(over: st
         ("Running", "2026-01-01T00:05:01Z", "last failure"),
     ],
 )
-def test_only_what_ended_the_job_is_its_first_cause(phase: str, recovered_at: str | None, title: str) -> None:
+def test_only_what_ended_the_job_is_its_first_cause(phase, recovered_at, title):
     _kind, lines = explained(status(phase, faults=({**LOST, "recoveredAt": recovered_at},)))
     assert lines[1].startswith(f"{title}: trainer/2")
     assert (f", recovered at {recovered_at}: " in lines[1]) is (recovered_at is not None)
 
 
 @pytest.mark.parametrize("before", [(), (MASTER,), ({**LOST, "recoveredAt": "2026-01-01T00:05:00.100Z"},)])
-def test_a_restart_of_prime_master_after_a_recovery_is_a_failure_of_its_own(before: tuple[Any, ...]) -> None:
+def test_a_restart_of_prime_master_after_a_recovery_is_a_failure_of_its_own(before):
     again = {**MASTER, "detectedAt": "2026-01-01T00:06:00.000Z", "recoveredAt": "2026-01-01T00:06:00.000Z"}
     _kind, lines = explained(status("Running", faults=(*before, again)))
     moment = "2026-01-01T00:06:00.000Z"
     assert lines[1] == f"last failure: master, at {moment}, recovered at {moment}: {MASTER['firstCause']}"
 
 
-def test_the_kubernetes_node_of_an_excluded_pod_is_told() -> None:
+def test_the_kubernetes_node_of_an_excluded_pod_is_told():
     fault = {**LOST, "firstCause": "trainer/2: NodeFrozen: pod ppo-x7k2 has not answered for 30.0 s", "evidence": []}
     out = [
         {"name": "c0ffee", "reason": "NodeFrozen", "pod": "ppo-x7k2", "kubernetesNode": "gpu-17"},
@@ -153,20 +151,20 @@ def test_the_kubernetes_node_of_an_excluded_pod_is_told() -> None:
     assert [line for line in lines if "evidence" in line] == ["  evidence: pod ppo-x7k2 is on Kubernetes node gpu-17"]
 
 
-def test_a_pod_that_somebody_removed_by_force_is_no_matter_of_its_node() -> None:
+def test_a_pod_that_somebody_removed_by_force_is_no_matter_of_its_node():
     fault = {**LOST, "reason": "NodeLost", "rule": "pod-removed", "firstCause": "trainer/2: NodeLost: pod a is gone"}
     kind, lines = explained(status("Running", faults=(fault,)))
     assert (kind, "see who deletes its pods by force" in "".join(lines)) == (CauseKind.NODE, True)
 
 
-def test_a_verdict_is_not_blamed_on_a_fault_that_the_job_recovered_from() -> None:
+def test_a_verdict_is_not_blamed_on_a_fault_that_the_job_recovered_from():
     kind, lines = explained(status("Failed", reasons.DEADLINE_EXCEEDED, "after 60 s", (LOST,)))
     assert kind is CauseKind.SPEC
     assert lines[1].startswith("earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled")
     assert not any(line.startswith("first cause") for line in lines)
 
 
-def test_a_fault_still_open_is_the_cause_of_an_exhausted_deadline() -> None:
+def test_a_fault_still_open_is_the_cause_of_an_exhausted_deadline():
     kind, lines = explained(status("Failed", reasons.DEADLINE_EXCEEDED, "after 60 s", (RAISED,)))
     assert (kind, lines[1].split(":")[0]) == (CauseKind.USER_CODE, "first cause")
 
@@ -182,7 +180,7 @@ def test_a_fault_still_open_is_the_cause_of_an_exhausted_deadline() -> None:
         (status("Scheduling", reasons.NO_ROOM, "trainer needs 8 GPU"), CauseKind.SPEC),
     ],
 )
-def test_jobs_without_a_fault_have_a_kind_too(said: dict[str, Any], kind: CauseKind) -> None:
+def test_jobs_without_a_fault_have_a_kind_too(said, kind):
     assert explained(said)[0] is kind
 
 
@@ -196,13 +194,13 @@ def test_jobs_without_a_fault_have_a_kind_too(said: dict[str, Any], kind: CauseK
         ({"conditions": []}, "run it again, from its start"),
     ],
 )
-def test_a_stopped_job_goes_on_only_from_a_checkpoint_that_there_is(job: dict[str, Any], advice: str) -> None:
+def test_a_stopped_job_goes_on_only_from_a_checkpoint_that_there_is(job, advice):
     _, lines = explained(status("Stopped", reasons.STOPPED, "by ann", **job))
     assert lines[-1].startswith("next: ")
     assert advice in lines[-1]
 
 
-def test_a_job_that_succeeded_has_healed_failures_and_no_advice() -> None:
+def test_a_job_that_succeeded_has_healed_failures_and_no_advice():
     kind, lines = explained(status("Succeeded", "Succeeded", faults=(RAISED, LOST), restarts={"role": 1}))
     assert (kind, lines[0]) == (CauseKind.NOTHING, "ppo (a7efe1a7): Succeeded")
     assert lines[1].startswith("nothing failed")
@@ -226,7 +224,7 @@ dial tcp: lookup reg.io: no such host"""
         ("CreationRefused", f"RayCluster a: admission {'webhook x denied the request: ' * 12}no quota", ("no quota",)),
     ],
 )
-def test_a_long_message_of_kubernetes_keeps_its_end(reason: str, message: str, words: tuple[str, ...]) -> None:
+def test_a_long_message_of_kubernetes_keeps_its_end(reason, message, words):
     kind, lines = explained(status("Provisioning", reason, message))
     assert kind is CauseKind.SPEC
     assert "pod a" in lines[0] or "RayCluster a" in lines[0]
@@ -235,14 +233,14 @@ def test_a_long_message_of_kubernetes_keeps_its_end(reason: str, message: str, w
 
 
 @pytest.mark.parametrize("reason", ["CrashLoopBackOff", "RunContainerError", "UnexpectedAdmissionError"])
-def test_a_pod_that_cannot_start_is_no_nothing(reason: str) -> None:
+def test_a_pod_that_cannot_start_is_no_nothing(reason):
     kind, lines = explained(status("Provisioning", reason, f"pod a: {reason}: container ray-head"))
     assert kind is CauseKind.UNKNOWN
     assert "kubectl describe pod" in lines[-1]
     assert explained(status("Provisioning", "HeadPending", "there is no head pod yet"))[0] is CauseKind.NOTHING
 
 
-def test_a_phase_is_no_reason_of_itself() -> None:
+def test_a_phase_is_no_reason_of_itself():
     assert explained(status("Running", "Running"))[1] == ["ppo (a7efe1a7): Running", "nothing failed"]
 
 
@@ -281,15 +279,13 @@ def test_a_phase_is_no_reason_of_itself() -> None:
         ("CheckpointError: format 99 is newer than this dljob's", "checkpoint-newer", CauseKind.SPEC, "wrote the"),
     ],
 )
-def test_the_rule_of_evidence_gives_the_kind_and_the_error_the_place(
-    words: str, rule: str, kind: int, place: str
-) -> None:
+def test_the_rule_of_evidence_gives_the_kind_and_the_error_the_place(words, rule, kind, place):
     remedy = of_fault("UserError", words, rule)
     assert remedy.kind == kind
     assert place in remedy.advice
 
 
-def test_what_stands_in_the_way_is_said_while_the_job_runs_after_its_end_and_beside_a_fault() -> None:
+def test_what_stands_in_the_way_is_said_while_the_job_runs_after_its_end_and_beside_a_fault():
     problem = {"reason": reasons.CHECKPOINT_NOT_SAVED, "target": "w/0", "since": "2026-01-01T00:01:00Z"}
     problem["message"] = "w/0: step 3 is not on disk: No space left on device (/data)"
     line = f"problem since 2026-01-01T00:01:00Z: CheckpointNotSaved: {problem['message']}"
@@ -303,13 +299,13 @@ def test_what_stands_in_the_way_is_said_while_the_job_runs_after_its_end_and_bes
     assert lines[lines.index(line) + 1].startswith("next: ")
 
 
-def test_every_reason_of_a_process_has_a_remedy() -> None:
+def test_every_reason_of_a_process_has_a_remedy():
     assert set(FAULTS) == set(Reason)
     assert all(remedy.advice for remedy in (*FAULTS.values(), *VERDICTS.values()))
     assert of_fault("NewReason", "").kind is CauseKind.UNKNOWN
 
 
-def test_every_end_that_the_operator_decides_has_a_remedy() -> None:
+def test_every_end_that_the_operator_decides_has_a_remedy():
     own = (
         *(operators.IMAGE_WITHOUT_DLJOB, operators.PYTHON_MISMATCH, operators.RAY_MISMATCH, operators.DLJOB_MISMATCH),
         *(operators.JOB_FAILED, operators.CLUSTER_RESTARTS_EXHAUSTED, operators.DEADLINE_EXCEEDED, operators.STOPPED),
@@ -323,36 +319,32 @@ def test_every_end_that_the_operator_decides_has_a_remedy() -> None:
     assert lines[-1].startswith("next: correct the image")
 
 
-def test_many_lines_of_evidence_are_cut_and_counted() -> None:
+def test_many_lines_of_evidence_are_cut_and_counted():
     _, lines = explained(status("Running", faults=({**LOST, "evidence": [f"line {n}" for n in range(9)]},) * 9))
     assert [line for line in lines if "evidence" in line][-1] == "  evidence: ... 6 more"
 
 
-def test_a_folder_that_was_copied_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_was_copied_explains_itself(tmp_path, capsys):
     (tmp_path / "status.json").write_text(json.dumps(status("Failed", "UserErrorRepeats", "bad", (RAISED,))))
     assert main.run(["why", f"{tmp_path}/"]) == CauseKind.USER_CODE
     assert "first cause: actor/0, incarnation 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"phase": "Failed"}'])
-def test_a_folder_without_a_job_is_refused(
-    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_job_is_refused(content, tmp_path, capsys):
     if content is not None:
         (tmp_path / "status.json").write_text(content)
     assert main.run(["why", f"{tmp_path}/"]) == 3
     assert f"{tmp_path}/status.json: no status of a job" in capsys.readouterr().err
 
 
-def test_a_folder_and_a_cluster_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_and_a_cluster_exclude_each_other(tmp_path, capsys):
     assert main.run(["why", f"{tmp_path}/", "-n", "team"]) == 2
     assert "is a path on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_folder_here_is_named_with_or_without_a_slash(
-    slash: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_here_is_named_with_or_without_a_slash(slash, home, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "copy"
     folder.mkdir()
     (folder / "status.json").write_text(json.dumps(status("Failed", "UserErrorRepeats", "bad", (RAISED,))))
@@ -361,15 +353,13 @@ def test_a_folder_here_is_named_with_or_without_a_slash(
     assert capsys.readouterr().out.endswith("\n      the log of actor/0 is in copy/logs\n")
 
 
-def test_a_name_that_nothing_has_is_not_found(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_nothing_has_is_not_found(home, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main.run(["why", "nothing"]) == 3
     assert "no job 'nothing'" in capsys.readouterr().err
 
 
-def test_a_job_that_never_started_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_never_started_says_so(tmp_path, capsys):
     (tmp_path / "job.json").write_text(json.dumps({"name": "ppo", "uid": UID}))
     assert main.run(["why", f"{tmp_path}/"]) == CauseKind.UNKNOWN
     assert "ppo (a7efe1a7): Pending\n  it never started: its folder has no status" in capsys.readouterr().out
@@ -379,7 +369,7 @@ def test_a_job_that_never_started_says_so(tmp_path: Path, capsys: pytest.Capture
     assert main.run(["why", f"{tmp_path}/"]) == 3
 
 
-def test_the_loss_of_primemaster_leads_to_its_own_log() -> None:
+def test_the_loss_of_primemaster_leads_to_its_own_log():
     lost = {"level": "Master", "reason": "Unknown", "target": "master", "firstCause": "PrimeMaster restarted: gone"}
     kind, lines = explained(status("Running", faults=(lost,)))
     assert kind is CauseKind.UNKNOWN
@@ -389,7 +379,7 @@ def test_the_loss_of_primemaster_leads_to_its_own_log() -> None:
     ]
 
 
-def test_a_program_is_told_the_kind_and_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_is_told_the_kind_and_the_fault(tmp_path, capsys):
     (tmp_path / "status.json").write_text(json.dumps(status("Running", faults=(LOST,), restarts={"role": 1})))
     assert main.run(["why", f"{tmp_path}/", "-o", "json"]) == CauseKind.MEMORY
     said = json.loads(capsys.readouterr().out)
@@ -402,14 +392,14 @@ def config_map(text: str) -> str:
     return json.dumps({"kind": "ConfigMap", "metadata": {"name": "ppo-logs"}, "data": {"status.json": text}})
 
 
-def test_a_config_map_in_a_file_explains_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_map_in_a_file_explains_its_job(tmp_path, capsys):
     file = tmp_path / "kept.yaml"
     file.write_text(config_map(json.dumps(status("Failed", "UserErrorRepeats", "bad", (RAISED,)))))
     assert main.run(["why", str(file)]) == CauseKind.USER_CODE
     assert "first cause: actor/0, incarnation 2" in capsys.readouterr().out
 
 
-def test_a_dljob_in_a_file_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dljob_in_a_file_explains_itself(tmp_path, capsys):
     file = tmp_path / "dljob.yaml"
     meta = {"name": "ppo", "namespace": "team", "uid": UID}
     body = {"kind": "DLJob", "metadata": meta, "spec": {}, "status": {"phase": "Failed", "recentFaults": [RAISED]}}
@@ -432,9 +422,7 @@ def test_a_dljob_in_a_file_explains_itself(tmp_path: Path, capsys: pytest.Captur
         ('{"kind": "DLJob", "metadata": null}', "no job: TypeError"),
     ],
 )
-def test_a_file_about_no_job_is_refused(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_about_no_job_is_refused(text, said, tmp_path, capsys):
     (tmp_path / "some").write_text(text)
     assert main.run(["why", f"{tmp_path}/some"]) == 3
     assert said in capsys.readouterr().err
@@ -446,16 +434,12 @@ FAULT = st.fixed_dictionaries({}, optional=dict.fromkeys((*LOST, "more"), VALUE)
 
 
 @given(st.lists(FAULT, max_size=12) | VALUE, TEXT, TEXT, st.sampled_from(["Failed", "Lost", "Running"]))
-def test_whatever_a_status_holds_is_told_in_twenty_plain_lines(
-    faults: Any, reason: str, message: str, phase: str
-) -> None:
+def test_whatever_a_status_holds_is_told_in_twenty_plain_lines(faults, reason, message, phase):
     _, lines = explained(status(phase, reason, message, faults))
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "".join(lines))
 
 
-def test_on_a_cluster_the_evidence_comes_from_primemaster(
-    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_on_a_cluster_the_evidence_comes_from_primemaster(kube, dljob):
     bare = {key: LOST[key] for key in ("level", "reason", "target", "rank", "firstCause", "detectedAt")}
     add_job(kube, phase="Running", recentFaults=[bare])
     code, out, _ = dljob("why", "hello", "-n", "team")
@@ -470,9 +454,7 @@ def test_on_a_cluster_the_evidence_comes_from_primemaster(
     ("kept", "told"), [(json.dumps(status("Failed", faults=(RAISED | {"evidence": ["it said"]},))), True), ("[", False),
                        ("[]", False)]
 )  # fmt: skip
-def test_when_the_cluster_is_gone_the_evidence_comes_from_its_config_map(
-    kept: str, told: bool, kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_when_the_cluster_is_gone_the_evidence_comes_from_its_config_map(kept, told, kube, dljob):
     job = add_job(kube, phase="Failed", completionTime="2026-01-01T00:10:00Z", recentFaults=[RAISED])
     owner = {"kind": "DLJob", "uid": job["metadata"]["uid"]}
     meta = {"name": "hello-logs", "ownerReferences": [owner]}
@@ -481,16 +463,14 @@ def test_when_the_cluster_is_gone_the_evidence_comes_from_its_config_map(
     assert (code, "  evidence: it said" in out) == (CauseKind.USER_CODE, told)
 
 
-def test_a_job_on_a_cluster_without_failures_asks_nobody_for_evidence(
-    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_job_on_a_cluster_without_failures_asks_nobody_for_evidence(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     kube.head["status"] = lambda _query: pytest.fail("asked")
     assert dljob("why", "hello", "-n", "team")[0] == 0
 
 
-def test_faults_that_cannot_be_read_are_not_called_none() -> None:
+def test_faults_that_cannot_be_read_are_not_called_none():
     kind, lines = explained(status("Failed", faults={"a": 1}))  # type: ignore[arg-type]
     assert (kind, lines[1:]) == (
         CauseKind.UNKNOWN,
@@ -505,7 +485,7 @@ STALL = {
 }  # fmt: skip
 
 
-def test_of_a_stopped_job_where_it_stood_still_has_a_line_of_its_own() -> None:
+def test_of_a_stopped_job_where_it_stood_still_has_a_line_of_its_own():
     sentence = f"{'a' * 150} has waited since 2026-01-01T00:05:00Z for {'b' * 150}, which runs at h.py:9 in score"
     words = f"stopped by pid 7, which received SIGINT; it stood still: {sentence}"
     _, lines = explained(status("Stopped", "StoppedByUser", words))
@@ -515,7 +495,7 @@ def test_of_a_stopped_job_where_it_stood_still_has_a_line_of_its_own() -> None:
     ]
 
 
-def test_of_a_running_job_what_stands_still_now_is_told_first() -> None:
+def test_of_a_running_job_what_stands_still_now_is_told_first():
     circle = {
         **STALL, "root": None, "rootState": "circle", "sentence": "a/0 -> b/0 -> a/0", "rankCount": 9, "hung": True,
     }  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dljob.cli import main
@@ -23,25 +21,21 @@ from dljob.runtime.backend.interface import chosen, factory, installed
         ("yr", "ray", {"DISTRIBUTED_BACKEND": "ray"}, "yr"),
     ],
 )
-def test_the_backend_is_chosen_by_flag_then_spec_then_environment(
-    flag: str | None, spec: str | None, env: dict[str, str], name: str
-):
+def test_the_backend_is_chosen_by_flag_then_spec_then_environment(flag, spec, env, name):
     assert chosen(flag, spec, env) == name
 
 
-def test_ray_and_yr_are_installed_by_their_entry_points() -> None:
+def test_ray_and_yr_are_installed_by_their_entry_points():
     assert installed()["ray"].value == "dljob.runtime.backend.ray_backend:RayBackend"
     assert installed()["yr"].value == "dljob.runtime.yr.backend:YrBackend"
 
 
-def test_an_unknown_backend_names_those_that_are_installed() -> None:
+def test_an_unknown_backend_names_those_that_are_installed():
     with pytest.raises(UsageError, match=r"'spark' is not installed; installed: ray, yr"):
         factory("spark")
 
 
-def test_a_job_is_refused_before_a_ray_is_started_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_a_job_is_refused_before_a_ray_is_started_for_it(tmp_path, monkeypatch, capsys):
     (tmp_path / "w.py").write_text("class W: ...")
     file = tmp_path / "dljob.yaml"
     file.write_text(
@@ -55,9 +49,7 @@ def test_a_job_is_refused_before_a_ray_is_started_for_it(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_features_yr_lacks_are_refused_together_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, *, named: bool
-) -> None:
+def test_features_yr_lacks_are_refused_together_before_anything_starts(tmp_path, monkeypatch, capsys, named):
     (tmp_path / "w.py").touch()
     file = tmp_path / "dljob.yaml"
     file.write_text(
@@ -74,9 +66,7 @@ def test_features_yr_lacks_are_refused_together_before_anything_starts(
     assert "run it on Ray" in said
 
 
-def test_a_fault_file_is_refused_for_other_backends_than_ray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_a_fault_file_is_refused_for_other_backends_than_ray(tmp_path, monkeypatch, capsys):
     (tmp_path / "w.py").touch()
     file = tmp_path / "dljob.yaml"
     file.write_text(

@@ -15,7 +15,7 @@ from dljob.runtime.backend import connect
 
 
 @pytest.mark.parametrize(("given", "path"), [(Path("/code"), ["/code"]), (None, [])])
-def test_rays_workers_import_from_the_folder_of_code(monkeypatch: Any, given: Path | None, path: list[str]) -> None:
+def test_rays_workers_import_from_the_folder_of_code(monkeypatch, given, path):
     seen: dict[str, Any] = {}
     monkeypatch.setattr(connect, "_knock", lambda _: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -24,7 +24,7 @@ def test_rays_workers_import_from_the_folder_of_code(monkeypatch: Any, given: Pa
     assert seen["job_config"]._py_driver_sys_path == path
 
 
-def test_rays_workers_have_no_folder_of_the_users_where_they_import_no_code(monkeypatch: Any) -> None:
+def test_rays_workers_have_no_folder_of_the_users_where_they_import_no_code(monkeypatch):
     """Ray adds the current folder of the process that joins it."""
     configs: list[Any] = []
     monkeypatch.setattr(connect, "_knock", lambda _: None)
@@ -35,7 +35,7 @@ def test_rays_workers_have_no_folder_of_the_users_where_they_import_no_code(monk
     assert list(configs[0]._get_proto_job_config().py_driver_sys_path) == []
 
 
-def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch):
     hang = threading.Event()
     monkeypatch.setattr(connect, "_knock", lambda _: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -51,7 +51,7 @@ def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert not main._hangs_in_ray()
 
 
-def test_rays_refusal_to_connect_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rays_refusal_to_connect_is_raised(monkeypatch):
     def refuse(**_: Any) -> None:
         raise ConnectionError("no such token: authentication failed")
 

@@ -33,7 +33,7 @@ async def three(backend: RayBackend) -> None:
     await asyncio.gather(*(backend._thread(backend._make, ActorSpec(f"a{n}", "m.C", ()), {}) for n in range(3)))
 
 
-async def test_one_creation_exports_a_class_and_later_ones_run_at_once() -> None:
+async def test_one_creation_exports_a_class_and_later_ones_run_at_once():
     backend, first, later = RayBackend(), Creations(1), Creations(2)
     backend._classes["m.C"] = first
     making = asyncio.create_task(three(backend))

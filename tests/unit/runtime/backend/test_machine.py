@@ -40,20 +40,20 @@ def group(name: str = "g", replicas: int = 1, **resources: float) -> MachineGrou
     return MachineGroup(name, replicas, amounts, (("dljob.io/node-group", name),))
 
 
-def test_each_planned_node_has_one_raylet() -> None:
+def test_each_planned_node_has_one_raylet():
     nodes = lay_out([group("a", 2, CPU=4, memory=2**30), group("b", 1, CPU=0.5)], {}, {})
     assert [n.name for n in nodes] == ["a-0", "a-1", "b-0"]
     assert nodes[0] == EmbeddedNode("a-0", {"CPU": 4.0, "memory": float(2**30)}, {"dljob.io/node-group": "a"}, {})
     assert nodes[2].resources == {"CPU": 0.5}
 
 
-def test_eight_raylets_are_taken_and_nine_are_not() -> None:
+def test_eight_raylets_are_taken_and_nine_are_not():
     assert len(lay_out([group("a", 3, CPU=1), group("b", 5, CPU=1)], {}, {})) == 8
     with pytest.raises(PlacementError, match=r"the plan has 9 nodes; an embedded Ray starts at most 8"):
         lay_out([group("a", 4, CPU=1), group("b", 5, CPU=1)], {}, {})
 
 
-def test_real_devices_are_dealt_out_and_never_twice() -> None:
+def test_real_devices_are_dealt_out_and_never_twice():
     here = {"GPU": ("0", "1", "2", "3"), "NPU": ("0",)}
     a, b, c = lay_out([group("a", 2, GPU=1, CPU=1), group("b", 1, GPU=2, NPU=1)], {}, here)
     assert a.visible == {"CUDA_VISIBLE_DEVICES": "0"}
@@ -63,7 +63,7 @@ def test_real_devices_are_dealt_out_and_never_twice() -> None:
         lay_out([group("a", 5, GPU=1)], {}, here)
 
 
-def test_devices_that_are_not_here_can_be_pretended() -> None:
+def test_devices_that_are_not_here_can_be_pretended():
     nodes = lay_out([group("a", 2, NPU=8), group("b", 1, Custom=3)], {"NPU": 8, "Custom": 4}, {"NPU": ("0",)})
     assert [n.resources for n in nodes] == [{"NPU": 8.0}, {"NPU": 8.0}, {"Custom": 4.0}]
     assert all(not n.visible for n in nodes)
@@ -74,9 +74,7 @@ def test_devices_that_are_not_here_can_be_pretended() -> None:
 
 
 @pytest.mark.parametrize("said", ["", "0"])
-def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(said, tmp_path, monkeypatch):
     """A scheduler's shell may well have `CUDA_VISIBLE_DEVICES=`; Ray itself says here what it makes of it."""
     kinds = {"GPU": "CUDA_VISIBLE_DEVICES", "NPU": "ASCEND_RT_VISIBLE_DEVICES"}
     for variable in kinds.values():
@@ -93,7 +91,7 @@ def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
     assert [os.environ[variable] for variable in kinds.values()] == [said, said]
 
 
-def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path, monkeypatch):
     logs = str(tmp_path / "logs")
     head = SimpleNamespace(gcs_address="127.0.0.1:4321", get_logs_dir_path=lambda: logs, all_processes={})
 
@@ -110,9 +108,7 @@ def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("load", "starts"), [(64.0, 2), (0.1, 1)])
-def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(
-    load: float, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(load, starts, tmp_path, monkeypatch):
     begun: list[Path] = []
 
     def start(here: EmbeddedRay) -> None:
@@ -128,7 +124,7 @@ def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(
     assert len(set(begun)) == starts
 
 
-def test_the_end_of_a_ray_waits_for_no_thread_that_ray_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_ray_waits_for_no_thread_that_ray_holds(monkeypatch):
     """A GCS that is killed while the head asks it is waited for in C++, for a minute."""
     gcs_call = threading.Event()
     monkeypatch.setattr(embedded, "LEAVE_S", 0.01)
@@ -145,17 +141,17 @@ def test_the_end_of_a_ray_waits_for_no_thread_that_ray_holds(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])
-def test_malformed_pretended_devices_are_refused(value: str) -> None:
+def test_malformed_pretended_devices_are_refused(value):
     with pytest.raises(UsageError, match=r"--pretend .*: not a device and a number"):
         parse_pretend([value])
 
 
-def test_pretended_devices_are_parsed() -> None:
+def test_pretended_devices_are_parsed():
     assert parse_pretend(["NPU=8", "GPU=1"]) == {"NPU": 8, "GPU": 1}
     assert parse_pretend([]) == {}
 
 
-def test_cpus_may_be_shared_and_it_is_said() -> None:
+def test_cpus_may_be_shared_and_it_is_said():
     groups = [group("a", 2, CPU=4)]
     assert oversubscribed(groups, 2) == "8 CPUs are planned, this machine has 2: ranks share them"
     assert oversubscribed(groups, 8) == ""
@@ -167,7 +163,7 @@ def _engines(most: int, **more: Any) -> JobPlan:
     return plan(DLJobManifest.model_validate({"metadata": {"name": "job"}, "spec": spec}))
 
 
-def test_machines_have_room_for_the_growth_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_have_room_for_the_growth_of_roles(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     fits, wide = _engines(3), _engines(9)
     assert size_notes(fits, machines_here(fits, {}, {})) == []
@@ -182,9 +178,7 @@ def test_machines_have_room_for_the_growth_of_roles(monkeypatch: pytest.MonkeyPa
     [({"GPU": 2}, 0, 2), ({}, 2, 2), ({}, 1, 1), ({"GPU": 1}, 8, 1)],
     ids=["pretended", "real", "none left", "exactly what is pretended"],
 )
-def test_devices_for_growth_are_those_that_are_declared_or_left(
-    pretend: dict[str, int], here: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_for_growth_are_those_that_are_declared_or_left(pretend, here, most, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     made, ids = _engines(3, accelerator={"count": "1"}), {"GPU": tuple(map(str, range(here)))}
     groups = machines_here(made, pretend, ids)
@@ -192,7 +186,7 @@ def test_devices_for_growth_are_those_that_are_declared_or_left(
     assert (largest_sizes(made, groups), node.resources["GPU"]) == ({"engine": most}, pretend.get("GPU", most))
 
 
-def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_counted_from_their_files(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "davinci0", "davinci_manager"):
         (tmp_path / name).touch()
     for variable in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
@@ -207,9 +201,7 @@ def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("said", "ids"), [("-1", ()), ("NoDevFiles", ()), ("", ()), ("1,-1,0", ("1",)), ("GPU-8f,0", ("GPU-8f", "0"))]
 )
-def test_devices_behind_an_impossible_one_are_hidden(
-    said: str, ids: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_behind_an_impossible_one_are_hidden(said, ids, tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / name).touch()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
@@ -217,9 +209,7 @@ def test_devices_behind_an_impossible_one_are_hidden(
 
 
 @pytest.mark.parametrize("driver", ["dxg", "kfd", "dri/renderD128"])
-def test_gpus_without_files_of_nvidias_are_counted_by_ray(
-    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_without_files_of_nvidias_are_counted_by_ray(driver, tmp_path, monkeypatch):
     """What Ray hides from ranks that take none must be there to be taken."""
     amd = accelerators.AMDGPUAcceleratorManager
     monkeypatch.setattr(amd, "get_current_node_num_accelerators", staticmethod(lambda: 2))
@@ -239,9 +229,7 @@ def test_gpus_without_files_of_nvidias_are_counted_by_ray(
         environment.variable_of.cache_clear()
 
 
-def test_stores_lie_on_disk_where_shared_memory_is_small(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stores_lie_on_disk_where_shared_memory_is_small(monkeypatch, tmp_path, caplog):
     usage = namedtuple("usage", "free")
     free = {"/dev/shm": 3 * machine.STORE_BYTES, str(tmp_path): 2**33}
     monkeypatch.setattr(shutil, "disk_usage", lambda at: usage(free[str(at)]))
@@ -263,9 +251,7 @@ def test_stores_lie_on_disk_where_shared_memory_is_small(
     [(48, None, 4.8), (48, 20, 2.0), (8, 20, 0.8), (0.5, 20, 80 / 1024)],
     ids=["shared memory alone", "less memory than shared memory", "less shared memory", "no less than Ray takes"],
 )
-def test_stores_share_a_part_of_what_is_free(
-    monkeypatch: pytest.MonkeyPatch, free: float, memory: float | None, each: float
-) -> None:
+def test_stores_share_a_part_of_what_is_free(monkeypatch, free, memory, each):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, int(free * 2**30)))
     store = machine.store_bytes(2, None if memory is None else int(memory * 2**30))
@@ -281,9 +267,7 @@ def test_stores_share_a_part_of_what_is_free(
         ("", 19 << 10, 0.1, "dljob doctor"),
     ],
 )
-def test_a_ray_that_does_not_start_says_what_the_machine_lacks(
-    limit: str, free: int, load: float, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_that_does_not_start_says_what_the_machine_lacks(limit, free, load, words, monkeypatch):
     monkeypatch.setattr(embedded, "reached_limit", lambda: limit)
     monkeypatch.setattr(embedded.memory_limit, "free", lambda: (free << 20, "in this container"))
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
@@ -293,7 +277,7 @@ def test_a_ray_that_does_not_start_says_what_the_machine_lacks(
     assert (seen.value.hint or "").startswith(words)
 
 
-def test_the_scratch_folder_is_private_and_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_scratch_folder_is_private_and_short(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 100)))
     folder = machine.scratch_folder()
     try:
@@ -304,7 +288,7 @@ def test_the_scratch_folder_is_private_and_short(monkeypatch: pytest.MonkeyPatch
         folder.rmdir()
 
 
-def test_a_disk_without_room_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_disk_without_room_is_passed_over(monkeypatch, tmp_path):
     usage = namedtuple("usage", "free")
     full = {str(tmp_path)}
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
@@ -318,9 +302,7 @@ def test_a_disk_without_room_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.parametrize("tmpdir", ["{}/none", ""], ids=["TMPDIR", "no TMPDIR"])
-def test_a_machine_whose_every_disk_is_full_is_refused_with_each_folder(
-    tmpdir: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_machine_whose_every_disk_is_full_is_refused_with_each_folder(tmpdir, monkeypatch, tmp_path):
     def unusable() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/']")
 
@@ -335,7 +317,7 @@ def test_a_machine_whose_every_disk_is_full_is_refused_with_each_folder(
         machine.scratch_folder()
 
 
-def test_a_machine_without_a_writable_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_writable_folder_is_refused(monkeypatch):
     def refuse(*_: Any, **__: Any) -> str:
         raise PermissionError(13, "Permission denied")
 
@@ -344,7 +326,7 @@ def test_a_machine_without_a_writable_folder_is_refused(monkeypatch: pytest.Monk
         machine.scratch_folder()
 
 
-def test_a_raylet_starts_no_agent_and_finds_its_ports(tmp_path: Path) -> None:
+def test_a_raylet_starts_no_agent_and_finds_its_ports(tmp_path):
     words = ["raylet", f"--session_dir={tmp_path}", "--node_id=a1", "--dashboard_agent_command=python agent.py --x=1"]
     assert without_agent(words) == [*words[:3], "--dashboard_agent_command= "]
     ports = {path.name: path.read_text() for path in tmp_path.iterdir()}

@@ -63,9 +63,7 @@ def job(standby: str = NAMES[SECOND]) -> Any:
         (((99_999, FIRST), (100_000, SECOND)), SECOND),
     ],
 )
-async def test_a_process_of_the_job_finds_the_master_of_the_latest_epoch(
-    its_ray: RayOfMasters, announced: tuple[tuple[int, int], ...], number: int
-) -> None:
+async def test_a_process_of_the_job_finds_the_master_of_the_latest_epoch(its_ray, announced, number):
     """Ranks' heartbeats, savers and callers ask this way; both actors are there all the time."""
     for epoch, by in announced:
         await announce(its_ray.kv, UID, epoch, by)
@@ -78,7 +76,7 @@ async def test_a_process_of_the_job_finds_the_master_of_the_latest_epoch(
     assert found.name == NAMES[number], "the launcher, the gateway and clients ask this way"
 
 
-async def test_the_other_master_is_asked_while_the_one_that_commanded_is_gone_for_good(its_ray: RayOfMasters) -> None:
+async def test_the_other_master_is_asked_while_the_one_that_commanded_is_gone_for_good(its_ray):
     await announce(its_ray.kv, UID, 2, SECOND)
     its_ray.actors = {NAMES[FIRST]}
     assert find_master(job()) == NAMES[FIRST]
@@ -87,7 +85,7 @@ async def test_the_other_master_is_asked_while_the_one_that_commanded_is_gone_fo
         find_master(job())
 
 
-async def test_a_job_without_a_standby_reads_no_keys(its_ray: RayOfMasters) -> None:
+async def test_a_job_without_a_standby_reads_no_keys(its_ray):
     await announce(its_ray.kv, UID, 2, SECOND)
     assert find_master(job(standby="")) == NAMES[FIRST]
     assert its_ray.asked == []
@@ -102,7 +100,7 @@ class DeafMaster:
         await asyncio.Event().wait()
 
 
-async def test_a_call_ends_once_another_master_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_ends_once_another_master_commands(monkeypatch):
     backend: Any = World(Path()).backend
     monkeypatch.setattr(masters, "LOOKS_S", (0.01,))
     backend.hosts[actor_name(UID)] = DeafMaster()

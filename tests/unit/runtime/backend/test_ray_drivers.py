@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import pytest
-
 from dljob.master.state.views import AskedGroup
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend import ray_drivers
@@ -16,14 +14,14 @@ from dljob.runtime.process.messages import JobInfo
 JOB = JobInfo("ab" * 16, "j", "/tmp", "dljob", "m", 30.0, 0.2, "", (("d", 11),), attempt=2)
 
 
-def test_a_life_has_its_owner_and_the_rank_what_all_of_its_lives_begin_with() -> None:
+def test_a_life_has_its_owner_and_the_rank_what_all_of_its_lives_begin_with():
     mine = ray_drivers.owner(JOB, "d", 1, 3)
     assert mine == f"{JOB.uid}/d/1/2.3"
     assert mine.startswith(ray_drivers.owner(JOB, "d", 1))
     assert not ray_drivers.owner(JOB, "d", 10, 3).startswith(ray_drivers.owner(JOB, "d", 1))
 
 
-def test_the_environment_is_what_ray_reads() -> None:
+def test_the_environment_is_what_ray_reads():
     found = ray_drivers.environment(JOB, "10.0.0.1:6379", "me")
     assert found["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert found["RAY_NAMESPACE"] == "j-abababab"
@@ -31,17 +29,17 @@ def test_the_environment_is_what_ray_reads() -> None:
     assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in found
 
 
-def test_a_driver_of_a_ray_of_loopback_alone_does_not_look_for_it_in_the_network() -> None:
+def test_a_driver_of_a_ray_of_loopback_alone_does_not_look_for_it_in_the_network():
     found = ray_drivers.environment(JOB, "127.0.0.1:6379", "me")
     assert found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
 
-def test_variables_that_hide_every_device_are_not_passed_on() -> None:
+def test_variables_that_hide_every_device_are_not_passed_on():
     environ = {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": "0,1", "OTHER": ""}
     assert ray_drivers.hidden(environ) == ("CUDA_VISIBLE_DEVICES",)
 
 
-def test_leftover_actors_groups_and_drivers_are_named() -> None:
+def test_leftover_actors_groups_and_drivers_are_named():
     assert not LeftObjects()
     left = LeftObjects((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
     assert left.words() == "actor worker, actor a2, placement group pool, the driver of Ray job 04000000"
@@ -51,7 +49,7 @@ def actor(name: str, **wants: float) -> SimpleNamespace:
     return SimpleNamespace(name=name, class_name="Engine", required_resources=wants)
 
 
-def test_actors_that_raylets_have_no_room_for_are_told_together_where_they_take_the_same() -> None:
+def test_actors_that_raylets_have_no_room_for_are_told_together_where_they_take_the_same():
     two, one = (("NPU", 2 * GRAIN),), (("CPU", GRAIN),)
     rows = [actor("b", NPU=2.0), actor("a", NPU=2.0), actor("", CPU=1.0), actor("started", NPU=1.0)]
     waiting = ray_drivers.alike([("d/0", row) for row in rows], frozenset((two, one)))
@@ -77,7 +75,7 @@ def ended(name: str, at: int, reason: int, words: str) -> SimpleNamespace:
 GONE = "worker died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file. Some common causes include: (1)"
 
 
-def test_the_first_loss_is_told_and_not_what_was_ended_by_order() -> None:
+def test_the_first_loss_is_told_and_not_what_was_ended_by_order():
     rows = [
         ended("later", 30, 1, GONE),
         ended("", 20, 1, GONE),
@@ -93,7 +91,7 @@ def test_the_first_loss_is_told_and_not_what_was_ended_by_order() -> None:
     assert ray_drivers.lost_first(rows[2:5]) == ""
 
 
-def test_demands_without_room_are_tasks_unless_a_request_of_a_driver_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demands_without_room_are_tasks_unless_a_request_of_a_driver_has_them(monkeypatch):
     demands = [
         ({"CPU": 4.0}, 1),
         ({"CPU": 1.0, "memory": 2.0}, 2),

@@ -36,14 +36,14 @@ class Broken:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_an_error_of_rays_is_an_actor_that_is_lost(error: Exception, certain: bool) -> None:
+async def test_an_error_of_rays_is_an_actor_that_is_lost(error, certain):
     with pytest.raises(ActorLostError) as lost:
         await RayBackend().call(ActorRef("w/0/1", Broken(error)), "hello")
     assert (lost.value.certain, lost.value.node_lost) == (certain, False)
     assert str(lost.value)
 
 
-def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses() -> None:
+def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses():
     words = (
         "The actor died unexpectedly before finishing this task.\n\tclass_name: Host\n\tactor_id: 01ab\n\tpid: 7\n"
         "The actor is dead because its worker process has died. Worker exit detail: End of file. Some common causes "
@@ -60,9 +60,7 @@ def test_the_error_of_a_dead_actor_is_its_fact_without_ids_and_guesses() -> None
     assert len(ray_backend._first_lines(error)) < 60, "it says nothing of how the process ended"
 
 
-async def test_a_reservation_that_a_silent_gcs_did_not_give_back_is_given_back_by_the_next_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_reservation_that_a_silent_gcs_did_not_give_back_is_given_back_by_the_next_call(monkeypatch):
     backend, removed, silent = RayBackend(), list[Any](), [True]
     group: Any = object()
     backend._groups["w/0/1"] = group

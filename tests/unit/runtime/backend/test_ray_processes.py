@@ -30,7 +30,7 @@ def ended(command: str, logs: Path, number: int = 0) -> ProcessEnd:
     return end
 
 
-def test_the_exit_status_of_a_child_is_read_and_stays_for_its_parent(tmp_path: Path) -> None:
+def test_the_exit_status_of_a_child_is_read_and_stays_for_its_parent(tmp_path):
     (tmp_path / "raylet.err").write_text(ERROR)
     by_itself = ended("exit 3", tmp_path)
     assert (by_itself.status, by_itself.error) == (3 << 8, "an agent failed")
@@ -38,7 +38,7 @@ def test_the_exit_status_of_a_child_is_read_and_stays_for_its_parent(tmp_path: P
     assert (killed.status, killed.error) == (9, ""), "an old error is no cause of a SIGKILL"
 
 
-def test_each_end_is_read_once_and_a_line_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_each_end_is_read_once_and_a_line_only_when_it_is_whole(tmp_path):
     file, reader, end = ProcessFile(tmp_path), ProcessReader(tmp_path), ProcessEnd("raylet", "cpu2-0", 7, 9)
     assert reader.new_ends() == []
     file.add_start("gcs_server", "the head", 5)
@@ -54,7 +54,7 @@ def test_each_end_is_read_once_and_a_line_only_when_it_is_whole(tmp_path: Path) 
     assert ProcessReader(None).new_ends() == [], "another Ray has no such file"
 
 
-def test_a_stopped_raylet_is_said_to_be_stopped(tmp_path: Path) -> None:
+def test_a_stopped_raylet_is_said_to_be_stopped(tmp_path):
     file, reader = ProcessFile(tmp_path), ProcessReader(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as child:
         file.add_start("raylet", "cpu2-0", child.pid)
@@ -67,7 +67,7 @@ def test_a_stopped_raylet_is_said_to_be_stopped(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path) -> None:
+def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path):
     ray, job = tmp_path / "ray", tmp_path / "job"
     job.mkdir()
     assert keep_logs(ray, job) is None
@@ -90,7 +90,7 @@ def test_logs_of_rays_processes_are_kept_without_those_of_workers(tmp_path: Path
     ],
     ids=["down", "no IPv4", "refused"],
 )
-def test_no_ray_starts_where_its_processes_cannot_meet(network: str, words: str) -> None:
+def test_no_ray_starts_where_its_processes_cannot_meet(network, words):
     code = "from dljob.runtime.backend.ray_processes import check_loopback; check_loopback()"
     script = f'{network}; exec "$0" -c "$1"'
     new_network = subprocess.run(  # a network that begins with its loopback down
@@ -100,5 +100,5 @@ def test_no_ray_starts_where_its_processes_cannot_meet(network: str, words: str)
     assert words in new_network.stderr
 
 
-def test_the_loopback_of_this_machine_brings_a_byte() -> None:
+def test_the_loopback_of_this_machine_brings_a_byte():
     ray_processes.check_loopback()

@@ -77,12 +77,12 @@ async def reserve(backend: RayBackend, count: int) -> None:
     await asyncio.gather(*(backend.reserve(UNIT, "n1", name, 60.0) for name in names(count)))
 
 
-async def test_the_units_of_a_job_are_reserved_with_one_read_of_rays_whole_table(gcs: CountingGcs) -> None:
+async def test_the_units_of_a_job_are_reserved_with_one_read_of_rays_whole_table(gcs):
     await reserve(RayBackend(), 50)
     assert (len(gcs.groups_there), gcs.reads) == (50, 1)
 
 
-async def test_a_later_master_finds_and_gives_back_all_units_with_one_read_of_the_table(gcs: CountingGcs) -> None:
+async def test_a_later_master_finds_and_gives_back_all_units_with_one_read_of_the_table(gcs):
     await reserve(RayBackend(), 50)
     made, gcs.reads, later = dict(gcs.groups_there), 0, RayBackend()
     await reserve(later, 50)
@@ -95,7 +95,7 @@ async def test_a_later_master_finds_and_gives_back_all_units_with_one_read_of_th
         await later._group(names(1)[0])
 
 
-async def test_the_last_sweep_gives_back_what_it_has_listed_without_another_read(gcs: CountingGcs) -> None:
+async def test_the_last_sweep_gives_back_what_it_has_listed_without_another_read(gcs):
     backend = RayBackend()
     await reserve(backend, 3)
     await reserve(RayBackend(), 9)
@@ -107,7 +107,7 @@ async def test_the_last_sweep_gives_back_what_it_has_listed_without_another_read
 
 
 @pytest.mark.parametrize("then", ["reserve", "release"])
-async def test_a_group_that_a_silent_gcs_has_made_is_found_when_it_answers_again(gcs: CountingGcs, then: str) -> None:
+async def test_a_group_that_a_silent_gcs_has_made_is_found_when_it_answers_again(gcs, then):
     backend = RayBackend()
     await reserve(backend, 1)
     gcs.silent, name = 1, "c0ffee00/w/1/1"

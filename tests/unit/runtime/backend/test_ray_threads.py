@@ -16,9 +16,7 @@ LONG_S = 10
 
 
 @pytest.mark.parametrize("bulk", ["lookup", "kill"])
-async def test_the_journal_and_the_node_list_wait_for_no_call_for_each_host(
-    bulk: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_journal_and_the_node_list_wait_for_no_call_for_each_host(bulk, monkeypatch):
     """A takeover looks up each host, and a restart of the world ends each of them: 10,000 calls at once."""
     backend, written = RayBackend(), threading.Event()
 

@@ -31,11 +31,9 @@ def process(proc: Path, *, environ: str = "", title: str = "python", opened: str
     ],
     ids=["marked", "marked by another", "a worker", "a worker of another", "a client"],
 )
-def test_processes_of_one_ray_are_known_by_mark_or_by_an_open_file(
-    facts: dict[str, str], ours: bool, tmp_path: Path
-) -> None:
+def test_processes_of_one_ray_are_known_by_mark_or_by_an_open_file(facts, ours, tmp_path):
     assert sweeper._is_ours(process(tmp_path / "7", **facts), MARK) is ours
 
 
-def test_a_process_that_is_gone_belongs_to_no_ray(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_belongs_to_no_ray(tmp_path):
     assert not sweeper._is_ours(tmp_path / "7", MARK)

@@ -50,30 +50,26 @@ def test_a_bad_checkpoint_is_passed_over_with_its_reason():
         (RestoreDecision(A, CheckpointId(A, 1)), set[int]()),
     ],
 )
-def test_a_decision_voids_what_earlier_lives_save_beyond_it(decision: RestoreDecision, void: set[int]):
+def test_a_decision_voids_what_earlier_lives_save_beyond_it(decision, void):
     assert {step for step in range(1, 6) if fence(CheckpointId(A, step), [decision])} == void
 
 
 @given(st.lists(marks, max_size=8), decisions, lives)
-def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(
-    there: list[CheckpointId], made: list[RestoreDecision], life: RunId
-):
+def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(there, made, life):
     best, _ = choose([Found(mark, 1) for mark in there], made, life)
     good = [mark for mark in there if mark.life <= life and not fence(mark, made)]
     assert (best and best.mark) == max(good, default=None)
 
 
 @given(st.sets(marks, max_size=8), st.sets(marks, max_size=8), decisions, st.integers(1, 3))
-def test_a_checkpoint_that_may_be_restored_is_not_deleted(
-    there: set[CheckpointId], whole: set[CheckpointId], made: list[RestoreDecision], keep: int
-):
+def test_a_checkpoint_that_may_be_restored_is_not_deleted(there, whole, made, keep):
     gone = expired(there | whole, whole, made, keep)
     good = sorted((mark for mark in whole if not fence(mark, made)), reverse=True)
     assert not set(gone) & set(good[:keep])
     assert not gone or len(good) >= keep
 
 
-def test_of_many_who_decide_at_once_one_is_heeded(tmp_path: Path):
+def test_of_many_who_decide_at_once_one_is_heeded(tmp_path):
     heard: list[RestoreDecision] = []
 
     def decide(step: int) -> None:
@@ -89,7 +85,7 @@ def test_of_many_who_decide_at_once_one_is_heeded(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["restore-1-2.json"]
 
 
-def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path, monkeypatch):
     folder = Folder(tmp_path)
     made = [folder.decide(RestoreDecision(RunId(1, number), None)) for number in range(2, 6)]
     read: list[str] = []
@@ -106,13 +102,13 @@ def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path: P
 
 
 @given(st.lists(marks, max_size=6), decisions)
-def test_forgotten_decisions_follow_from_those_that_are_left(there: list[CheckpointId], made: list[RestoreDecision]):
+def test_forgotten_decisions_follow_from_those_that_are_left(there, made):
     once = list({one.life: one for one in made}.values())
     left = [one for one in once if one not in needless(once, 100)]
     assert [bool(fence(mark, once)) for mark in there] == [bool(fence(mark, left)) for mark in there]
 
 
-def test_lives_that_crash_before_they_save_leave_one_decision(tmp_path: Path):
+def test_lives_that_crash_before_they_save_leave_one_decision(tmp_path):
     folder = Folder(tmp_path / "t")
     for number in range(2, 301):
         folder.decide(RestoreDecision(RunId(1, number), CheckpointId(A, 7)))
@@ -120,7 +116,7 @@ def test_lives_that_crash_before_they_save_leave_one_decision(tmp_path: Path):
     assert folder.decisions() == [RestoreDecision(RunId(1, 300), CheckpointId(A, 7))]
 
 
-def test_of_lives_that_all_saved_the_last_decisions_are_left_and_older_lives_save_nothing_more(tmp_path: Path):
+def test_of_lives_that_all_saved_the_last_decisions_are_left_and_older_lives_save_nothing_more(tmp_path):
     folder = Folder(tmp_path / "t")
     for number in range(2, 302):
         folder.decide(RestoreDecision(RunId(1, number), CheckpointId(RunId(1, number - 1), number)))
@@ -133,7 +129,7 @@ def test_of_lives_that_all_saved_the_last_decisions_are_left_and_older_lives_sav
     assert folder.commit(CheckpointId(RunId(1, 301), 302), 1) == "waiting"
 
 
-def test_a_decision_that_cannot_be_deleted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_decision_that_cannot_be_deleted_stays(tmp_path, monkeypatch):
     folder = Folder(tmp_path / "t")
     for number in (1, 2):
         folder.decide(RestoreDecision(RunId(1, number), None))

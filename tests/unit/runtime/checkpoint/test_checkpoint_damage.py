@@ -81,7 +81,7 @@ def flips(path: Path, few: range = range(0)) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("step", "left"), [(10, CheckpointId(A, 20)), (20, CheckpointId(A, 10))])
-def test_each_bit_of_a_manifest_costs_at_most_its_checkpoint(folder: Folder, step: int, left: CheckpointId):
+def test_each_bit_of_a_manifest_costs_at_most_its_checkpoint(folder, step, left):
     for at in flips(folder.at(CheckpointId(A, step)) / "manifest.json"):
         assert chosen(folder) == left, at
         with pytest.raises(DamagedError, match="its manifest is damaged"):
@@ -90,7 +90,7 @@ def test_each_bit_of_a_manifest_costs_at_most_its_checkpoint(folder: Folder, ste
 
 
 @pytest.mark.parametrize("name", ["restore-1-1.json", "restore-1-2.json"])
-def test_each_bit_of_a_decision_costs_nothing(folder: Folder, name: str):
+def test_each_bit_of_a_decision_costs_nothing(folder, name):
     for at in flips(folder.path / name):
         (text,) = folder.records().damaged
         assert text.startswith(f"{name} is passed over, it is damaged: "), at
@@ -98,7 +98,7 @@ def test_each_bit_of_a_decision_costs_nothing(folder: Folder, name: str):
     assert folder.records().damaged == ()
 
 
-def test_each_bit_of_a_part_is_noticed_with_its_manifest_and_without(folder: Folder):
+def test_each_bit_of_a_part_is_noticed_with_its_manifest_and_without(folder):
     """All bits of what the header says, of the state and of the trailer, and one of each byte of padding."""
     mark, padding = CheckpointId(A, 20), range(512, PAGE)
     for at in flips(folder.part(mark, 0), few=padding):
@@ -145,7 +145,7 @@ def loaded(where: Path, number: int, log: list[str] | None = None) -> tuple[int 
     return found and found[0], book.damaged
 
 
-def test_a_damaged_part_is_told_and_the_older_checkpoint_is_restored(tmp_path: Path):
+def test_a_damaged_part_is_told_and_the_older_checkpoint_is_restored(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10, 20).close()
     flip(Folder(tmp_path).part(CheckpointId(A, 20), 0), 5000)
@@ -154,7 +154,7 @@ def test_a_damaged_part_is_told_and_the_older_checkpoint_is_restored(tmp_path: P
     assert told[0].startswith("step 20 of life 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
 
 
-def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_path: Path):
+def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10, 20).close()
     manifest = Folder(tmp_path).at(CheckpointId(A, 20)) / "manifest.json"
@@ -205,9 +205,7 @@ def without_manifest(where: Path, step: int) -> Path:
     return path
 
 
-def test_a_manifest_that_the_disk_refuses_is_told_and_an_older_checkpoint_is_restored(
-    tmp_path: Path, refusing: RefusingDisk
-):
+def test_a_manifest_that_the_disk_refuses_is_told_and_an_older_checkpoint_is_restored(tmp_path, refusing):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10, 20).close()
     without_manifest(tmp_path, 20)
@@ -222,9 +220,7 @@ def test_a_manifest_that_the_disk_refuses_is_told_and_an_older_checkpoint_is_res
     assert loaded(tmp_path, 4) == (21, []), "the next save is as any other"
 
 
-def test_the_only_whole_parts_are_not_deleted_for_a_manifest_that_the_disk_refuses(
-    tmp_path: Path, refusing: RefusingDisk
-):
+def test_the_only_whole_parts_are_not_deleted_for_a_manifest_that_the_disk_refuses(tmp_path, refusing):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
     without_manifest(tmp_path, 10)
@@ -237,7 +233,7 @@ def test_the_only_whole_parts_are_not_deleted_for_a_manifest_that_the_disk_refus
     assert loaded(tmp_path, 3)[0] == 10
 
 
-def test_a_manifest_finds_room_on_a_disk_that_is_full_of_what_no_life_restores(tmp_path: Path, refusing: RefusingDisk):
+def test_a_manifest_finds_room_on_a_disk_that_is_full_of_what_no_life_restores(tmp_path, refusing):
     folder = Folder(tmp_path)
     for step in (5, 6, 9, 10):
         make(folder, CheckpointId(A, step))
@@ -247,7 +243,7 @@ def test_a_manifest_finds_room_on_a_disk_that_is_full_of_what_no_life_restores(t
     assert [mark.step for mark in folder.marks()] == [5, 9, 10, 20], "a cut needs the first of them"
 
 
-def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path: Path, refusing: RefusingDisk):
+def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path, refusing):
     refusing.refuses = lambda path: path.name == "manifest.json"
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path, save_on_exit=False))
@@ -262,7 +258,7 @@ def test_a_save_whose_manifest_the_disk_refuses_is_told_and_tried_again(tmp_path
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path: Path, refusing: RefusingDisk, number: int):
+def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path, refusing, number):
     asked, answered = queue.SimpleQueue[Any](), threading.Event()
 
     def answer(question: Any) -> dict[str, Any]:
@@ -289,7 +285,7 @@ def test_a_disk_that_takes_no_checkpoint_is_told_to_primemaster(tmp_path: Path, 
     assert (question["world"], question["rank"], question["mark"]["step"]) == ("trainer", "trainer/0", 10)
 
 
-def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path: Path, refusing: RefusingDisk):
+def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path, refusing):
     """PrimeMaster has the decision in its journal, and needs no file."""
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10, 20).close()
@@ -305,7 +301,7 @@ def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path: Path, refus
     ]
 
 
-def test_a_commit_names_the_oldest_checkpoint_that_stays_on_disk(tmp_path: Path):
+def test_a_commit_names_the_oldest_checkpoint_that_stays_on_disk(tmp_path):
     asked = list[Any]()
 
     def answer(question: Any) -> dict[str, Any]:
@@ -317,7 +313,7 @@ def test_a_commit_names_the_oldest_checkpoint_that_stays_on_disk(tmp_path: Path)
     assert asked == [None, 1, 1, 2]
 
 
-def test_a_damaged_decision_is_told_and_does_not_stop_a_load(tmp_path: Path):
+def test_a_damaged_decision_is_told_and_does_not_stop_a_load(tmp_path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path, save_on_exit=False))
         assert mine.load() is None
@@ -327,7 +323,7 @@ def test_a_damaged_decision_is_told_and_does_not_stop_a_load(tmp_path: Path):
     assert loaded(tmp_path, 2) == (10, ["restore-1-1.json is passed over, it is damaged: it is empty"])
 
 
-def test_a_life_whose_own_decision_is_damaged_makes_it_anew(tmp_path: Path):
+def test_a_life_whose_own_decision_is_damaged_makes_it_anew(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
     assert loaded(tmp_path, 2)[0] == 10
@@ -336,7 +332,7 @@ def test_a_life_whose_own_decision_is_damaged_makes_it_anew(tmp_path: Path):
     assert Folder(tmp_path).decisions() == [RestoreDecision(B, CheckpointId(A, 10))]
 
 
-def test_a_job_whose_only_checkpoint_is_damaged_begins_anew_but_says_so(tmp_path: Path):
+def test_a_job_whose_only_checkpoint_is_damaged_begins_anew_but_says_so(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
     flip(Folder(tmp_path).part(CheckpointId(A, 10), 0), 5000)
@@ -363,7 +359,7 @@ def of_a_later_dljob(where: Path, step: int, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["sealed", "another seal", "parts without a manifest"])
-def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_path: Path, how: str):
+def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_path, how):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10, 20).close()
     later = of_a_later_dljob(tmp_path, 20, how)
@@ -382,7 +378,7 @@ def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_pa
     assert CheckpointId(A, 10) not in Folder(tmp_path).marks(), "what this version can read is deleted as ever"
 
 
-def test_what_the_disk_refuses_to_read_now_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_the_disk_refuses_to_read_now_is_not_deleted(tmp_path, monkeypatch):
     folder, read = Folder(tmp_path), disk.read_file
     for step in (10, 20, 30, 40):
         make(folder, CheckpointId(A, step))
@@ -397,7 +393,7 @@ def test_what_the_disk_refuses_to_read_now_is_not_deleted(tmp_path: Path, monkey
     assert [mark.step for mark in folder.marks()] == [20, 30, 40]
 
 
-def test_a_decision_of_a_later_dljob_stops_a_load_and_stays(tmp_path: Path):
+def test_a_decision_of_a_later_dljob_stops_a_load_and_stays(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
     later = seal({"version": 99})
@@ -413,7 +409,7 @@ def test_a_decision_of_a_later_dljob_stops_a_load_and_stays(tmp_path: Path):
     assert loaded(tmp_path, 2)[0] == 10
 
 
-def test_a_whole_part_of_a_later_format_is_no_damage(folder: Folder):
+def test_a_whole_part_of_a_later_format_is_no_damage(folder):
     mark = CheckpointId(A, 20)
     part, manifest = folder.part(mark, 0), folder.at(mark) / "manifest.json"
     body = part.read_bytes()[:-16]
@@ -430,7 +426,7 @@ def test_a_whole_part_of_a_later_format_is_no_damage(folder: Folder):
     assert [made.step for made in folder.marks()] == [20, 50, 51]
 
 
-def test_metadata_without_a_checksum_is_damaged_and_the_manifest_made_again_from_the_parts(tmp_path: Path):
+def test_metadata_without_a_checksum_is_damaged_and_the_manifest_made_again_from_the_parts(tmp_path):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 10).close()
     decision, manifest = tmp_path / "restore-1-1.json", tmp_path / "step-000000000010.1-1" / "manifest.json"
@@ -448,7 +444,7 @@ def test_metadata_without_a_checksum_is_damaged_and_the_manifest_made_again_from
     "text",
     ["", "{", "[" * 100_000, "[]", '{"restored": 7}', '{"restored": {"attempt": "1", "number": 1, "step": 2}}', "{}"],
 )
-def test_a_file_that_is_no_decision_is_passed_over(folder: Folder, text: str):
+def test_a_file_that_is_no_decision_is_passed_over(folder, text):
     (folder.path / "restore-1-9.json").write_text(text)
     assert len(folder.records().damaged) == 1
     assert chosen(folder, RunId(2, 1)) == CheckpointId(A, 20)
@@ -463,7 +459,7 @@ def test_a_file_that_is_no_decision_is_passed_over(folder: Folder, text: str):
         {"parts": [{"rank": 0, "file": "rank-00000.part", "bytes": "x", "crc32": 1}]},
     ],
 )  # fmt: skip
-def test_a_manifest_of_another_format_is_passed_over(folder: Folder, change: dict[str, Any]):
+def test_a_manifest_of_another_format_is_passed_over(folder, change):
     path = folder.at(CheckpointId(A, 20)) / "manifest.json"
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "crc32"}
     path.write_bytes(seal({**body, **change}))
@@ -471,7 +467,7 @@ def test_a_manifest_of_another_format_is_passed_over(folder: Folder, change: dic
         folder.manifest(CheckpointId(A, 20))
 
 
-def test_a_second_load_of_one_life_is_checked(tmp_path: Path):
+def test_a_second_load_of_one_life_is_checked(tmp_path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         mine.load()
@@ -487,7 +483,7 @@ def test_a_second_load_of_one_life_is_checked(tmp_path: Path):
         mine.close(wait=False)
 
 
-def test_an_actor_rank_that_loads_again_passes_over_what_is_damaged(tmp_path: Path):
+def test_an_actor_rank_that_loads_again_passes_over_what_is_damaged(tmp_path):
     log: list[str] = []
     with a_saver() as (saver, told):
         mine = client(place(saver, tmp_path), log)
@@ -502,7 +498,7 @@ def test_an_actor_rank_that_loads_again_passes_over_what_is_damaged(tmp_path: Pa
     assert log[0].startswith("checkpoint: step 20 of life 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
 
 
-def test_a_rank_that_did_not_decide_checks_its_part_too(tmp_path: Path):
+def test_a_rank_that_did_not_decide_checks_its_part_too(tmp_path):
     with a_saver() as (saver, _):
         ranks = [saved(saver, tmp_path, rank=rank, world=2) for rank in (0, 1)]
         for mine in ranks:
@@ -520,7 +516,7 @@ def test_a_rank_that_did_not_decide_checks_its_part_too(tmp_path: Path):
             mine.close(wait=False)
 
 
-def test_a_step_that_is_saved_twice_never_mixes_its_versions(tmp_path: Path):
+def test_a_step_that_is_saved_twice_never_mixes_its_versions(tmp_path):
     """Rank 0 saves step 10 again; rank 1 dies before its second save of it."""
     with a_saver() as (saver, _):
         ranks = [saved(saver, tmp_path, rank=rank, world=2) for rank in (0, 1)]
@@ -535,7 +531,7 @@ def test_a_step_that_is_saved_twice_never_mixes_its_versions(tmp_path: Path):
     assert restored(tmp_path, 2) == [(10, {"v": "first"})] * 2
 
 
-def test_the_second_save_of_a_step_counts_once_all_ranks_have_made_it(tmp_path: Path):
+def test_the_second_save_of_a_step_counts_once_all_ranks_have_made_it(tmp_path):
     with a_saver() as (saver, _):
         ranks = [saved(saver, tmp_path, rank=rank, world=2) for rank in (0, 1)]
         for text in ("first", "second"):
@@ -569,7 +565,7 @@ def test_ranks_that_make_the_same_saves_count_the_same_revisions():
     assert [one.next(B, step) for step in steps] == [(1, 0), (2, 0), (3, 3), (4, 4), (5, 4), (6, 6)]
 
 
-def test_torn_checkpoints_of_crashed_lives_are_collected_at_the_next_decision(tmp_path: Path):
+def test_torn_checkpoints_of_crashed_lives_are_collected_at_the_next_decision(tmp_path):
     folder = Folder(tmp_path)
     for step in (11, 12):
         make(folder, CheckpointId(A, step))
@@ -587,7 +583,7 @@ def loaded_world(where: Path, number: int) -> tuple[int | None, list[str]]:
     return said["mark"]["step"], told.of("Damaged")
 
 
-def test_a_decision_finds_room_on_a_disk_that_is_full_of_what_it_voids(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_decision_finds_room_on_a_disk_that_is_full_of_what_it_voids(folder, monkeypatch):
     write(folder, CheckpointId(B, 30), world=2)
     real = disk.create
 
@@ -602,7 +598,7 @@ def test_a_decision_finds_room_on_a_disk_that_is_full_of_what_it_voids(folder: F
 
 
 @pytest.mark.parametrize("step", [-1, 1 << 63, 1 << 80])
-def test_a_step_that_cannot_be_a_files_name_is_refused(tmp_path: Path, step: int):
+def test_a_step_that_cannot_be_a_files_name_is_refused(tmp_path, step):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         with pytest.raises(UsageError, match=r"a step is a whole number from 0 to 2\*\*63 - 1"):
@@ -611,17 +607,17 @@ def test_a_step_that_cannot_be_a_files_name_is_refused(tmp_path: Path, step: int
 
 
 @pytest.mark.parametrize("step", [0, 10**12, (1 << 63) - 1])
-def test_the_least_and_the_greatest_steps_are_saved_and_found(tmp_path: Path, step: int):
+def test_the_least_and_the_greatest_steps_are_saved_and_found(tmp_path, step):
     with a_saver() as (saver, _):
         saved(saver, tmp_path, step).close()
     assert loaded(tmp_path, 2)[0] == step
 
 
-def test_temporary_names_differ_between_pods_with_the_same_process_ids(tmp_path: Path):
+def test_temporary_names_differ_between_pods_with_the_same_process_ids(tmp_path):
     assert len({disk.temporary(tmp_path / "manifest.json") for _ in range(100)}) == 100
 
 
-def test_files_and_folders_are_synced_before_a_checkpoint_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_and_folders_are_synced_before_a_checkpoint_counts(tmp_path, monkeypatch):
     synced: list[str] = []
     real = os.fsync
 
@@ -636,7 +632,7 @@ def test_files_and_folders_are_synced_before_a_checkpoint_counts(tmp_path: Path,
     assert synced == [".", "t", f"{at}/rank-00000", at, f"{at}/manifest.json.temp", at]
 
 
-def test_foreign_files_links_and_many_entries_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_foreign_files_links_and_many_entries_are_passed_over(tmp_path, monkeypatch):
     """100,000 foreign entries, and names that only look like ours."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -670,7 +666,7 @@ def test_foreign_files_links_and_many_entries_are_passed_over(tmp_path: Path, mo
     assert (outside / "manifest.json").read_text() == "somebody else's"
 
 
-def test_a_rank_hears_of_a_few_of_thousands_that_are_passed_over(tmp_path: Path):
+def test_a_rank_hears_of_a_few_of_thousands_that_are_passed_over(tmp_path):
     """A message to a rank has 64 KiB."""
     with a_saver() as (saver, _):
         saved(saver, tmp_path, 1).close()

@@ -99,7 +99,7 @@ def run(*words: object) -> int:
     return main.run(["checkpoint", *map(str, words)])
 
 
-def test_safetensors_reads_an_export_byte_by_byte(root: Path, tmp_path: Path):
+def test_safetensors_reads_an_export_byte_by_byte(root, tmp_path):
     library = pytest.importorskip("safetensors.torch")
     assert run("export", root, tmp_path / "x.safetensors", "--to", "safetensors", "--only", "model") == 0
     found, wanted = library.load_file(tmp_path / "x.safetensors"), flat(tensors())
@@ -107,7 +107,7 @@ def test_safetensors_reads_an_export_byte_by_byte(root: Path, tmp_path: Path):
     assert all(the_same(found[name], wanted[name]) for name in wanted)
 
 
-def test_dcp_of_torch_reads_an_export_byte_by_byte(root: Path, tmp_path: Path):
+def test_dcp_of_torch_reads_an_export_byte_by_byte(root, tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     assert run("export", root, tmp_path / "dcp", "--to", "dcp") == 0
@@ -120,7 +120,7 @@ def test_dcp_of_torch_reads_an_export_byte_by_byte(root: Path, tmp_path: Path):
     assert (found["epoch"], found["name"], found["lr"], found["od"]) == (3, "x", [0.1, None], {"a": 1})
 
 
-def test_dcp_fills_a_state_from_an_export(root: Path, tmp_path: Path):
+def test_dcp_fills_a_state_from_an_export(root, tmp_path):
     from torch.distributed.checkpoint.state_dict_loader import load
 
     assert run("export", root, tmp_path / "dcp", "--to", "dcp") == 0
@@ -131,9 +131,7 @@ def test_dcp_fills_a_state_from_an_export(root: Path, tmp_path: Path):
     assert torch.equal(into["model"]["w"], tensors()["w"])
 
 
-def test_values_that_safetensors_cannot_hold_are_refused_by_name(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_values_that_safetensors_cannot_hold_are_refused_by_name(root, tmp_path, capsys):
     assert run("export", root, tmp_path / "x", "--to", "safetensors") == 2
     said = capsys.readouterr().err
     assert "safetensors cannot hold epoch (int), name (str), lr.0 (float), lr.1 (NoneType), od.a (int)" in said
@@ -143,7 +141,7 @@ def test_values_that_safetensors_cannot_hold_are_refused_by_name(
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp"])
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_an_export_never_overwrites(root: Path, tmp_path: Path, form: str, kind: str):
+def test_an_export_never_overwrites(root, tmp_path, form, kind):
     out = tmp_path / "out"
     match kind:
         case "file":
@@ -158,7 +156,7 @@ def test_an_export_never_overwrites(root: Path, tmp_path: Path, form: str, kind:
     assert kind != "link" or out.is_symlink()
 
 
-def test_foreign_classes_are_named_and_imported_only_when_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_foreign_classes_are_named_and_imported_only_when_trusted(tmp_path, capsys):
     names = f"posix.system, {__name__}.runs"
     save(
         Folder(tmp_path / "t"),
@@ -182,7 +180,7 @@ class Evil:
         return os.system, ("true",)
 
 
-def test_listing_and_verifying_unpickle_nothing(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_listing_and_verifying_unpickle_nothing(root, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError
 
@@ -193,7 +191,7 @@ def test_listing_and_verifying_unpickle_nothing(root: Path, monkeypatch: pytest.
     assert run("verify", root) == 0
 
 
-def test_ls_lists_checkpoints_and_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_ls_lists_checkpoints_and_verify_finds_damage(root, capsys):
     folder = Folder(root / "trainer")
     save(folder, CheckpointId(A, 20), [{"a": 1}, {"a": 2}])
     save(folder, CheckpointId(A, 30), [{"a": 1}])
@@ -231,22 +229,14 @@ def test_ls_lists_checkpoints_and_verify_finds_damage(root: Path, capsys: pytest
         (("export", "job", "out", "--to", "dcp", "--only", "epoch"), 2, "the state is a int"),
     ],
 )
-def test_wrong_arguments_of_the_command_are_told(
-    root: Path,
-    words: Sequence[str],
-    code: int,
-    said: str,
-    *,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_wrong_arguments_of_the_command_are_told(root, words, code, said, *, capsys, monkeypatch):
     (root.parent / "empty").mkdir()
     monkeypatch.chdir(root.parent / "empty" if words == ("ls", ".") else root.parent)
     assert run(*words) == code
     assert said in capsys.readouterr().err
 
 
-def test_a_damaged_checkpoint_is_not_exported(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_checkpoint_is_not_exported(root, tmp_path, capsys):
     part = Folder(root / "trainer").part(CheckpointId(A, 10), 0)
     part.write_bytes(part.read_bytes()[:-30] + b"x" * 30)
     assert run("export", root, tmp_path / "x", "--to", "dcp") == 1
@@ -267,7 +257,7 @@ def sharded(monkeypatch: pytest.MonkeyPatch) -> Any:
     return piece
 
 
-def test_sharded_tensors_are_put_together_from_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_sharded_tensors_are_put_together_from_all_ranks(tmp_path, monkeypatch):
     library = pytest.importorskip("safetensors.torch")
     piece, whole = sharded(monkeypatch), torch.arange(12.0).reshape(4, 3)
     halves = [piece(whole[rank * 2 : rank * 2 + 2].clone(), (4, 3), (rank * 2, 0)) for rank in (0, 1)]
@@ -282,9 +272,7 @@ def test_sharded_tensors_are_put_together_from_all_ranks(tmp_path: Path, monkeyp
     assert torch.equal(found["own"], torch.ones(1, dtype=torch.int64))
 
 
-def test_a_sharded_tensor_that_lacks_a_piece_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_sharded_tensor_that_lacks_a_piece_is_refused(tmp_path, monkeypatch, capsys):
     half = sharded(monkeypatch)(torch.ones(2, 3), (4, 3), (0, 0))
     save(Folder(tmp_path / "t"), CheckpointId(A, 1), [{"w": half}])
     assert run("export", tmp_path, tmp_path / "x", "--to", "dcp") == 1

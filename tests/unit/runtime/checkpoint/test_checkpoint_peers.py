@@ -68,7 +68,7 @@ def nodes() -> Iterator[list[Node]]:
 
 
 @pytest.mark.parametrize("goes_on", [1, 2], ids=["on-the-peer", "on-a-third-node"])
-def test_a_node_that_vanishes_takes_nothing_along_that_its_peer_has(tmp_path: Path, nodes: list[Node], goes_on: int):
+def test_a_node_that_vanishes_takes_nothing_along_that_its_peer_has(tmp_path, nodes, goes_on):
     owner, peer, _ = nodes
     owner.peer = peer
     rank = Rank(place(owner, tmp_path), body(1, 2, 3))
@@ -84,7 +84,7 @@ def test_a_node_that_vanishes_takes_nothing_along_that_its_peer_has(tmp_path: Pa
     assert again.wait() == 0
 
 
-def test_a_node_that_a_world_comes_back_to_does_not_take_what_it_has_of_long_ago(tmp_path: Path, nodes: list[Node]):
+def test_a_node_that_a_world_comes_back_to_does_not_take_what_it_has_of_long_ago(tmp_path, nodes):
     """Life 1 was on the peer, life 2 on a node that vanishes: what the peer keeps of it is newer than its own copy."""
     owner, peer, third = nodes
     owner.peer, owner.others, peer.others = peer, [peer], [third]
@@ -101,7 +101,7 @@ def test_a_node_that_a_world_comes_back_to_does_not_take_what_it_has_of_long_ago
     assert third_life.wait() == 0
 
 
-def test_only_a_world_whose_last_life_was_here_as_a_whole_goes_on_without_asking_others(tmp_path: Path):
+def test_only_a_world_whose_last_life_was_here_as_a_whole_goes_on_without_asking_others(tmp_path):
     asked: list[int] = []
     with a_saver(lambda _: asked.append(1)) as (saver, _):
         for number, times in ((1, 0), (2, 0), (4, 1)):
@@ -111,9 +111,7 @@ def test_only_a_world_whose_last_life_was_here_as_a_whole_goes_on_without_asking
             assert len(asked) == times
 
 
-def test_a_world_over_two_nodes_goes_on_from_a_step_of_which_one_part_was_only_with_the_peer(
-    tmp_path: Path, nodes: list[Node]
-):
+def test_a_world_over_two_nodes_goes_on_from_a_step_of_which_one_part_was_only_with_the_peer(tmp_path, nodes):
     """The peer is the node of the other rank, which has a newer step: of that the lost node had told nobody."""
     owner, peer, third = nodes
     owner.peer, peer.others, third.others = peer, [third], [peer]
@@ -133,7 +131,7 @@ def test_a_world_over_two_nodes_goes_on_from_a_step_of_which_one_part_was_only_w
     assert whole(tmp_path) == [2]
 
 
-def test_the_peer_forgets_a_copy_that_is_on_disk(tmp_path: Path):
+def test_the_peer_forgets_a_copy_that_is_on_disk(tmp_path):
     with a_saver() as (peer, _):
         post = Straight(peer)
         with a_saver(post=post) as (owner, _):
@@ -148,7 +146,7 @@ def test_the_peer_forgets_a_copy_that_is_on_disk(tmp_path: Path):
             mine.close()
 
 
-def test_a_job_that_wants_no_copies_gets_none(tmp_path: Path):
+def test_a_job_that_wants_no_copies_gets_none(tmp_path):
     with a_saver() as (peer, _):
         post = Straight(peer)
         with a_saver(post=post) as (owner, _):
@@ -162,7 +160,7 @@ def test_a_job_that_wants_no_copies_gets_none(tmp_path: Path):
             other.close()
 
 
-def test_the_newest_goes_first_and_the_peer_keeps_two(tmp_path: Path):
+def test_the_newest_goes_first_and_the_peer_keeps_two(tmp_path):
     """While the first one is on its way three more are saved: of those only the last is sent."""
     on_its_way, go = threading.Event(), threading.Event()
 
@@ -191,7 +189,7 @@ def test_the_newest_goes_first_and_the_peer_keeps_two(tmp_path: Path):
             mine.close()
 
 
-def test_a_copy_that_its_rank_wrote_over_on_the_way_is_not_kept(tmp_path: Path):
+def test_a_copy_that_its_rank_wrote_over_on_the_way_is_not_kept(tmp_path):
     on_its_way, go = threading.Event(), threading.Event()
 
     def waits(offer: Any, at: int, data: bytes) -> bytes:
@@ -215,7 +213,7 @@ def test_a_copy_that_its_rank_wrote_over_on_the_way_is_not_kept(tmp_path: Path):
             mine.close()
 
 
-def test_a_copy_that_arrives_corrupt_is_not_kept_and_saving_goes_on(tmp_path: Path):
+def test_a_copy_that_arrives_corrupt_is_not_kept_and_saving_goes_on(tmp_path):
     def harms(offer: Any, at: int, data: bytes) -> bytes:
         return data[:-1] + b"\x77" if offer["head"]["step"] == 1 and at > PIECE else data
 
@@ -232,7 +230,7 @@ def test_a_copy_that_arrives_corrupt_is_not_kept_and_saving_goes_on(tmp_path: Pa
             mine.close()
 
 
-def test_a_peer_without_room_is_said_once_and_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_peer_without_room_is_said_once_and_is_no_error(tmp_path, monkeypatch):
     free = memory_limit.free  # the ranks' own look names the control groups
     monkeypatch.setattr(memory_limit, "free", lambda *at: free(*at) if at else (BYTES, "in this container"))
     with a_saver() as (peer, _):
@@ -251,9 +249,7 @@ def test_a_peer_without_room_is_said_once_and_is_no_error(tmp_path: Path, monkey
             assert whole(tmp_path) == [2, 1]
 
 
-def test_copies_of_other_nodes_are_dropped_when_the_nodes_own_ranks_need_the_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_copies_of_other_nodes_are_dropped_when_the_nodes_own_ranks_need_the_room(tmp_path, monkeypatch):
     with a_saver() as (peer, _):
         post = Straight(peer)
         with a_saver(post=post) as (owner, told):
@@ -277,7 +273,7 @@ def test_copies_of_other_nodes_are_dropped_when_the_nodes_own_ranks_need_the_roo
                 one.close()
 
 
-def test_a_copy_of_a_life_that_is_over_is_not_taken(tmp_path: Path):
+def test_a_copy_of_a_life_that_is_over_is_not_taken(tmp_path):
     with a_saver() as (peer, _):
         post = Straight(peer)
         with a_saver(post=post) as (owner, _):
@@ -291,7 +287,7 @@ def test_a_copy_of_a_life_that_is_over_is_not_taken(tmp_path: Path):
                 one.close()
 
 
-def test_a_peers_copy_does_not_hide_a_newer_copy_of_the_owner(tmp_path: Path):
+def test_a_peers_copy_does_not_hide_a_newer_copy_of_the_owner(tmp_path):
     """The rank alone has died, not its node: whoever decides on the peer asks the owner before it decides."""
     end = threading.Event()
 

@@ -112,12 +112,12 @@ def saves(*steps: int, persist: bool) -> Any:
     return body
 
 
-def test_the_saver_is_no_child_of_the_process_that_started_it(agent: Agent):
+def test_the_saver_is_no_child_of_the_process_that_started_it(agent):
     stat = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
     assert int(stat[1]) != os.getpid()
 
 
-def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path: Path):
+def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path):
     made = Agent()
     rank = Rank(place(made, tmp_path), saves(1, 2, persist=False))
     assert rank.heard() == "saved"
@@ -126,7 +126,7 @@ def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path: Pa
     rank.kill()
 
 
-def test_of_many_nodes_one_decides_and_has_the_others_asked(agent: Agent, tmp_path: Path):
+def test_of_many_nodes_one_decides_and_has_the_others_asked(agent, tmp_path):
     """This one is told the decision, and finds what was decided upon on the disk: nobody has to flush again."""
     other = Agent()
     other.hears()
@@ -143,7 +143,7 @@ def test_of_many_nodes_one_decides_and_has_the_others_asked(agent: Agent, tmp_pa
     assert heard == []
 
 
-def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(agent: Agent, tmp_path: Path):
+def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(agent, tmp_path):
     """No agent, no journal, no manifest: the next life finds the parts, and has them journaled before it decides."""
     gone = Agent()
     rank = Rank(place(gone, tmp_path), saves(1, 2, persist=False))
@@ -162,7 +162,7 @@ def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(ag
     assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
 
 
-def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(agent: Agent, tmp_path: Path):
+def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(agent, tmp_path):
     agent.journal.refused = "life 1.2 has gone on anew"
     agent.hears()
     log: list[str] = []
@@ -176,14 +176,14 @@ def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(
     mine.close()
 
 
-def test_signals_to_a_whole_group_do_not_end_it(agent: Agent):
+def test_signals_to_a_whole_group_do_not_end_it(agent):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(agent.pid, number)
     agent.link.send(json.dumps({"op": "flush", "id": 7, "timeout_s": 5, "alive": True}).encode())
     assert agent.hear() == {"op": "done", "id": 7, "failed": ""}
 
 
-def test_a_disk_that_is_too_slow_is_left_after_the_grace(tmp_path: Path):
+def test_a_disk_that_is_too_slow_is_left_after_the_grace(tmp_path):
     """A part whose name is a FIFO that nobody reads: opening it never returns."""
     made = Agent(grace_s=0.3)
     rank = Rank(place(made, tmp_path), saves(1, persist=False))
@@ -197,7 +197,7 @@ def test_a_disk_that_is_too_slow_is_left_after_the_grace(tmp_path: Path):
     rank.kill()
 
 
-def test_a_world_asks_the_savers_of_other_nodes_before_it_decides(agent: Agent, tmp_path: Path):
+def test_a_world_asks_the_savers_of_other_nodes_before_it_decides(agent, tmp_path):
     other = Agent()
     rank = Rank(place(other, tmp_path), saves(4, persist=False))
     assert rank.heard() == "saved"
@@ -215,7 +215,7 @@ def test_a_world_asks_the_savers_of_other_nodes_before_it_decides(agent: Agent, 
     other.ends()
 
 
-def test_a_rank_outlives_its_saver(tmp_path: Path):
+def test_a_rank_outlives_its_saver(tmp_path):
     """Its copies are its own memory too: another saver takes them over."""
     first, second = Agent(), Agent()
     where = [place(first, tmp_path), place(second, tmp_path)]
@@ -233,7 +233,7 @@ def test_a_rank_outlives_its_saver(tmp_path: Path):
     second.ends()
 
 
-def test_data_done_before_a_save_is_reported_by_the_next_saver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_data_done_before_a_save_is_reported_by_the_next_saver(tmp_path, monkeypatch):
     """The first one is gone when the copy is whole: the copy counts only when what was done before it is known."""
     first, second = Agent(), Agent()
     where = [place(first, tmp_path), place(second, tmp_path)]
@@ -255,7 +255,7 @@ def test_data_done_before_a_save_is_reported_by_the_next_saver(tmp_path: Path, m
     second.ends()
 
 
-def test_an_agent_starts_the_saver_in_a_process_that_imports_what_it_can() -> None:
+def test_an_agent_starts_the_saver_in_a_process_that_imports_what_it_can():
     agent: Any = SaverAgent.__new__(SaverAgent)
     agent._address, agent._job = f"@dljob-test-{secrets.token_hex(6)}", SimpleNamespace(save_grace_s=20)
     wire = agent._start()
@@ -266,7 +266,7 @@ def test_an_agent_starts_the_saver_in_a_process_that_imports_what_it_can() -> No
     wire.close()
 
 
-def test_an_order_that_is_answered_too_late_leaves_nothing_behind() -> None:
+def test_an_order_that_is_answered_too_late_leaves_nothing_behind():
     agent: Any = SaverAgent.__new__(SaverAgent)
     ours, theirs = map(Wire, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     agent._wire, agent._ids, agent._lock, agent._open_questions = ours, itertools.count(1), threading.Lock(), {}
@@ -288,7 +288,7 @@ def test_an_order_that_is_answered_too_late_leaves_nothing_behind() -> None:
         wire.close()
 
 
-def test_a_question_that_is_given_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_is_given_up_leaves_nothing_behind(monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process: Any = SaverProcess(theirs, f"@dljob-test-{secrets.token_hex(6)}", 20.0)
     monkeypatch.setattr(process_module, "OTHERS_S", 0.0)

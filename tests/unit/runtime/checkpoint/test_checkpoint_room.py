@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from checkpoint_kit import a_saver, client, copies, place
 
@@ -21,9 +19,7 @@ def room_for_one_rank(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(client_module, "check_room", check)
 
 
-def test_two_copies_of_memory_are_enough_for_a_restart_and_for_a_state_that_grows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_two_copies_of_memory_are_enough_for_a_restart_and_for_a_state_that_grows(tmp_path, monkeypatch):
     room_for_one_rank(monkeypatch, "tight/0")
     with a_saver() as (saver, _):
         for number in (1, 2, 3):
@@ -35,7 +31,7 @@ def test_two_copies_of_memory_are_enough_for_a_restart_and_for_a_state_that_grow
         assert not saver.keeper._needed, "nor did the copies of other nodes have to go"
 
 
-def test_memory_is_not_given_back_while_a_copy_in_it_is_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_memory_is_not_given_back_while_a_copy_in_it_is_nowhere_else(tmp_path, monkeypatch):
     room_for_one_rank(monkeypatch, "alone/0")
     with a_saver() as (saver, _):
         first = client(place(saver, tmp_path, name="alone/0", save_on_exit=False))

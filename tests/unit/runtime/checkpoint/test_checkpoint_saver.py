@@ -10,7 +10,6 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,7 +65,7 @@ def saves_and_stays(*steps: int, persist: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_disk(tmp_path: Path, persist: bool):
+def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_disk(tmp_path, persist):
     with a_saver() as (saver, _):
         rank = Rank(place(saver, tmp_path), saves_and_stays(1, 2, 3, persist=persist))
         assert rank.heard() == "saved"
@@ -87,7 +86,7 @@ def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_
         third.close()
 
 
-def test_copies_of_a_dead_rank_are_flushed_before_its_death_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_copies_of_a_dead_rank_are_flushed_before_its_death_is_known(tmp_path, monkeypatch):
     real, heard = Wire.readable_from, threading.Event()
 
     def late(wire: Wire, process: int) -> bool:
@@ -106,7 +105,7 @@ def test_copies_of_a_dead_rank_are_flushed_before_its_death_is_known(tmp_path: P
         heard.set()
 
 
-def test_without_save_on_exit_memory_alone_is_lost_with_its_rank(tmp_path: Path):
+def test_without_save_on_exit_memory_alone_is_lost_with_its_rank(tmp_path):
     def body(mine: Any, tell: Any) -> None:
         mine.save(1, state(1), persist=True)
         mine.save(2, state(2), persist=False)
@@ -124,7 +123,7 @@ def test_without_save_on_exit_memory_alone_is_lost_with_its_rank(tmp_path: Path)
         again.close()
 
 
-def test_a_copy_that_its_rank_did_not_finish_is_passed_over(tmp_path: Path):
+def test_a_copy_that_its_rank_did_not_finish_is_passed_over(tmp_path):
     def body(mine: Any, tell: Any) -> None:
         mine.save(1, state(1), persist=False)
         mine.save(2, state(2), persist=False)
@@ -144,7 +143,7 @@ def test_a_copy_that_its_rank_did_not_finish_is_passed_over(tmp_path: Path):
         again.close()
 
 
-def test_lives_that_load_and_crash_leave_one_decision(tmp_path: Path):
+def test_lives_that_load_and_crash_leave_one_decision(tmp_path):
     with a_saver() as (saver, _):
         rank = Rank(place(saver, tmp_path), saves_and_stays(1, persist=True))
         assert rank.heard() == "saved"
@@ -156,7 +155,7 @@ def test_lives_that_load_and_crash_leave_one_decision(tmp_path: Path):
     assert [path.name for path in tmp_path.glob("restore-*.json")] == ["restore-1-4.json"]
 
 
-def test_a_world_counts_only_when_all_its_parts_are_there(tmp_path: Path):
+def test_a_world_counts_only_when_all_its_parts_are_there(tmp_path):
     """Two ranks: one is killed a step behind the other; both go on from the step that both have."""
     with a_saver() as (saver, told):
         ahead = Rank(place(saver, tmp_path, rank=0, world=2), saves_and_stays(1, 2, 3))
@@ -177,7 +176,7 @@ def test_a_world_counts_only_when_all_its_parts_are_there(tmp_path: Path):
 
 
 @pytest.mark.parametrize("harm", ["corrupt", "torn", "gone"])
-def test_a_damaged_checkpoint_is_skipped_with_a_word(tmp_path: Path, harm: str):
+def test_a_damaged_checkpoint_is_skipped_with_a_word(tmp_path, harm):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         for step in (1, 2):
@@ -206,7 +205,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_word(tmp_path: Path, harm: str):
     assert f"step 2 of life 1.1 was passed over: rank-00000.part {words[harm]}" in log[0]
 
 
-def test_a_process_of_the_past_saves_in_vain(tmp_path: Path):
+def test_a_process_of_the_past_saves_in_vain(tmp_path):
     """A frozen rank that thaws after another life has gone on from before it."""
     with a_saver() as (saver, _), a_saver() as (elsewhere, told):
         old = client(place(elsewhere, tmp_path))
@@ -224,7 +223,7 @@ def test_a_process_of_the_past_saves_in_vain(tmp_path: Path):
             one.close()
 
 
-def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     disk = threading.Event()
     write = Folder.write_part
 
@@ -246,7 +245,7 @@ def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypat
         assert len(told.of("Saved")) == 2
 
 
-def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_path: Path):
+def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_path):
     asked: list[int] = []
     with a_saver(lambda _: asked.append(1)) as (saver, _):
         for life, times in ((1, 0), (2, 1)):
@@ -260,9 +259,7 @@ def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_pat
     assert len(asked) == 2
 
 
-def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(tmp_path, monkeypatch):
     with a_saver() as (saver, _):
         gone = client(place(saver, tmp_path / "gone", name="gone/0"))
         gone.save(1, state(1), persist=True)
@@ -282,7 +279,7 @@ def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
         other.close()
 
 
-def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
+def test_two_whole_checkpoints_stay_on_disk(tmp_path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         for step in range(1, 6):
@@ -293,7 +290,7 @@ def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-000000000004.1-1", "step-000000000005.1-1"]
 
 
-def test_the_newest_save_is_restored_also_at_a_lower_step(tmp_path: Path):
+def test_the_newest_save_is_restored_also_at_a_lower_step(tmp_path):
     """By the same and by the next life, and the disk keeps it."""
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
@@ -313,7 +310,7 @@ def test_the_newest_save_is_restored_also_at_a_lower_step(tmp_path: Path):
     assert [mark.step for mark in Folder(tmp_path).marks()] == [10, 9]
 
 
-def test_a_later_load_goes_back_to_the_last_save_though_it_was_in_memory_alone(tmp_path: Path):
+def test_a_later_load_goes_back_to_the_last_save_though_it_was_in_memory_alone(tmp_path):
     """Else it would undo work that the next life finds in a newer checkpoint."""
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
@@ -326,7 +323,7 @@ def test_a_later_load_goes_back_to_the_last_save_though_it_was_in_memory_alone(t
         mine.close()
 
 
-def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_missing(tmp_path: Path):
+def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_missing(tmp_path):
     with a_saver() as (saver, _):
         one, other = (client(place(saver, tmp_path, rank=rank, world=2, grace_s=1.0)) for rank in (0, 1))
         one.save(3, state(3), persist=True)
@@ -338,7 +335,7 @@ def test_a_later_load_waits_for_the_parts_of_other_ranks_and_says_whose_are_miss
             mine.close()
 
 
-def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path: Path):
+def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path):
     back: list[Any] = []
     feed = SimpleNamespace(told=dict, close=lambda: None, went_back=lambda mine: back.append(mine.loaded))
     with a_saver() as (saver, _):
@@ -354,7 +351,7 @@ def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path: P
         mine.close()
 
 
-def test_what_a_save_told_reaches_primemaster_before_a_later_load_goes_back(tmp_path: Path):
+def test_what_a_save_told_reaches_primemaster_before_a_later_load_goes_back(tmp_path):
     heard, back = list[Any](), threading.Event()
 
     class BookOfSlowMaster(FileBook):
@@ -372,9 +369,7 @@ def test_what_a_save_told_reaches_primemaster_before_a_later_load_goes_back(tmp_
         mine.close()
 
 
-def test_a_rank_that_ends_right_after_its_copy_has_reported_the_data_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_rank_that_ends_right_after_its_copy_has_reported_the_data_in_it(tmp_path, monkeypatch):
     events, committed = list[Any](), threading.Event()
 
     class NotedBook(FileBook):
@@ -401,7 +396,7 @@ def test_a_rank_that_ends_right_after_its_copy_has_reported_the_data_in_it(
         mine.close(wait=False)
 
 
-def test_a_failed_write_is_told_and_tried_again(tmp_path: Path):
+def test_a_failed_write_is_told_and_tried_again(tmp_path):
     folder = tmp_path / "ckpt"
     folder.write_text("a file where the folder should be")
     with a_saver() as (saver, _):
@@ -415,7 +410,7 @@ def test_a_failed_write_is_told_and_tried_again(tmp_path: Path):
         mine.close()
 
 
-def test_no_room_in_memory_is_said_before_it_is_taken(tmp_path: Path):
+def test_no_room_in_memory_is_said_before_it_is_taken(tmp_path):
     (tmp_path / "memory.max").write_text(str(300 << 20))
     (tmp_path / "memory.current").write_text(str(200 << 20))
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 0\n")
@@ -424,12 +419,12 @@ def test_no_room_in_memory_is_said_before_it_is_taken(tmp_path: Path):
         check_room("trainer/0", 60 << 20, cgroups=tmp_path)
 
 
-def test_an_object_that_cannot_be_saved_is_named(tmp_path: Path):
+def test_an_object_that_cannot_be_saved_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"state\['model'\]\['hooks'\]\[1\] cannot be saved"):
         pack({"model": {"w": torch.ones(1), "hooks": [1, lambda: 0]}})
 
 
-def test_a_filled_state_keeps_its_tensors(tmp_path: Path):
+def test_a_filled_state_keeps_its_tensors(tmp_path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         tied = torch.arange(6.0)
@@ -457,7 +452,7 @@ def test_a_filled_state_keeps_its_tensors(tmp_path: Path):
         mine.close()
 
 
-def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path, monkeypatch):
     """Parts whose names are FIFOs that nobody reads: opening them never returns."""
     monkeypatch.setattr(disk, "temporary", lambda path: path.with_name(f".{path.name}.temp"))
     fifos = [tmp_path / f"step-{step:012d}.1-1" / ".rank-00000.part.temp" for step in (1, 2)]
@@ -480,9 +475,7 @@ def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch:
         mine.close()
 
 
-def test_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(tmp_path, monkeypatch):
     real, interrupts = Wire.readable, [KeyboardInterrupt()]
 
     def interrupted(wire: Wire, seconds: float) -> bool:
@@ -508,7 +501,7 @@ def test_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
     assert log == ["checkpoint: restored step 2 from memory"]
 
 
-def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(tmp_path: Path):
+def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(tmp_path):
     with a_saver() as (saver, _):
         where = [place(saver, tmp_path), place(saver, tmp_path, number=2, incarnation=2)]
         mine = client(where[0])
@@ -525,7 +518,7 @@ def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(
         mine.close()
 
 
-def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path: Path):
+def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path):
     asked: list[int] = []
     with a_saver(lambda _: asked.append(1)) as (saver, _):
         first = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
@@ -542,7 +535,7 @@ def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path: Path):
     assert asked == [1]
 
 
-def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path: Path):
+def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path):
     """Both writers see that all is there, and both write it."""
     both = threading.Barrier(2)
 
@@ -585,7 +578,7 @@ def test_packed_state_is_released_with_its_last_name_and_no_later():
         gc.enable()
 
 
-def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_back(tmp_path: Path, monkeypatch: Any):
+def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_back(tmp_path, monkeypatch):
     """The rank saw no flag; before it begins its copy, the last save of its node has come and gone."""
     with a_saver() as (saver, _):
         mine, held = client(place(saver, tmp_path)), threading.Event()
@@ -617,7 +610,7 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
         mine.close()
 
 
-def test_a_shorter_last_save_does_not_release_the_ranks_that_a_longer_one_holds(monkeypatch: pytest.MonkeyPatch):
+def test_a_shorter_last_save_does_not_release_the_ranks_that_a_longer_one_holds(monkeypatch):
     """The hook of a pod that ends and PrimeMaster may both order it."""
     monkeypatch.setattr(final_save, "HELD_S", 0.0)
     flushes, goes_on, looks = threading.Event(), threading.Event(), list[str]()
@@ -641,7 +634,7 @@ def test_a_shorter_last_save_does_not_release_the_ranks_that_a_longer_one_holds(
     assert looks == ["held"]
 
 
-def test_what_a_world_restored_from_memory_stays_until_all_its_ranks_have_saved_again(tmp_path: Path):
+def test_what_a_world_restored_from_memory_stays_until_all_its_ranks_have_saved_again(tmp_path):
     """Nothing is written: of two ranks one saves anew, and both die; the next life restores the same step."""
 
     def again(*steps: int) -> Any:
@@ -671,7 +664,7 @@ def test_what_a_world_restored_from_memory_stays_until_all_its_ranks_have_saved_
     assert Folder(tmp_path).marks() == []
 
 
-def test_a_copy_that_the_disk_refused_is_dropped_when_a_newer_one_is_whole(tmp_path: Path):
+def test_a_copy_that_the_disk_refused_is_dropped_when_a_newer_one_is_whole(tmp_path):
     folder = tmp_path / "ckpt"
     folder.write_text("a file where the folder should be")
     with a_saver() as (saver, told):
@@ -692,7 +685,7 @@ def test_a_copy_that_the_disk_refused_is_dropped_when_a_newer_one_is_whole(tmp_p
 
 
 @pytest.mark.parametrize("save_on_exit", [True, False])
-def test_a_state_that_outgrows_its_memory_leaves_the_copies_that_are_not_on_disk(tmp_path: Path, save_on_exit: bool):
+def test_a_state_that_outgrows_its_memory_leaves_the_copies_that_are_not_on_disk(tmp_path, save_on_exit):
     """The rank dies in its first save into the new memory."""
 
     def body(mine: Any, tell: Any) -> None:
@@ -716,7 +709,7 @@ def test_a_state_that_outgrows_its_memory_leaves_the_copies_that_are_not_on_disk
     assert [mark.step for mark in Folder(tmp_path).marks()] == ([1, 2] if save_on_exit else [])
 
 
-def test_copies_of_outgrown_memory_go_when_a_newer_step_is_whole(tmp_path: Path):
+def test_copies_of_outgrown_memory_go_when_a_newer_step_is_whole(tmp_path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path, save_on_exit=False))
         for step, size in ((1, 1), (2, 1 << 20), (3, 1 << 22)):

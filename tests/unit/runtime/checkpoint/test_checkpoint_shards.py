@@ -86,13 +86,13 @@ def in_turn(saver: Any, folder: Path, world: int, number: int, body: Any) -> lis
 
 
 @pytest.mark.parametrize(("world", "dim"), [(2, 0), (4, 1)])
-def test_shards_are_cut_anew_for_another_world(tmp_path: Path, world: int, dim: int):
+def test_shards_are_cut_anew_for_another_world(tmp_path, world, dim):
     with a_saver() as (saver, _):
         assert in_turn(saver, tmp_path, 4, 1, lambda rank: save_as(rank, 4)) == ["saved"] * 4
         assert in_turn(saver, tmp_path, world, 2, lambda rank: load_as(rank, world, dim)) == ["loaded"] * world
 
 
-def test_another_number_of_ranks_is_told_what_it_got(tmp_path: Path):
+def test_another_number_of_ranks_is_told_what_it_got(tmp_path):
     def save(mine: Any, tell: Any) -> None:
         mine.save(3, {"plain": 1}, persist=True)
         mine.wait(20)
@@ -111,7 +111,7 @@ def test_another_number_of_ranks_is_told_what_it_got(tmp_path: Path):
     assert said == [words, words]
 
 
-def test_shards_without_a_place_to_go_are_refused_in_words(tmp_path: Path):
+def test_shards_without_a_place_to_go_are_refused_in_words(tmp_path):
     def body(mine: Any, tell: Any) -> None:
         try:
             mine.load()
@@ -171,7 +171,7 @@ def fsdp(rank: int, world: int, folder: Path, *, save: bool) -> Any:
 
 
 @pytest.mark.parametrize("world", [3, 1])
-def test_a_model_of_fsdp_and_its_optimizer_go_on_in_a_world_of_another_size(tmp_path: Path, world: int):
+def test_a_model_of_fsdp_and_its_optimizer_go_on_in_a_world_of_another_size(tmp_path, world):
     def together(saver: Any, number: int, size: int, *, save: bool) -> list[str]:
         ranks = [
             Rank(place(saver, tmp_path / "c", rank=n, world=size, number=number), fsdp(n, size, tmp_path, save=save))

@@ -36,7 +36,7 @@ def memory_files() -> int:
 
 
 @pytest.mark.parametrize("length", [MESSAGE_BYTES - 10, MESSAGE_BYTES, 4 * MESSAGE_BYTES, 100 * MESSAGE_BYTES])
-def test_a_message_of_any_length_arrives_with_its_descriptors(wires: tuple[Wire, Wire], length: int):
+def test_a_message_of_any_length_arrives_with_its_descriptors(wires, length):
     before = memory_files()
     files = [os.memfd_create("dljob-message-test"), os.memfd_create("dljob-message-test")]
     wires[0].send({"t": "x" * length}, files)
@@ -51,7 +51,7 @@ def test_a_message_of_any_length_arrives_with_its_descriptors(wires: tuple[Wire,
 
 
 @pytest.mark.parametrize("text", [b"", b"-", b'{"op": "co', b"\xff"], ids=["empty", "no-file", "torn", "no-text"])
-def test_what_is_no_message_is_the_end_of_a_connection(wires: tuple[Wire, Wire], text: bytes):
+def test_what_is_no_message_is_the_end_of_a_connection(wires, text):
     file = os.memfd_create("dljob-message-test")
     before = memory_files()
     socket.send_fds(wires[0].socket, [text], [file] if text != b"-" else [])
@@ -63,7 +63,7 @@ def test_what_is_no_message_is_the_end_of_a_connection(wires: tuple[Wire, Wire],
 LONG = [[n, n + 1, -1] for n in range(40_000)]
 
 
-def test_data_positions_of_many_partitions_pass_to_the_saver_and_the_answer_back(tmp_path: Path):
+def test_data_positions_of_many_partitions_pass_to_the_saver_and_the_answer_back(tmp_path):
     """A topic of many partitions has a question, an answer and a commit of hundreds of KiB."""
 
     class Many(FileBook):
@@ -84,9 +84,7 @@ def test_data_positions_of_many_partitions_pass_to_the_saver_and_the_answer_back
         mine.close()
 
 
-def test_long_messages_between_a_saver_and_its_agent_leave_both_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_messages_between_a_saver_and_its_agent_leave_both_serving(tmp_path, monkeypatch):
     node, answers, send = Node(), list[Any](), Wire.send
 
     def long(wire: Wire, message: dict[str, Any], fds: Any = ()) -> None:
@@ -106,7 +104,7 @@ def test_long_messages_between_a_saver_and_its_agent_leave_both_serving(
     assert [mark.step for mark in Folder(tmp_path).marks()] == [1]
 
 
-def test_a_saver_whose_agent_sends_no_message_writes_its_copies_and_ends(tmp_path: Path):
+def test_a_saver_whose_agent_sends_no_message_writes_its_copies_and_ends(tmp_path):
     node = Node()
     mine = client(place(node, tmp_path))
     mine.save(1, {"a": 1}, persist=False)

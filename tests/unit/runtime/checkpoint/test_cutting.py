@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +50,7 @@ def line(monkeypatch):
     context.install(None)
 
 
-def test_the_save_of_a_cut_is_on_disk_and_brings_the_random_numbers_back(line: Line, tmp_path: Path) -> None:
+def test_the_save_of_a_cut_is_on_disk_and_brings_the_random_numbers_back(line, tmp_path):
     with a_saver() as (saver, _):
         mine = Checkpoints()
         own = mine._client = client(place(saver, tmp_path))  # type: ignore[reportPrivateUsage]
@@ -82,14 +81,14 @@ def test_the_save_of_a_cut_is_on_disk_and_brings_the_random_numbers_back(line: L
         assert (random.random(), np.random.random()) != drawn  # noqa: S311
 
 
-def test_random_numbers_repeat_after_a_restore() -> None:
+def test_random_numbers_repeat_after_a_restore():
     found = cutting.random_states()
     drawn = random.random(), np.random.random()  # noqa: S311
     cutting.restore_random_states(found)
     assert (random.random(), np.random.random()) == drawn  # noqa: S311
 
 
-def test_ranks_of_a_world_take_the_same_save(line: Line) -> None:
+def test_ranks_of_a_world_take_the_same_save(line):
     part, orders = cutting.CutPart(), iter((5, 5, 6, 6))
     own: Any = SimpleNamespace(
         called=lambda: 7, place=lambda: SimpleNamespace(world=2, of="t"), next_order=lambda: next(orders)
@@ -110,8 +109,8 @@ def _servers(count: int) -> str:
 
 @pytest.mark.parametrize("servers", [(1, 2), (3, 2), (2, 2), (0, 2), (2, 0)])
 def test_a_chief_is_told_that_another_number_of_servers_wrote_its_checkpoint(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, servers: Any
-) -> None:
+    line, tmp_path, monkeypatch, caplog, servers
+):
     saved, present = servers
     state = {"tf": "path", "ranges": 9}
     with a_saver() as (saver, _):

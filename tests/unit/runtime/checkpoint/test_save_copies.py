@@ -56,7 +56,7 @@ def savers(backend: MemoryBackend, *nodes: str) -> list[Saver]:
     return made
 
 
-async def test_every_saver_is_asked_for_all_that_it_holds_and_what_is_free_is_told_first() -> None:
+async def test_every_saver_is_asked_for_all_that_it_holds_and_what_is_free_is_told_first():
     backend = MemoryBackend()
     made = savers(backend, "n1", "n2")
     assert await told(backend) == [ev.NodesSeen(await backend.nodes()), ev.CopiesSaved("n1")]
@@ -65,7 +65,7 @@ async def test_every_saver_is_asked_for_all_that_it_holds_and_what_is_free_is_to
 
 
 @pytest.mark.parametrize("dead", [True, False])
-async def test_a_savers_failure_is_told(dead: bool) -> None:
+async def test_a_savers_failure_is_told(dead):
     backend = MemoryBackend()
     made = savers(backend, "n1", "n2")
     made[1].answer, made[1].dead = "the disk is full", dead
@@ -73,7 +73,7 @@ async def test_a_savers_failure_is_told(dead: bool) -> None:
     assert saved.why == (f"{made[1].name} does not answer (ActorLostError)" if dead else "the disk is full")
 
 
-async def test_without_copies_the_save_is_done_at_once() -> None:
+async def test_without_copies_the_save_is_done_at_once():
     class Blind(MemoryBackend):
         async def nodes(self) -> Any:
             raise DLJobError("nobody knows")
@@ -81,7 +81,7 @@ async def test_without_copies_the_save_is_done_at_once() -> None:
     assert await told(Blind()) == [ev.CopiesSaved("n1")]
 
 
-async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_nodes_that_are_gone() -> None:
+async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_nodes_that_are_gone():
     backend = MemoryBackend()
     made = savers(backend, "n1", "n2")
 
@@ -93,14 +93,14 @@ async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_no
     assert [saver.orders[:2] for saver in made] == [[flush, bring]] * 2
 
 
-def test_the_peer_is_the_next_one_in_the_ring_and_after_one_that_does_not_answer_the_next() -> None:
+def test_the_peer_is_the_next_one_in_the_ring_and_after_one_that_does_not_answer_the_next():
     assert [following(mine, "abc") for mine in "abc"] == ["b", "c", "a"]
     assert [following("a", "abc", after) for after in "bc"] == ["c", "b"]
     assert following("b", "ab", "a") == "a"
     assert following("a", "a") == ""
 
 
-def test_ranks_of_a_role_that_is_called_saver_are_no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_role_that_is_called_saver_are_no_agents(monkeypatch):
     mine, peer = saver_name(INFO, "n" * 56), saver_name(INFO, "p" * 56)
     rank, store = f"{INFO.uid[:8]}/saver/0/1", f"{INFO.uid[:8]}/saver/store/1"
     monkeypatch.setattr(

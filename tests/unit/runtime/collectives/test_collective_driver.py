@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 ACME = """
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
@@ -30,7 +29,7 @@ print(known.is_registered("AGAIN"))
 """
 
 
-def test_backends_are_registered_with_the_first_use_and_those_of_elsewhere_left_out(tmp_path: Path) -> None:
+def test_backends_are_registered_with_the_first_use_and_those_of_elsewhere_left_out(tmp_path):
     (tmp_path / "acme.py").write_text(ACME)
     ran = subprocess.run(
         [sys.executable, "-c", LATE], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False

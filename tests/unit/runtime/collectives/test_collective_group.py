@@ -39,13 +39,13 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> CollectiveGroup:
     return made
 
 
-def test_a_group_closed_by_its_user_raises_usage_error(closed: Any) -> None:
+def test_a_group_closed_by_its_user_raises_usage_error(closed):
     with pytest.raises(UsageError, match=r"barrier: group w \(epoch 2\) is closed"):
         closed.barrier()
     closed.lose()
 
 
-def test_a_group_closed_for_a_loss_names_the_loss(closed: Any) -> None:
+def test_a_group_closed_for_a_loss_names_the_loss(closed):
     closed.lose()
     assert closed._watch.lost.wait(60)
     with pytest.raises(CollectiveAbortedError, match=r"barrier: group w .* is broken: a/0 was started again") as told:
@@ -53,7 +53,7 @@ def test_a_group_closed_for_a_loss_names_the_loss(closed: Any) -> None:
     assert module._lost == {"w/1": told.value}
 
 
-def test_a_group_closed_after_a_cut_connection_names_the_cut(closed: Any) -> None:
+def test_a_group_closed_after_a_cut_connection_names_the_cut(closed):
     closed._runner.broken = "RuntimeError: Connection closed by peer"
     with pytest.raises(CollectiveAbortedError, match="Connection closed by peer"):
         closed.barrier()

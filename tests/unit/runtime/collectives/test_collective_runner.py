@@ -39,7 +39,7 @@ def wrong() -> None:
 
 
 @pytest.mark.parametrize("abortable", [True, False])
-def test_an_operation_runs_in_its_callers_thread_if_it_can_be_broken_off(abortable: bool) -> None:
+def test_an_operation_runs_in_its_callers_thread_if_it_can_be_broken_off(abortable):
     made, threads = runner(Watched(), abortable=abortable), []
     for _ in range(2):
         made.run("allreduce", lambda: threads.append(threading.current_thread()))
@@ -52,7 +52,7 @@ def test_an_operation_runs_in_its_callers_thread_if_it_can_be_broken_off(abortab
 
 
 @pytest.mark.parametrize("abortable", [True, False])
-def test_the_watch_knows_of_an_operation_that_is_under_way(abortable: bool) -> None:
+def test_the_watch_knows_of_an_operation_that_is_under_way(abortable):
     watch = Watched()
     watch.works = threading.Lock()
     seen: list[bool] = []
@@ -61,7 +61,7 @@ def test_the_watch_knows_of_an_operation_that_is_under_way(abortable: bool) -> N
 
 
 @pytest.mark.parametrize("abortable", [True, False])
-def test_a_ranks_own_error_is_raised_as_it_is(abortable: bool) -> None:
+def test_a_ranks_own_error_is_raised_as_it_is(abortable):
     made = runner(Watched(), abortable=abortable)
     with pytest.raises(RuntimeError, match="shapes differ"):
         made.run("allreduce", wrong)
@@ -70,7 +70,7 @@ def test_a_ranks_own_error_is_raised_as_it_is(abortable: bool) -> None:
     made.run("allreduce", lambda: None)
 
 
-def test_a_broken_connection_is_told_with_who_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_connection_is_told_with_who_was_lost(monkeypatch):
     watch = Watched()
     made = runner(watch, abortable=True)
     threading.Timer(0.05, watch.lost.set).start()
@@ -80,7 +80,7 @@ def test_a_broken_connection_is_told_with_who_was_lost(monkeypatch: pytest.Monke
         assert caught.value.lost == ("a/1",)
 
 
-def test_a_broken_connection_that_nobody_explains_is_the_end_of_the_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_connection_that_nobody_explains_is_the_end_of_the_group_too(monkeypatch):
     monkeypatch.setattr(module, "TOLD_S", 0.01)
     made = runner(Watched(), abortable=True)
     for operation in (broken, lambda: None):
@@ -89,7 +89,7 @@ def test_a_broken_connection_that_nobody_explains_is_the_end_of_the_group_too(mo
         assert (caught.value.lost, caught.value.epoch) == ((), 7)
 
 
-def test_an_operation_that_cannot_be_broken_off_is_left_when_a_member_is_lost() -> None:
+def test_an_operation_that_cannot_be_broken_off_is_left_when_a_member_is_lost():
     watch, never = Watched(), threading.Event()
     made = runner(watch, abortable=False)
     threading.Timer(0.05, watch.lost.set).start()
@@ -100,7 +100,7 @@ def test_an_operation_that_cannot_be_broken_off_is_left_when_a_member_is_lost() 
     never.set()
 
 
-def test_an_operation_that_is_broken_off_says_who_was_lost() -> None:
+def test_an_operation_that_is_broken_off_says_who_was_lost():
     watch: Any = Watched()
 
     def cut() -> None:

@@ -50,12 +50,12 @@ def known(name: str) -> Any:
     return backend_registry._global_registry._map.get(name)
 
 
-def test_a_job_that_declares_no_backend_has_none() -> None:
+def test_a_job_that_declares_no_backend_has_none():
     assert table({}) == Table({}, {})
     table({}).register()
 
 
-def test_a_declared_backend_is_registered_once(acme: Any) -> None:
+def test_a_declared_backend_is_registered_once(acme):
     made = said({"MYCCL": "acme.Whole"}, ("Entry", "acme:Other"), ("unused", "acme:Missing"), group="ENTRY")
     for _ in range(2):
         made.register()
@@ -63,7 +63,7 @@ def test_a_declared_backend_is_registered_once(acme: Any) -> None:
     assert made.backend("MYCCL") == ("MYCCL", acme.Whole)
 
 
-def test_the_spec_comes_before_what_is_installed_and_both_before_ours(acme: Any) -> None:
+def test_the_spec_comes_before_what_is_installed_and_both_before_ours(acme):
     made = said({"GLOO": "acme.Whole"}, ("gloo", "acme:Other"))
     with pytest.raises(CollectiveError, match=r"and Ray in this process has .*TorchGLOOGroup under that name"):
         made.register()
@@ -72,12 +72,12 @@ def test_the_spec_comes_before_what_is_installed_and_both_before_ours(acme: Any)
 
 
 @pytest.mark.parametrize("name", ["GLOO", "DLJ_GLOO"])
-def test_our_backend_has_a_name_of_its_own_in_ray(name: str) -> None:
+def test_our_backend_has_a_name_of_its_own_in_ray(name):
     full, cls = said(group=name).backend(name)
     assert (full, cls.__name__, known("DLJ_GLOO")) == ("DLJ_GLOO", "IsolatedGloo", cls)
 
 
-def test_a_name_that_nobody_has_is_refused_with_those_that_there_are() -> None:
+def test_a_name_that_nobody_has_is_refused_with_those_that_there_are():
     with pytest.raises(CollectiveError) as caught:
         said({"MYCCL": "acme.Whole"}, group="MYCLL").register()
     assert "there is no collective backend MYCLL" in str(caught.value)
@@ -97,19 +97,19 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are() -> None:
         ("json.dumps", "it is no subclass of ray.util.collective's BaseGroup"),
     ],
 )
-def test_a_backend_that_cannot_be_used_is_refused_with_the_reason(path: str, words: str) -> None:
+def test_a_backend_that_cannot_be_used_is_refused_with_the_reason(path, words):
     with pytest.raises(CollectiveError) as caught:
         said({"MYCCL": path}).register()
     assert f"collective backend MYCCL ({path}, spec.collectives.backends) cannot be used: {words}" in str(caught.value)
 
 
-def test_two_backend_classes_of_one_name_are_refused(acme: Any) -> None:
+def test_two_backend_classes_of_one_name_are_refused(acme):
     said({"MYCCL": "acme.Whole"}).register()
     with pytest.raises(CollectiveError, match=r"MYCCL is acme.Other .*, and Ray in this process has .*Whole"):
         said({"MYCCL": "acme.Other"}).register()
 
 
-def test_a_rank_that_cannot_register_its_backend_ends_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_register_its_backend_ends_for_good(monkeypatch):
     for path, kind in (("nowhere.Group", "ImportError"), ("acme.Half", "TypeError")):
         monkeypatch.setenv(COLLECTIVES, json.dumps({"backends": {"X": path}, "groups": {}}))
         with pytest.raises(EntrypointError, match=r"role r: collective backend X") as caught:

@@ -35,9 +35,6 @@ def gloo() -> Any:
     del module.meetings["w"], store
 
 
-Both = Callable[[Callable[[IsolatedGloo], Any]], list[Any]]
-
-
 def options(kind: str, **values: Any) -> Any:
     made = getattr(types, kind)()
     for name, value in values.items():
@@ -45,7 +42,7 @@ def options(kind: str, **values: Any) -> Any:
     return made
 
 
-def test_arrays_and_tensors_of_any_layout_are_written_in_place(gloo: Both) -> None:
+def test_arrays_and_tensors_of_any_layout_are_written_in_place(gloo):
     def reduce(group: IsolatedGloo) -> Any:
         array, turned = np.arange(4.0) + group.rank, torch.arange(4.0).reshape(2, 2).t() * (group.rank + 1)
         group.allreduce([array])
@@ -55,7 +52,7 @@ def test_arrays_and_tensors_of_any_layout_are_written_in_place(gloo: Both) -> No
     assert gloo(reduce) == [([1.0, 3.0, 5.0, 7.0], [[0.0, 4.0], [2.0, 6.0]])] * 2
 
 
-def test_each_operation_is_as_rays_interface_says(gloo: Both) -> None:
+def test_each_operation_is_as_rays_interface_says(gloo):
     def all_of_them(group: IsolatedGloo) -> Any:
         me = group.rank
         own, sent, part = torch.tensor([float(me + 1)]), np.array([me]), torch.zeros(1)
@@ -100,9 +97,7 @@ WRITING: dict[str, Callable[[IsolatedGloo, Any], None]] = {
         (lambda: [1.0, 2.0], "a list"),
     ],
 )
-def test_an_operand_that_cannot_be_written_is_refused_and_unchanged(
-    gloo: Both, name: str, make: Any, said: str
-) -> None:
+def test_an_operand_that_cannot_be_written_is_refused_and_unchanged(gloo, name, make, said):
     def refused(group: IsolatedGloo) -> Any:
         given = make()
         with pytest.raises(UsageError) as caught:
@@ -115,7 +110,7 @@ def test_an_operand_that_cannot_be_written_is_refused_and_unchanged(
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # it is only read
-def test_an_operand_that_is_only_read_may_be_anything_torch_reads(gloo: Both) -> None:
+def test_an_operand_that_is_only_read_may_be_anything_torch_reads(gloo):
     def reads(group: IsolatedGloo) -> Any:
         me = group.rank
         sent, reduced, part = frozen() if me else np.zeros(2), np.ones(2), np.zeros(2)
@@ -134,7 +129,7 @@ def test_an_operand_that_is_only_read_may_be_anything_torch_reads(gloo: Both) ->
     assert gloo(reads) == [[one, one, one, one, two], [one, two, one, one, two]]
 
 
-def test_a_parameter_of_any_layout_is_written_into(gloo: Both) -> None:
+def test_a_parameter_of_any_layout_is_written_into(gloo):
     def reduce(group: IsolatedGloo) -> Any:
         turned = torch.nn.Parameter(torch.arange(4.0).reshape(2, 2).t())
         group.allreduce([turned])
@@ -143,7 +138,7 @@ def test_a_parameter_of_any_layout_is_written_into(gloo: Both) -> None:
     assert gloo(reduce) == [([[0.0, 4.0], [2.0, 6.0]], True)] * 2
 
 
-def test_a_wait_for_a_member_that_never_comes_can_be_ended(gloo: Both) -> None:
+def test_a_wait_for_a_member_that_never_comes_can_be_ended(gloo):
     began = time.monotonic()
 
     def waits(group: IsolatedGloo) -> str:
@@ -158,7 +153,7 @@ def test_a_wait_for_a_member_that_never_comes_can_be_ended(gloo: Both) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_two_groups_are_apart_and_the_default_one_does_not_matter(gloo: Both) -> None:
+def test_two_groups_are_apart_and_the_default_one_does_not_matter(gloo):
     address, store = open_store()
     module.meetings["x"] = Meeting(address, 60.0)
     alone = IsolatedGloo(1, 0, "x")
@@ -174,7 +169,7 @@ def test_two_groups_are_apart_and_the_default_one_does_not_matter(gloo: Both) ->
     assert not torch.distributed.is_initialized()
 
 
-def test_a_group_that_nobody_declared_has_nowhere_to_meet() -> None:
+def test_a_group_that_nobody_declared_has_nowhere_to_meet():
     with pytest.raises(CollectiveError, match=r"IsolatedGloo: group y was not made by dljob.CollectiveGroup"):
         IsolatedGloo(1, 0, "y")
 
@@ -199,7 +194,7 @@ class Device:
 
 
 @pytest.mark.parametrize(("cls", "kind"), [(IsolatedNccl, "cuda"), (IsolatedHccl, "npu")])
-def test_device_tensors_take_the_same_path(cls: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_tensors_take_the_same_path(cls, kind, monkeypatch):
     inner = ModuleType("torch_npu._C._distributed_c10d")
     inner.ProcessGroupHCCL = Device  # type: ignore[attr-defined]
     for name in ("torch_npu", "torch_npu._C"):
@@ -231,7 +226,7 @@ def test_device_tensors_take_the_same_path(cls: Any, kind: str, monkeypatch: pyt
         group.allreduce([tensor])
 
 
-def test_a_backend_without_its_library_or_device_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_its_library_or_device_is_not_available(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     assert not IsolatedHccl.check_backend_availability()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

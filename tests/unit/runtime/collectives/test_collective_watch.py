@@ -51,19 +51,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 
-def test_a_member_asks_until_all_members_have_a_process() -> None:
+def test_a_member_asks_until_all_members_have_a_process():
     master = Master(UnreachableError("away"), told([["a", 0, "has not started yet"]]), told())
     assert muster(master).assembly() == Assembly("j.1", 2, 3, MADE.members, 1)
     asked = {"group": "w", "me": ["b", 0, 1], "epoch": 0, "round": 0, "offer": ""}
     assert master.asked[0] == {**asked, "met": False, "busy": False}
 
 
-def test_a_group_that_is_over_is_not_waited_for() -> None:
+def test_a_group_that_is_over_is_not_waited_for():
     with pytest.raises(CollectiveError, match="group w: the job is ending"):
         muster(Master({"over": "the job is ending"})).assembly()
 
 
-def test_a_process_that_was_replaced_while_it_asked_is_told_so() -> None:
+def test_a_process_that_was_replaced_while_it_asked_is_told_so():
     with pytest.raises(CollectiveError, match="group w: this process is no member of it any more: b/0, whose incarna"):
         muster(Master(told(members=[["a", 0, 1], ["b", 0, 2]]))).assembly()
 
@@ -75,13 +75,13 @@ def test_a_process_that_was_replaced_while_it_asked_is_told_so() -> None:
         (UnreachableError("no answer within 60 s"), "no answer within 60 s"),
     ],
 )
-def test_a_member_that_waits_too_long_is_told_for_whom(answer: Any, words: str) -> None:
+def test_a_member_that_waits_too_long_is_told_for_whom(answer, words):
     with pytest.raises(DeadlineError) as caught:
         muster(Master(answer), 0.05).assembly()
     assert f"group w was not formed in time: {words}" in str(caught.value)
 
 
-def test_a_master_that_is_away_is_not_asked_in_a_tight_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_is_away_is_not_asked_in_a_tight_loop(monkeypatch):
     monkeypatch.setattr(module, "AGAIN_S", 0.02)
     master = Master(UnreachableError("away"))
     with pytest.raises(DeadlineError):
@@ -89,7 +89,7 @@ def test_a_master_that_is_away_is_not_asked_in_a_tight_loop(monkeypatch: pytest.
     assert len(master.asked) <= 6
 
 
-def test_members_meet_or_look_again_after_a_change() -> None:
+def test_members_meet_or_look_again_after_a_change():
     master = Master({"missing": ["a/0"]}, UnreachableError("away"), {"offer": "host:1"})
     assert muster(master).meet(MADE, "") == "host:1"
     for changed in (told(), {"over": "it was replaced"}):
@@ -106,7 +106,7 @@ def test_members_meet_or_look_again_after_a_change() -> None:
         (told(members=[["b", 0, 1]]), {"a/0": "is no rank of its role any more"}),
     ],
 )
-def test_a_loss_is_told_once_with_who_it_was(answer: Any, lost: dict[str, str]) -> None:
+def test_a_loss_is_told_once_with_who_it_was(answer, lost):
     cut: queue.Queue[bool] = queue.Queue()
     watch = MemberLossWatch(
         muster(Master({"missing": []}, UnreachableError("away"), answer)), MADE, "", lambda: cut.put(True)
@@ -121,7 +121,7 @@ def test_a_loss_is_told_once_with_who_it_was(answer: Any, lost: dict[str, str]) 
     assert "onRestart is Fail" in str(watch.error("w", "allreduce", recreate=False))
 
 
-def test_a_watch_outlives_any_error_of_its_requests_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watch_outlives_any_error_of_its_requests_and_logs_it_once(caplog):
     failing = KeyError("w"), KeyError("w"), concurrent.futures.CancelledError(), RuntimeError("loop is closed")
     watch = MemberLossWatch(muster(Master(*failing, told([["a", 0, "restarts"]]))), MADE, "", lambda: None)
     assert watch.lost.wait(60)
@@ -133,7 +133,7 @@ def test_a_watch_outlives_any_error_of_its_requests_and_logs_it_once(caplog: pyt
     ]
 
 
-def test_the_last_words_of_one_that_ended_well_may_still_come() -> None:
+def test_the_last_words_of_one_that_ended_well_may_still_come():
     watch = MemberLossWatch(muster(Master(ended("a"))), MADE, "", lambda: None)
     watch.close()
     assert not watch.lost.wait(0.2)
@@ -147,7 +147,7 @@ def ended(*who: str, busy: Any = (), why: str = "") -> dict[str, Any]:
     return {**told(absent, ended=True, why=why or f"{who[0]}/0 has ended"), "busy": [[role, 0] for role in busy]}
 
 
-def test_each_operation_has_the_grace_and_the_error_says_who_ended() -> None:
+def test_each_operation_has_the_grace_and_the_error_says_who_ended():
     cut = threading.Event()
     watch = MemberLossWatch(muster(Master(ended("a"))), MADE, "", cut.set)
     assert not watch.lost.wait(0.3)  # nobody waits for it
@@ -163,7 +163,7 @@ def test_each_operation_has_the_grace_and_the_error_says_who_ended() -> None:
     assert "the group cannot be formed again" in str(error)
 
 
-def test_an_operation_that_began_late_has_the_grace_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_that_began_late_has_the_grace_too(monkeypatch):
     monkeypatch.setattr(module, "ENDED_GRACE_S", 60.0)
     watch = MemberLossWatch(muster(Master(ended("a"))), MADE, "", lambda: None)
     while not watch.ended:
@@ -175,7 +175,7 @@ def test_an_operation_that_began_late_has_the_grace_too(monkeypatch: pytest.Monk
         assert watch.lost.wait(60)
 
 
-def test_an_operation_that_a_thread_of_an_ended_rank_is_at_goes_on() -> None:
+def test_an_operation_that_a_thread_of_an_ended_rank_is_at_goes_on():
     there = Master(ended("a", busy="a"))
     watch = MemberLossWatch(muster(there), MADE, "", lambda: None)
     with watch.at_work():
@@ -185,7 +185,7 @@ def test_an_operation_that_a_thread_of_an_ended_rank_is_at_goes_on() -> None:
         assert watch.lost.wait(60)
 
 
-def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads() -> None:
+def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads():
     there = Master(ended("b"))
     watch = MemberLossWatch(muster(there), MADE, "", lambda: None)
     with watch.at_work():
@@ -196,7 +196,7 @@ def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads() -> None:
     assert watch.lost_members == {"a/0": "has ended"}
 
 
-def test_a_member_that_ended_does_not_hide_a_lost_one() -> None:
+def test_a_member_that_ended_does_not_hide_a_lost_one():
     there = Master(ended("a", busy="a"))
     watch = MemberLossWatch(muster(there), MADE, "", lambda: None)
     with watch.at_work():
@@ -206,7 +206,7 @@ def test_a_member_that_ended_does_not_hide_a_lost_one() -> None:
     assert not watch.ended
 
 
-def test_a_process_that_was_replaced_hears_it_and_a_closed_group_breaks_nothing() -> None:
+def test_a_process_that_was_replaced_hears_it_and_a_closed_group_breaks_nothing():
     watch = MemberLossWatch(muster(Master({"over": "this process is no member of it"})), MADE, "", lambda: None)
     assert watch.lost.wait(60)
     assert "this process is no member of it" in str(watch.error("w", "send", recreate=True))

@@ -59,7 +59,7 @@ def holder(folder: Path, says: bytes | None) -> Iterator[None]:
                 each.close()
 
 
-def test_questions_and_orders_reach_primemaster(tmp_path: Path) -> None:
+def test_questions_and_orders_reach_primemaster(tmp_path):
     master = Master()
     with serving(tmp_path, master=master):
         own = connection(tmp_path)
@@ -75,7 +75,7 @@ def test_questions_and_orders_reach_primemaster(tmp_path: Path) -> None:
             own.wait(0.001)
 
 
-def test_an_ended_job_is_answered_for_by_its_folder(tmp_path: Path) -> None:
+def test_an_ended_job_is_answered_for_by_its_folder(tmp_path):
     (tmp_path / "job.json").write_text("{}")
     (tmp_path / "status.json").write_text(json.dumps({"name": "ppo", "phase": "Failed"}))
     (tmp_path / "events.jsonl").write_text(json.dumps({"seq": 1}) + "\n")
@@ -96,20 +96,20 @@ def test_an_ended_job_is_answered_for_by_its_folder(tmp_path: Path) -> None:
         ({"socket": "/" + "x" * 200}, "path too long"),
     ],
 )
-def test_a_missing_control_socket_is_refused_with_the_reason(entry: dict[str, str], why: str, tmp_path: Path) -> None:
+def test_a_missing_control_socket_is_refused_with_the_reason(entry, why, tmp_path):
     (tmp_path / "job.json").write_text(json.dumps(entry))
     with pytest.raises(UnreachableError, match=why):
         connection(tmp_path).pids()
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_an_unreadable_job_json_is_refused(tmp_path: Path) -> None:
+def test_an_unreadable_job_json_is_refused(tmp_path):
     (tmp_path / "job.json").write_text("[")
     with pytest.raises(UnreachableError, match="cannot be read"):
         connection(tmp_path).pids()
 
 
-def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "REACH_S", 1000)
     (tmp_path / "job.json").write_text("{}")
     with pytest.raises(UnreachableError, match="its runner"):
@@ -126,16 +126,14 @@ def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path: Path, monkeypatc
         (b'{"error": "UnreachableError", "message": "this is the socket of job b"}\n', "this is the socket of job b"),
     ],
 )
-def test_a_control_socket_held_by_another_process_is_refused(says: bytes | None, why: str, tmp_path: Path) -> None:
+def test_a_control_socket_held_by_another_process_is_refused(says, why, tmp_path):
     with holder(tmp_path, says), pytest.raises(UnreachableError, match=why):
         connection(tmp_path).pids()
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("says", [None, b""])
-def test_an_order_without_an_answer_stands_and_one_that_was_not_sent_does_not(
-    says: bytes | None, tmp_path: Path
-) -> None:
+def test_an_order_without_an_answer_stands_and_one_that_was_not_sent_does_not(says, tmp_path):
     with holder(tmp_path, says), pytest.raises(UnreachableError) as error:
         connection(tmp_path).command("stop")
     assert error.value.message.endswith("; the order stands")
@@ -146,7 +144,7 @@ def test_an_order_without_an_answer_stands_and_one_that_was_not_sent_does_not(
     assert "dljob status" not in error.value.hint
 
 
-def test_a_socket_that_another_user_holds_gets_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_another_user_holds_gets_no_order(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "peer", lambda _: (99, os.getuid() + 4711))
     with holder(tmp_path, b""), pytest.raises(UnreachableError, match="held by process 99 of user") as error:
         connection(tmp_path).pids()
@@ -166,9 +164,7 @@ class Fading:
         return b'{"answer": {"worker/0": 4711}}\n'
 
 
-def test_a_client_that_has_reached_the_job_waits_longer_for_a_restarting_primemaster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_has_reached_the_job_waits_longer_for_a_restarting_primemaster(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "REACH_S", 1000.0)
     monkeypatch.setattr(client, "AWAY_S", 0.02)
     line = Fading()

@@ -22,7 +22,7 @@ def temporary(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return short
 
 
-def test_the_jobs_folder_comes_first_then_the_private_ones(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_folder_comes_first_then_the_private_ones(temporary, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
     found = location.candidates(temporary, UID)
     assert next(found) == temporary / "control.sock"
@@ -31,9 +31,7 @@ def test_the_jobs_folder_comes_first_then_the_private_ones(temporary: Path, monk
     assert (temporary / "dljob").stat().st_mode & 0o777 == 0o700
 
 
-def test_where_no_temporary_folder_can_be_written_the_private_ones_are_still_named(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_temporary_folder_can_be_written_the_private_ones_are_still_named(temporary, monkeypatch):
     def unusable() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
@@ -45,7 +43,7 @@ def test_where_no_temporary_folder_can_be_written_the_private_ones_are_still_nam
     assert list(location.private_folders()) == [Path("/tmp") / name]
 
 
-def test_a_path_that_is_too_long_in_bytes_is_passed_over(temporary: Path) -> None:
+def test_a_path_that_is_too_long_in_bytes_is_passed_over(temporary):
     assert location.fits(Path("/" + "x" * 97))
     assert not location.fits(Path("/" + "x" * 98))
     assert not location.fits(Path("/" + "ü" * 50))
@@ -54,7 +52,7 @@ def test_a_path_that_is_too_long_in_bytes_is_passed_over(temporary: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "open"])
-def test_a_folder_that_is_not_ours_alone_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_alone_is_refused(kind, tmp_path):
     folder = tmp_path / "dljob"
     if kind == "link":
         (tmp_path / "target").mkdir(mode=0o700)
@@ -68,7 +66,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused(kind: str, tmp_path: Path) -
         location.private(folder)
 
 
-def test_the_command_that_closes_a_folder_has_its_path_as_one_word(tmp_path: Path) -> None:
+def test_the_command_that_closes_a_folder_has_its_path_as_one_word(tmp_path):
     folder = tmp_path / "team a"
     folder.mkdir()
     folder.chmod(0o750)
@@ -77,13 +75,13 @@ def test_the_command_that_closes_a_folder_has_its_path_as_one_word(tmp_path: Pat
     assert error.value.hint == f"chmod 700 '{folder}'"
 
 
-def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(location.os, "geteuid", lambda: 4711)
     with pytest.raises(UnreachableError, match=f"belongs to user {os.getuid()}, not to user 4711"):
         location.private(tmp_path / "dljob")
 
 
-def test_where_no_place_is_left_the_error_says_why(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_place_is_left_the_error_says_why(temporary, monkeypatch):
     (temporary / "real").mkdir()
     (temporary / f"dljob-{os.geteuid()}").symlink_to(temporary / "real")
     monkeypatch.setattr(location, "Path", lambda at: temporary if at == "/tmp" else Path(at))
@@ -92,7 +90,7 @@ def test_where_no_place_is_left_the_error_says_why(temporary: Path, monkeypatch:
     assert "XDG_RUNTIME_DIR" in error.value.hint
 
 
-def test_job_json_names_the_socket_and_stays_private(tmp_path: Path) -> None:
+def test_job_json_names_the_socket_and_stays_private(tmp_path):
     location.note(tmp_path, "/run/x.sock")
     assert not (tmp_path / "job.json").exists()
     location.write(tmp_path / "job.json", {"name": "a", "socket_trouble": "before"})
@@ -103,13 +101,13 @@ def test_job_json_names_the_socket_and_stays_private(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
-def test_a_job_json_that_is_no_object_is_refused(tmp_path: Path) -> None:
+def test_a_job_json_that_is_no_object_is_refused(tmp_path):
     (tmp_path / "job.json").write_text("[]")
     with pytest.raises(ValueError, match="holds no object"):
         location.read(tmp_path)
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     location.write(tmp_path / "job.json", {"name": "a"})
     with pytest.raises(TypeError):
         location.write(tmp_path / "job.json", {"name": object()})
@@ -117,7 +115,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_removal_of_a_control_socket_removes_no_file(tmp_path: Path) -> None:
+def test_the_removal_of_a_control_socket_removes_no_file(tmp_path):
     (tmp_path / "file").touch()
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(tmp_path / "s"))

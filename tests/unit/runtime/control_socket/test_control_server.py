@@ -22,7 +22,7 @@ def said(folder: Path) -> dict[str, str]:
     return json.loads((folder / "job.json").read_text())
 
 
-def test_the_owner_is_answered_and_job_json_names_the_socket(tmp_path: Path) -> None:
+def test_the_owner_is_answered_and_job_json_names_the_socket(tmp_path):
     with serving(tmp_path) as made:
         assert made.path == tmp_path / "control.sock"
         assert made.path.stat().st_mode & 0o777 == 0o600
@@ -34,7 +34,7 @@ def test_the_owner_is_answered_and_job_json_names_the_socket(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
-def test_a_moved_folder_leads_to_its_master_and_a_copied_entry_to_none(tmp_path: Path) -> None:
+def test_a_moved_folder_leads_to_its_master_and_a_copied_entry_to_none(tmp_path):
     folder, copy, moved = (tmp_path / name for name in ("job", "copy", "moved"))
     copy.mkdir()
     with serving(folder):
@@ -45,7 +45,7 @@ def test_a_moved_folder_leads_to_its_master_and_a_copied_entry_to_none(tmp_path:
         assert json.loads(SocketLine(moved).ask(PIDS, 10.0)) == {"answer": {"master": 1}}
 
 
-def test_another_user_is_refused_and_root_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_refused_and_root_is_not(tmp_path, monkeypatch):
     with serving(tmp_path) as made:
         monkeypatch.setattr(server, "peer", lambda _: (1, os.geteuid() + 4711))
         with dial(made.path) as line:
@@ -56,13 +56,13 @@ def test_another_user_is_refused_and_root_is_not(tmp_path: Path, monkeypatch: py
             assert "answer" in ask(line, PIDS)
 
 
-def test_a_request_over_a_mebibyte_ends_the_connection(tmp_path: Path) -> None:
+def test_a_request_over_a_mebibyte_ends_the_connection(tmp_path):
     with serving(tmp_path) as made, dial(made.path) as line:
         assert f"at most {REQUEST_BYTES} bytes" in ask(line, b"x" * (REQUEST_BYTES + 1))["message"]
         assert closed(line)
 
 
-def test_the_seventeenth_client_is_refused(tmp_path: Path) -> None:
+def test_the_seventeenth_client_is_refused(tmp_path):
     with serving(tmp_path) as made:
         lines = [dial(made.path) for _ in range(server.CLIENTS)]
         assert all("answer" in ask(line, PIDS) for line in lines)
@@ -74,14 +74,14 @@ def test_the_seventeenth_client_is_refused(tmp_path: Path) -> None:
             line.close()
 
 
-def test_silent_clients_are_dropped(tmp_path: Path) -> None:
+def test_silent_clients_are_dropped(tmp_path):
     with serving(tmp_path, silent_s=0.01) as made, dial(made.path) as silent, dial(made.path) as slow:
         slow.sendall(PIDS[:10])
         assert closed(silent)
         assert closed(slow)
 
 
-def test_a_stale_socket_is_replaced_and_one_of_a_later_master_is_left(tmp_path: Path) -> None:
+def test_a_stale_socket_is_replaced_and_one_of_a_later_master_is_left(tmp_path):
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(str(tmp_path / "control.sock"))
         held.listen()
@@ -93,9 +93,7 @@ def test_a_stale_socket_is_replaced_and_one_of_a_later_master_is_left(tmp_path: 
                     assert "answer" in ask(again, PIDS)
 
 
-def test_a_file_system_without_sockets_gets_it_elsewhere(
-    tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_sockets_gets_it_elsewhere(tmp_path, short, monkeypatch):
     folder, elsewhere = tmp_path / "nfs", short
     bind = socket.socket.bind
 
@@ -118,7 +116,7 @@ def test_a_file_system_without_sockets_gets_it_elsewhere(
         assert "Operation not permitted" in said(folder)["socket_trouble"]
 
 
-def test_a_job_that_commands_of_this_machine_do_not_find_has_no_socket(tmp_path: Path) -> None:
+def test_a_job_that_commands_of_this_machine_do_not_find_has_no_socket(tmp_path):
     import asyncio
 
     made = server.ControlSocket(tmp_path, UID, Master().calls())

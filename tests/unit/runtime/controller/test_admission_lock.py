@@ -12,7 +12,7 @@ from dljob.runtime.controller.admission import AdmissionLock
 from dljob.tasks import TaskOwner
 
 
-async def test_one_job_at_a_time_is_admitted() -> None:
+async def test_one_job_at_a_time_is_admitted():
     kv, inside, most = MemoryKeyValue(), 0, 0
 
     async def job(name: str) -> None:
@@ -27,13 +27,13 @@ async def test_one_job_at_a_time_is_admitted() -> None:
     assert most == 1
 
 
-async def test_reservations_of_one_job_share_a_turn() -> None:
+async def test_reservations_of_one_job_share_a_turn():
     lock = AdmissionLock(MemoryKeyValue(), "job", TaskOwner(print))
     async with lock.turn(), asyncio.timeout(1), lock.turn():
         assert len(await lock._kv.keys(admission.PREFIX)) == 1
 
 
-async def test_a_silent_holder_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_holder_loses_its_turn(monkeypatch):
     monkeypatch.setattr(admission, "LEASE_S", 0.1)
     kv = MemoryKeyValue()
     kv.values[admission.PREFIX + "000000000007"] = b"dead 3"
@@ -42,7 +42,7 @@ async def test_a_silent_holder_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -
             assert await kv.keys(admission.PREFIX) == (admission.PREFIX + "000000000008",)
 
 
-async def test_a_holder_that_renews_keeps_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_holder_that_renews_keeps_its_turn(monkeypatch):
     monkeypatch.setattr(admission, "LEASE_S", 0.2)
     monkeypatch.setattr(admission, "RENEW_S", 0.02)
     kv = MemoryKeyValue()
@@ -54,7 +54,7 @@ async def test_a_holder_that_renews_keeps_its_turn(monkeypatch: pytest.MonkeyPat
         pass
 
 
-async def test_a_new_master_takes_over_the_turn_of_its_predecessor_at_once() -> None:
+async def test_a_new_master_takes_over_the_turn_of_its_predecessor_at_once():
     kv = MemoryKeyValue()
     kv.values[admission.PREFIX + "000000000001"] = b"job 9"
     async with asyncio.timeout(1), AdmissionLock(kv, "job", TaskOwner(print)).turn():

@@ -28,7 +28,7 @@ class Slow(MemoryBackend):
         return await super().lookup(name)
 
 
-async def test_hosts_about_to_be_made_or_found_are_known_while_others_are_ended() -> None:
+async def test_hosts_about_to_be_made_or_found_are_known_while_others_are_ended():
     backend, told = Slow(), asyncio.Event()
 
     async def offer(*_: Any) -> None:

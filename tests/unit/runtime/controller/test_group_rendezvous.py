@@ -75,7 +75,7 @@ async def met(members: Members) -> None:
     assert [await members.ask("a", 2), await members.ask("b", 2)][1] == {"offer": "from a"}
 
 
-async def test_members_of_a_group_are_told_once_all_have_a_process(members: Members) -> None:
+async def test_members_of_a_group_are_told_once_all_have_a_process(members):
     await members.job.rank("a", 1)
     asked = members.ask("a")
     await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def test_members_of_a_group_are_told_once_all_have_a_process(members: Memb
     assert (said["epoch"], said["absent"], said["job"]) == (2, [], "uuuuuuuu.2")
 
 
-async def test_missing_members_of_a_group_are_named(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_members_of_a_group_are_named(members, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
     await members.job.rank("a", 1)
     assert (await members.ask("a"))["absent"] == [["b", 0, "has not started yet"]]
@@ -97,7 +97,7 @@ async def test_missing_members_of_a_group_are_named(members: Members, monkeypatc
     assert await members.ask("a", 2, met=True) == {"missing": []}
 
 
-async def test_the_first_members_offer_goes_to_all_of_a_round(members: Members) -> None:
+async def test_the_first_members_offer_goes_to_all_of_a_round(members):
     await both(members)
     first, second = members.ask("b", 2), members.ask("a", 2)
     assert [await asyncio.wait_for(each, 60) for each in (first, second)] == [{"offer": "from a"}] * 2
@@ -109,9 +109,7 @@ async def test_the_first_members_offer_goes_to_all_of_a_round(members: Members) 
     assert sorted(key[1:] for key in members.desk._rounds) == [(2, 1), (2, 2)]
 
 
-async def test_a_first_member_that_tries_again_is_met_at_its_new_address(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_first_member_that_tries_again_is_met_at_its_new_address(members, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
     await both(members)
     for address in ("closed", "open"):
@@ -120,9 +118,7 @@ async def test_a_first_member_that_tries_again_is_met_at_its_new_address(
     assert await members.ask("a", 2, offer="later") == {"offer": "open"}  # as it was told to b
 
 
-async def test_a_member_that_gave_up_does_not_count_as_arrived(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_member_that_gave_up_does_not_count_as_arrived(members, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(module, "GIVEN_UP_S", 0.0)
     await both(members)
@@ -133,7 +129,7 @@ async def test_a_member_that_gave_up_does_not_count_as_arrived(
     assert [await asyncio.wait_for(each, 60) for each in again] == [{"offer": "another"}] * 2
 
 
-async def test_a_member_waiting_in_a_group_hears_who_is_lost(members: Members) -> None:
+async def test_a_member_waiting_in_a_group_hears_who_is_lost(members):
     await both(members)
     watching = members.ask("a", 2, met=True)
     await asyncio.sleep(0.05)
@@ -148,9 +144,7 @@ async def test_a_member_waiting_in_a_group_hears_who_is_lost(members: Members) -
     assert [key[1] for key in members.desk._rounds] == [3]
 
 
-async def test_a_member_that_ended_or_is_busy_is_told_to_the_others(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_member_that_ended_or_is_busy_is_told_to_the_others(members, monkeypatch):
     await both(members)
     await members.job.rank("b", 1, RankPhase.SUCCEEDED)
 
@@ -170,14 +164,14 @@ async def test_a_member_that_ended_or_is_busy_is_told_to_the_others(
     assert (await members.ask("a"))["over"] == "b/0 has ended"
 
 
-async def test_a_process_that_was_replaced_is_told_so(members: Members) -> None:
+async def test_a_process_that_was_replaced_is_told_so(members):
     await members.job.rank("a", 2)
     said = await members.ask("a")
     assert said == {"over": "this process is no member of it: it was a/0 in incarnation 1"}
     assert await members.ask("a", group="x") == {"over": "the job has no group x"}
 
 
-async def test_the_end_of_the_job_is_the_end_of_its_groups(members: Members) -> None:
+async def test_the_end_of_the_job_is_the_end_of_its_groups(members):
     await both(members)
     watching = members.ask("a", 2, met=True)
     await asyncio.sleep(0.05)

@@ -48,7 +48,7 @@ class Watched:
 
 
 @pytest.mark.asyncio
-async def test_a_group_that_waits_is_explained_within_ten_seconds_and_once() -> None:
+async def test_a_group_that_waits_is_explained_within_ten_seconds_and_once():
     seen = Watched()
     seen.backend.asked = (GROUP,)
     at = 0.0
@@ -71,7 +71,7 @@ async def test_a_group_that_waits_is_explained_within_ten_seconds_and_once() -> 
 
 
 @pytest.mark.asyncio
-async def test_a_group_that_is_placed_at_once_is_not_told() -> None:
+async def test_a_group_that_is_placed_at_once_is_not_told():
     seen = Watched()
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
@@ -81,7 +81,7 @@ async def test_a_group_that_is_placed_at_once_is_not_told() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_new_master_ends_the_notices_of_the_one_before() -> None:
+async def test_a_new_master_ends_the_notices_of_the_one_before():
     seen = Watched()
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
@@ -93,7 +93,7 @@ async def test_a_new_master_ends_the_notices_of_the_one_before() -> None:
 
 
 @pytest.mark.asyncio
-async def test_tasks_that_wait_are_told_after_half_a_minute_in_which_none_of_them_was_placed() -> None:
+async def test_tasks_that_wait_are_told_after_half_a_minute_in_which_none_of_them_was_placed():
     seen = Watched()
     for at in (0.0, 20.0, 40.0):  # every time one less
         seen.backend.asked = (_tasks(9 - int(at) // 20),)
@@ -116,7 +116,7 @@ def _tasks(count: int) -> AskedGroup:
 
 
 @pytest.mark.asyncio
-async def test_a_ray_of_one_machine_is_watched_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ray_of_one_machine_is_watched_without_a_quota(monkeypatch):
     monkeypatch.setenv(MARK, "/tmp/dlj-x")
     monkeypatch.setattr(group_watch, "LOOK_AT_TASKS_S", 0.01)
     seen = Watched("Placement")
@@ -137,7 +137,7 @@ def _parts(seen: Watched) -> tuple[Any, ...]:
 
 
 @pytest.mark.asyncio
-async def test_a_job_without_a_quota_watches_no_groups() -> None:
+async def test_a_job_without_a_quota_watches_no_groups():
     seen = Watched("Placement")
     seen.backend.asked = (GROUP,)
     await seen.watch.run()  # it ends at once, though the job goes on

@@ -122,9 +122,7 @@ def here(tmp_path: Path) -> Here:
     return Here(tmp_path)
 
 
-async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_are_in_a_file(
-    here: Here, tmp_path: Path
-) -> None:
+async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_are_in_a_file(here, tmp_path):
     await here.steps(8)
     here.agent.sees["w/1"] = ProcessSample(STOPPED, at_line="t.py:9 in step")
     await here.passes(1.2)
@@ -145,7 +143,7 @@ async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_
     assert f"== w/1\n{STOPPED}\nthread\n" in text
 
 
-async def test_a_reported_hang_is_not_reported_again_before_the_rank_steps(here: Here) -> None:
+async def test_a_reported_hang_is_not_reported_again_before_the_rank_steps(here):
     await here.steps(8)
     here.agent.sees["w/1"] = ProcessSample(STOPPED)
     await here.passes(9)
@@ -157,9 +155,7 @@ async def test_a_reported_hang_is_not_reported_again_before_the_rank_steps(here:
     assert len(here.told) == 2
 
 
-async def test_a_process_that_was_stopped_for_a_moment_is_left_alone_and_found_when_it_stops_for_good(
-    here: Here,
-) -> None:
+async def test_a_process_that_was_stopped_for_a_moment_is_left_alone_and_found_when_it_stops_for_good(here):
     await here.steps(8)
     here.agent.sees["w/1"] = ProcessSample(STOPPED)
     here.agent.at_stacks = here.agent.sees.clear
@@ -172,7 +168,7 @@ async def test_a_process_that_was_stopped_for_a_moment_is_left_alone_and_found_w
     assert [event.rank for event in here.told] == [1]
 
 
-async def test_a_rank_that_steps_while_its_stack_is_written_down_is_left_alone(tmp_path: Path) -> None:
+async def test_a_rank_that_steps_while_its_stack_is_written_down_is_left_alone(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
     here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
@@ -188,7 +184,7 @@ async def test_a_rank_that_steps_while_its_stack_is_written_down_is_left_alone(t
     assert here.told == []
 
 
-async def test_a_silence_that_proves_nothing_is_looked_at_ever_more_rarely(here: Here) -> None:
+async def test_a_silence_that_proves_nothing_is_looked_at_ever_more_rarely(here):
     await here.steps(8)
     here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
     await here.passes(60)
@@ -197,7 +193,7 @@ async def test_a_silence_that_proves_nothing_is_looked_at_ever_more_rarely(here:
     assert not any(whole for _, whole in here.agent.asked)
 
 
-async def test_long_after_the_bound_the_rank_that_did_not_arrive_is_named(tmp_path: Path) -> None:
+async def test_long_after_the_bound_the_rank_that_did_not_arrive_is_named(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
     here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
@@ -208,7 +204,7 @@ async def test_long_after_the_bound_the_rank_that_did_not_arrive_is_named(tmp_pa
     assert "2 of 3 ranks wait for it" in event.why
 
 
-async def test_a_role_in_which_nobody_can_be_named_is_told_as_a_whole(tmp_path: Path) -> None:
+async def test_a_role_in_which_nobody_can_be_named_is_told_as_a_whole(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
     in_collective = ProcessSample(activity=Where.COLLECTIVE, at_line="t.py:8 in step")
@@ -218,9 +214,7 @@ async def test_a_role_in_which_nobody_can_be_named_is_told_as_a_whole(tmp_path: 
     assert (event.rank, event.whole, event.line) == (0, True, ""), "the one that is waited for is not known"
 
 
-async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_that_all_may_wait_for(
-    tmp_path: Path,
-) -> None:
+async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_that_all_may_wait_for(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     here.state.job.roles["w"].host_of = lambda rank: HostId("w", rank)
     here.state.hosts[HostId("w", 1)].node = "n2"
@@ -234,7 +228,7 @@ async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_tha
     assert [event.rank for event in here.told] == [2], "a stopped one is proof all the same"
 
 
-async def test_a_long_silence_that_nobody_can_judge_for_want_of_a_stack_is_reported_once(tmp_path: Path) -> None:
+async def test_a_long_silence_that_nobody_can_judge_for_want_of_a_stack_is_reported_once(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(8, each=0.1)
     here.agent.sees = {"w/0": WAITS, "w/1": ProcessSample(), "w/2": WAITS}
@@ -251,7 +245,7 @@ async def test_a_long_silence_that_nobody_can_judge_for_want_of_a_stack_is_repor
     assert [event.rank for event in here.told[1:]] == [1], "a report is no conviction, and does not hinder one"
 
 
-async def test_ranks_that_step_alone_are_looked_at_alone_and_by_their_host(tmp_path: Path) -> None:
+async def test_ranks_that_step_alone_are_looked_at_alone_and_by_their_host(tmp_path):
     here = Here(tmp_path, world=False)
     await here.steps(8)
     here.agent.sees["w/2"] = ProcessSample(STOPPED)
@@ -262,14 +256,14 @@ async def test_ranks_that_step_alone_are_looked_at_alone_and_by_their_host(tmp_p
     assert event.rank == 2
 
 
-async def test_only_those_who_are_silent_are_looked_at_while_others_of_their_world_step(here: Here) -> None:
+async def test_only_those_who_are_silent_are_looked_at_while_others_of_their_world_step(here):
     await here.steps(8)
     await here.steps(6, 0, 1)
     assert here.agent.asked[0] == (("w/2",), False)
     assert here.told == []
 
 
-async def test_a_stopped_rank_that_told_this_master_no_step_is_found_all_the_same(here: Here) -> None:
+async def test_a_stopped_rank_that_told_this_master_no_step_is_found_all_the_same(here):
     here.agent.sees = {"w/0": WAITS, "w/1": ProcessSample(STOPPED)}
     await here.passes(hang.quiet_every(1) - 1)
     assert here.agent.asked == []
@@ -280,7 +274,7 @@ async def test_a_stopped_rank_that_told_this_master_no_step_is_found_all_the_sam
     assert len(here.told) == 1
 
 
-async def test_a_node_that_does_not_answer_convicts_nobody(here: Here) -> None:
+async def test_a_node_that_does_not_answer_convicts_nobody(here):
     await here.steps(8)
     here.agent.broken = True
     await here.passes(5)
@@ -289,7 +283,7 @@ async def test_a_node_that_does_not_answer_convicts_nobody(here: Here) -> None:
     assert here.told == []
 
 
-async def test_an_agent_that_answers_is_looked_up_once_and_one_that_does_not_anew(here: Here) -> None:
+async def test_an_agent_that_answers_is_looked_up_once_and_one_that_does_not_anew(here):
     asked: list[str] = []
     lookup = here.backend.lookup
 
@@ -307,7 +301,7 @@ async def test_an_agent_that_answers_is_looked_up_once_and_one_that_does_not_ane
     assert len(asked) > 1
 
 
-async def test_a_rank_restarted_or_ended_meanwhile_is_not_named(here: Here) -> None:
+async def test_a_rank_restarted_or_ended_meanwhile_is_not_named(here):
     await here.steps(8)
     here.state.ranks["w", 1].incarnation = 2
     here.state.ranks["w", 2].phase = RankPhase.SUCCEEDED
@@ -319,7 +313,7 @@ async def test_a_rank_restarted_or_ended_meanwhile_is_not_named(here: Here) -> N
     assert {asked for asked, _ in here.agent.asked} == {("w/1",)}, "its new process told too few steps"
 
 
-async def test_time_that_this_loop_slept_counts_little_and_nobody_is_judged_before_the_job_runs(here: Here) -> None:
+async def test_time_that_this_loop_slept_counts_little_and_nobody_is_judged_before_the_job_runs(here):
     await here.steps(8)
     here.agent.sees["w/1"] = ProcessSample(STOPPED)
     here.now += 3600
@@ -333,7 +327,7 @@ async def test_time_that_this_loop_slept_counts_little_and_nobody_is_judged_befo
     assert here.agent.asked == []
 
 
-async def test_a_straggler_is_told_once_until_it_is_fast_again(tmp_path: Path) -> None:
+async def test_a_straggler_is_told_once_until_it_is_fast_again(tmp_path):
     here = Here(tmp_path, world=False)
 
     async def odd(rounds: int, *, slow: bool) -> None:
@@ -358,9 +352,7 @@ async def test_a_straggler_is_told_once_until_it_is_fast_again(tmp_path: Path) -
     assert len(here.told) == 1
 
 
-async def test_a_straggler_is_told_once_although_its_peer_restarts_and_anew_once_it_has_restarted_itself(
-    tmp_path: Path,
-) -> None:
+async def test_a_straggler_is_told_once_although_its_peer_restarts_and_anew_once_it_has_restarted_itself(tmp_path):
     here = Here(tmp_path, world=False)
 
     async def odd(rounds: int) -> None:
@@ -377,7 +369,7 @@ async def test_a_straggler_is_told_once_although_its_peer_restarts_and_anew_once
     assert [(event.rank, event.incarnation) for event in here.told] == [(2, 1), (2, 2)]
 
 
-async def test_stacks_that_cannot_be_written_down_are_no_reason_to_be_silent(tmp_path: Path) -> None:
+async def test_stacks_that_cannot_be_written_down_are_no_reason_to_be_silent(tmp_path):
     (tmp_path / "file").write_text("")
     here = Here(tmp_path / "file")
     await here.steps(8)
@@ -386,9 +378,7 @@ async def test_stacks_that_cannot_be_written_down_are_no_reason_to_be_silent(tmp
     assert [event.stacks for event in here.told] == [""]
 
 
-async def test_many_ranks_stacks_are_cut_and_a_node_that_did_not_look_is_said(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_ranks_stacks_are_cut_and_a_node_that_did_not_look_is_said(here, tmp_path, monkeypatch):
     monkeypatch.setattr(hang_watch, "SHOWN", 2)
     await here.steps(8)
     here.agent.broken = True
@@ -400,7 +390,7 @@ async def test_many_ranks_stacks_are_cut_and_a_node_that_did_not_look_is_said(
 
 
 @pytest.mark.parametrize("steps", [0, 8])
-async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_it(tmp_path: Path, steps: int) -> None:
+async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_it(tmp_path, steps):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(steps, each=0.1)
     here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=steps, pid=0)
@@ -415,7 +405,7 @@ async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_
     assert "== w/0" in (tmp_path / "stacks" / "w-1-1.txt").read_text()
 
 
-async def test_a_rank_that_still_works_keeps_the_others_waiting_and_not_the_one_that_ended(tmp_path: Path) -> None:
+async def test_a_rank_that_still_works_keeps_the_others_waiting_and_not_the_one_that_ended(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=500)
     here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=8, pid=0)
     here.state.roles["w"] = SimpleNamespace(succeeded=1, ready=2)
@@ -425,7 +415,7 @@ async def test_a_rank_that_still_works_keeps_the_others_waiting_and_not_the_one_
     assert 2 < len(here.agent.asked) < 20, "it looks again, and not all the time"
 
 
-async def test_the_watch_runs_until_it_is_cancelled_and_not_at_all_where_nobody_shall_look(tmp_path: Path) -> None:
+async def test_the_watch_runs_until_it_is_cancelled_and_not_at_all_where_nobody_shall_look(tmp_path):
     await Here(tmp_path, action="Ignore").watch.run()
     here = Here(tmp_path)
     running = asyncio.create_task(here.watch.run())
@@ -454,7 +444,7 @@ class Witnesses:
         self.dumped.append("waited")
 
 
-async def test_a_witness_names_the_culprit_where_nobody_could_and_its_dump_is_linked(tmp_path: Path) -> None:
+async def test_a_witness_names_the_culprit_where_nobody_could_and_its_dump_is_linked(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     here.watch._witnesses = witnesses = Witnesses(r2="witness timer: it hangs")  # type: ignore[assignment]
     await here.steps(8, each=0.1)

@@ -40,7 +40,7 @@ def beacon(step: int | None = None, *, host: int = 0, incarnation: int = 2) -> H
     return Heartbeat("w", f"a{host}", 1, steps)
 
 
-def test_a_host_that_ended_long_ago_is_forgotten() -> None:
+def test_a_host_that_ended_long_ago_is_forgotten():
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(), 5.0)
     for number in range(10 * ROOM):
@@ -54,7 +54,7 @@ def hear(evidence: HeartbeatLog, state: JobState, seen: Heartbeat, now: float = 
     return list(evidence.record(state, seen, now))
 
 
-def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
+def test_a_lost_host_was_last_heard_with_its_last_beacon():
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(), 10.0)
     hear(evidence, state, beacon(), 12.5)
@@ -68,7 +68,7 @@ def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
     assert evidence.with_heartbeats(20.0, state, older) == older, "the one that was heard is another process"
 
 
-def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps() -> None:
+def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps():
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(), 10.0)
     hear(evidence, state, evolve(beacon(7), silent_s=1.5), 12.5)
@@ -79,7 +79,7 @@ def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps()
     )
 
 
-def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
+def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts():
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(host=0), 10.0)
     hear(evidence, state, beacon(host=1), 11.0)
@@ -88,7 +88,7 @@ def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
     assert evidence.with_heartbeats(20.0, state, left) == evolve(left, silent=(("n1", 11.0),))
 
 
-def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
+def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most():
     evidence, state = HeartbeatLog(), running()
     for step in (7, 9, 4):
         hear(evidence, state, beacon(step))
@@ -101,7 +101,7 @@ def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
     assert evidence.with_heartbeats(20.0, state, silent) == silent, "nobody heard of a step"
 
 
-def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
+def test_a_world_that_goes_on_is_told_how_far_it_had_come():
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(7))
     hear(evidence, state, beacon(9, host=1))
@@ -113,7 +113,7 @@ def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
     assert reached == {"w": 9, "w/0": 7, "w/1": 9, "w/2": None, "x": None}
 
 
-def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through() -> None:
+def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through():
     class Looked(dict[tuple[str, int], int]):
         def items(self) -> Any:
             raise AssertionError("all were looked through")
@@ -124,7 +124,7 @@ def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through()
     assert told == ev.CheckpointDecided("w/0", RunId(1, 2), None, reached=7)
 
 
-def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
+def test_an_end_tells_when_a_role_last_came_further_than_ever():
     evidence, state = HeartbeatLog(), running()
     failed = ev.RankEnded("w", 0, 2, Outcome(ok=False))
     assert evidence.with_heartbeats(1.0, state, failed) == failed, "nobody told a step"
@@ -142,7 +142,7 @@ def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
     assert evidence.with_heartbeats(31.0, state, well) == well
 
 
-def test_a_rank_that_counts_its_work_goes_on_from_what_its_earlier_processes_did_and_repeats_nothing() -> None:
+def test_a_rank_that_counts_its_work_goes_on_from_what_its_earlier_processes_did_and_repeats_nothing():
     evidence, state = HeartbeatLog(), running(incarnation=1)
     hear(evidence, state, beacon(7, incarnation=1))
     marked = {"noted": [["counted", 0, 1], ["device", 0, 5]]}
@@ -163,7 +163,7 @@ def test_a_rank_that_counts_its_work_goes_on_from_what_its_earlier_processes_did
     assert idle.progress["w", 0][0] == 1, "what it marked before its first report counts from nothing"
 
 
-def test_a_hang_tells_its_last_step_and_when_a_role_last_came_further_than_ever() -> None:
+def test_a_hang_tells_its_last_step_and_when_a_role_last_came_further_than_ever():
     evidence, state = HeartbeatLog(), running()
     hang = ev.HangFound("w", 0, 2, "Hang", "it stands still")
     assert evidence.with_heartbeats(1.0, state, hang) == hang
@@ -171,7 +171,7 @@ def test_a_hang_tells_its_last_step_and_when_a_role_last_came_further_than_ever(
     assert evidence.with_heartbeats(20.0, state, hang) == evolve(hang, step=7, advanced=10.0)
 
 
-def test_an_end_brings_the_last_step() -> None:
+def test_an_end_brings_the_last_step():
     evidence, state = HeartbeatLog(), running()
     evidence.record_end(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))), 5.0)
     evidence.record_end(ev.RankEnded("w", 0, 2, Outcome(ok=False)), 6.0)
@@ -181,7 +181,7 @@ def test_an_end_brings_the_last_step() -> None:
     assert evidence.with_heartbeats(20.0, state, again) == evolve(again, goal=11)
 
 
-def test_an_end_with_a_metric_that_is_no_number_can_be_written_down() -> None:
+def test_an_end_with_a_metric_that_is_no_number_can_be_written_down():
     odd = tuple((name, float(name)) for name in ("nan", "inf", "-inf"))
     ended = ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.5), *odd)))
     told = HeartbeatLog().with_heartbeats(20.0, running(), ended)
@@ -189,7 +189,7 @@ def test_an_end_with_a_metric_that_is_no_number_can_be_written_down() -> None:
     assert b'"loss",1.5' in encode_line(1, event_record(told, 0.0))
 
 
-def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_nothing_between() -> None:
+def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_nothing_between():
     evidence = HeartbeatLog()
     assert hear(evidence, running(goal=9), beacon(3)) == [ev.Stepped("w", 0, 2, 3)]
     assert hear(evidence, running(goal=9, stepped=True), beacon(4)) == []
@@ -197,7 +197,7 @@ def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_noth
     assert hear(evidence, running(), beacon(10)) == []
 
 
-def test_what_is_told_to_the_core_is_told_again_only_after_it_was_folded() -> None:
+def test_what_is_told_to_the_core_is_told_again_only_after_it_was_folded():
     evidence, state = HeartbeatLog(), running(goal=9)
     told = [hear(evidence, state, beacon(step)) for step in (3, 4, 9, 10)]
     assert told == [[ev.Stepped("w", 0, 2, 3)], [], [ev.Stepped("w", 0, 2, 9)], []]
@@ -215,11 +215,11 @@ def test_what_is_told_to_the_core_is_told_again_only_after_it_was_folded() -> No
     ],
     ids=["not ready yet", "an older process", "nobody's rank"],
 )
-def test_other_steps_cause_no_event(state: JobState, seen: Heartbeat) -> None:
+def test_other_steps_cause_no_event(state, seen):
     assert hear(HeartbeatLog(), state, seen) == []
 
 
-def test_the_step_rate_is_that_of_the_first_driver_role() -> None:
+def test_the_step_rate_is_that_of_the_first_driver_role():
     evidence, state = HeartbeatLog(), running()
     assert evidence.rate.shown() == {}
     hear(evidence, state, beacon(1), 100.0)
@@ -244,7 +244,7 @@ def fields(evidence: HeartbeatLog, now: float, phase: RankPhase = RankPhase.READ
     return {key: found[key] for key in found.keys() - rank.keys()}
 
 
-def test_a_ranks_status_says_when_it_was_heard_and_how_long_its_steps_take() -> None:
+def test_a_ranks_status_says_when_it_was_heard_and_how_long_its_steps_take():
     evidence, state = HeartbeatLog(), running()
     assert fields(evidence, 9.0) == {}
     hear(evidence, state, beacon(3), 10.0)
@@ -257,7 +257,7 @@ def test_a_ranks_status_says_when_it_was_heard_and_how_long_its_steps_take() -> 
     assert fields(evidence, 13.0) == {"heartbeatAge": 0.0}, "a later life begins at a checkpoint"
 
 
-def test_a_ranks_status_has_its_memory_and_that_of_its_device() -> None:
+def test_a_ranks_status_has_its_memory_and_that_of_its_device():
     evidence, state = HeartbeatLog(), running()
     told = {"memory": [[0, 512], [1, 9]], "noted": [["device", 0, 2048], ["held:w", 0, 3]]}
     hear(evidence, state, evolve(beacon(), usage=told), 10.0)
@@ -268,7 +268,7 @@ def begun(found: list[ev.Event]) -> list[tuple[str, int, int, float]]:
     return [row for event in found if isinstance(event, ev.WorkBegan) for row in event.ranks]
 
 
-def test_the_first_step_or_call_of_each_process_is_told_once() -> None:
+def test_the_first_step_or_call_of_each_process_is_told_once():
     log, state = HeartbeatLog(), running(has_worked=False, ready_at=1.0)
     both = evolve(state, ranks=state.ranks.set(("w", 1), evolve(state.ranks["w", 0])))
     assert begun(hear(log, both, beacon(7), 10.0)) == [("w", 0, 2, 10.0)]
@@ -296,7 +296,7 @@ def test_the_first_step_or_call_of_each_process_is_told_once() -> None:
         ({"memory": [[0, 90]]}, []),
     ],
 )
-def test_a_call_that_a_rank_makes_and_the_use_of_a_queue_are_work(usage: dict[str, Any], at: list[Any]) -> None:
+def test_a_call_that_a_rank_makes_and_the_use_of_a_queue_are_work(usage, at):
     state = running(has_worked=False, ready_at=1.0)
     assert begun(hear(HeartbeatLog(), state, evolve(beacon(), usage=usage), 10.0)) == at
     starting = running(has_worked=False, phase=RankPhase.STARTING)

@@ -28,7 +28,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     made.close()
 
 
-async def test_a_large_batch_is_folded_while_the_loop_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_batch_is_folded_while_the_loop_goes_on(world, monkeypatch):
     shell = world.master()
     await until(running(shell))
     fold = shell_module.fold
@@ -52,7 +52,7 @@ async def test_a_large_batch_is_folded_while_the_loop_goes_on(world: World, monk
     assert all(waited)
 
 
-async def test_a_large_job_takes_more_events_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_job_takes_more_events_at_once(world, monkeypatch):
     monkeypatch.setattr(shell_module, "BATCH", 1)
     monkeypatch.setattr(shell_module, "BATCHES", 1)
     shell = world.master()
@@ -64,7 +64,7 @@ async def test_a_large_job_takes_more_events_at_once(world: World, monkeypatch: 
     assert len(await shell._batch()) == len(shell.state.ranks) == 2
 
 
-async def test_many_orders_are_begun_in_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_orders_are_begun_in_slices(world, monkeypatch):
     """All that ends something is still done before anything begins."""
     monkeypatch.setattr(executor_module, "AT_ONCE", 2)
     shell = world.master()
@@ -93,7 +93,7 @@ async def test_many_orders_are_begun_in_slices(world: World, monkeypatch: pytest
     assert len({at for kind, at in done if kind == "begin"}) == 3
 
 
-def test_the_collector_of_prime_master_seldom_walks_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_of_prime_master_seldom_walks_the_state(monkeypatch):
     said: list[tuple[int, ...]] = []
     monkeypatch.setattr(gc, "set_threshold", lambda *values: said.append(values))
     monkeypatch.setattr("dljob.linux.priority.raise_priority", lambda: None)

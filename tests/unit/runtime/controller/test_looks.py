@@ -59,7 +59,7 @@ def backend() -> MemoryBackend:
     return made
 
 
-async def test_the_stacks_of_a_job_are_those_of_its_ranks_or_why_there_are_none(backend: MemoryBackend) -> None:
+async def test_the_stacks_of_a_job_are_those_of_its_ranks_or_why_there_are_none(backend):
     assert await stacks_of(backend, state(), "job") == {
         "a/0": "a/0 10\n",
         "a/1": "no stack: it is Succeeded\n",
@@ -68,9 +68,7 @@ async def test_the_stacks_of_a_job_are_those_of_its_ranks_or_why_there_are_none(
     }
 
 
-async def test_a_rank_in_setup_shows_its_stack_and_one_without_a_process_says_that_it_starts(
-    backend: MemoryBackend,
-) -> None:
+async def test_a_rank_in_setup_shows_its_stack_and_one_without_a_process_says_that_it_starts(backend):
     starts = state()
     starts.ranks["a", 0].phase = starts.ranks["b", 0].phase = RankPhase.STARTING
     starts.hosts[HostId("b", 0)].pid = 0
@@ -78,14 +76,14 @@ async def test_a_rank_in_setup_shows_its_stack_and_one_without_a_process_says_th
     assert (stacks["a/0"], stacks["b/0"]) == ("a/0 10\n", "no stack: it is Starting\n")
 
 
-async def test_the_rank_that_all_wait_for_comes_first(backend: MemoryBackend) -> None:
+async def test_the_rank_that_all_wait_for_comes_first(backend):
     here = state()
     assert next(iter(await stacks_of(backend, here, "job"))) == "a/0"
     here.stalls = (SimpleNamespace(root="b/1"),)
     assert next(iter(await stacks_of(backend, here, "job"))) == "b/1"
 
 
-async def test_a_role_or_a_rank_can_be_meant_and_nothing_else(backend: MemoryBackend) -> None:
+async def test_a_role_or_a_rank_can_be_meant_and_nothing_else(backend):
     assert list(await stacks_of(backend, state(), "b")) == ["b/0", "b/1"]
     assert list(await stacks_of(backend, state(), "b/0")) == ["b/0"]
     for nobody in ("c", "b/2", "b/x", "job/0"):
@@ -153,9 +151,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     return Here(tmp_path)
 
 
-async def test_living_ranks_are_looked_at_once_and_the_busy_one_is_told_with_its_stacks(
-    here: Here, tmp_path: Path
-) -> None:
+async def test_living_ranks_are_looked_at_once_and_the_busy_one_is_told_with_its_stacks(here, tmp_path):
     here.node.sees["w/1"] = ProcessSample(activity=Where.USER, at_line="e.py:3 in f")
     await here.turns()
     assert here.told == [], "most causes report themselves in the first moment"
@@ -167,14 +163,14 @@ async def test_living_ranks_are_looked_at_once_and_the_busy_one_is_told_with_its
     assert "== w/1: it waits in user code" in await asyncio.to_thread(Path(path).read_text)
 
 
-async def test_an_error_that_a_host_knows_is_told_of_the_present_process_alone(here: Here) -> None:
+async def test_an_error_that_a_host_knows_is_told_of_the_present_process_alone(here):
     here.node.failing = {1: (2, BAD), 2: (1, BAD), 0: (2, BAD)}
     here.now += limits.PEER_LOOK_S
     await here.turns()
     assert here.told == [ev.PeersSeen("w", (PeerSample(1, 2, failure=BAD), PeerSample(2, 2)))]
 
 
-async def test_nobody_is_accused_where_neither_node_nor_host_answers(here: Here) -> None:
+async def test_nobody_is_accused_where_neither_node_nor_host_answers(here):
     here.node.is_silent = True
     del here.backend.hosts[f"{UID[:8]}/agent/n1"]
     here.now += limits.PEER_LOOK_S
@@ -182,7 +178,7 @@ async def test_nobody_is_accused_where_neither_node_nor_host_answers(here: Here)
     assert here.told == [ev.PeersSeen("w", (PeerSample(1, 2), PeerSample(2, 2)))]
 
 
-async def test_stacks_that_cannot_be_written_are_left_out(here: Here, tmp_path: Path) -> None:
+async def test_stacks_that_cannot_be_written_are_left_out(here, tmp_path):
     (tmp_path / "stacks").write_text("")
     here.node.sees["w/1"] = ProcessSample(activity=Where.USER)
     here.now += limits.PEER_LOOK_S
@@ -190,7 +186,7 @@ async def test_stacks_that_cannot_be_written_are_left_out(here: Here, tmp_path: 
     assert [peer.stacks for peer in here.told[0].peers] == ["", ""]
 
 
-async def test_the_watch_runs_until_it_is_cancelled(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_watch_runs_until_it_is_cancelled(here, monkeypatch):
     monkeypatch.setattr(stack_collector, "TICK_S", 0)
     running = asyncio.create_task(here.watch.run())
     here.now += limits.PEER_LOOK_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ def logger() -> Iterator[logging.Logger]:
         handler.close()
 
 
-def test_a_step_that_leads_to_nothing_is_no_decision() -> None:
+def test_a_step_that_leads_to_nothing_is_no_decision():
     tick = ev.Tick()
     assert decided(tick, Step(None)) is None  # type: ignore[arg-type]
     note = ac.Note("JobRunning", "job", "all ranks are ready", "", None)
@@ -38,7 +37,7 @@ def test_a_step_that_leads_to_nothing_is_no_decision() -> None:
     assert decided(tick, Step(None, (note, kill))) == Decision("Tick", ("KillHost",), "")  # type: ignore[arg-type]
 
 
-def test_steps_without_a_reason_are_counted() -> None:
+def test_steps_without_a_reason_are_counted():
     ready = Decision("HostReady", ("StartRanks",), "")
     assert list(entries([ready, ready, Decision("Tick", ("KillHost", "SpawnHost"), "why")])) == [
         ("why", {"event": "Tick", "actions": {"KillHost": 1, "SpawnHost": 1}}),
@@ -46,7 +45,7 @@ def test_steps_without_a_reason_are_counted() -> None:
     ]
 
 
-def test_a_batch_of_many_deaths_has_few_entries() -> None:
+def test_a_batch_of_many_deaths_has_few_entries():
     lost = [Decision("HostLost", ("KillHost",), f"{n} died") for n in range(1000)]
     said = list(entries(lost))
     assert [message for message, _ in said] == [*(f"{n} died" for n in range(MOST_REASONS)), ""]
@@ -54,7 +53,7 @@ def test_a_batch_of_many_deaths_has_few_entries() -> None:
     assert said[-1][1] == {"event": "HostLost", "steps": rest, "actions": {"KillHost": rest}}
 
 
-def test_entries_of_the_masters_log_are_read_in_words(tmp_path: Path, logger: logging.Logger) -> None:
+def test_entries_of_the_masters_log_are_read_in_words(tmp_path, logger):
     log = MasterLog(tmp_path, logger)
     logger.info("a rule", extra={"fields": {"event": "HostLost", "actions": {"KillHost": 1, "SpawnHost": 2}}})
     logger.info("", extra={"fields": {"event": "HostReady", "steps": 3, "actions": {"StartRanks": 3}}})
@@ -75,7 +74,7 @@ def test_entries_of_the_masters_log_are_read_in_words(tmp_path: Path, logger: lo
     assert raw[0]["logger"] == "dljob.test"
 
 
-def test_the_masters_log_is_read_since_a_moment(tmp_path: Path) -> None:
+def test_the_masters_log_is_read_since_a_moment(tmp_path):
     (tmp_path / "logs").mkdir()
     older, newer = (f'{{"time": "2026-01-01T00:00:0{n}.500Z", "level": "info", "message": "m{n}"}}\n' for n in (1, 3))
     (tmp_path / "logs" / "master.log.1").write_text(older)
@@ -94,9 +93,7 @@ def test_the_masters_log_is_read_since_a_moment(tmp_path: Path) -> None:
     assert list(reader.follow(tmp_path, lambda: True, tail=1)) == ["[1]"]
 
 
-def test_a_folder_that_takes_no_log_leaves_warnings_on_stderr(
-    tmp_path: Path, logger: logging.Logger, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_takes_no_log_leaves_warnings_on_stderr(tmp_path, logger, capfd):
     (tmp_path / "file").write_text("")
     log = MasterLog(tmp_path / "file", logger)
     logger.warning("seen")

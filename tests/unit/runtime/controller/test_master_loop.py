@@ -35,7 +35,7 @@ from dljob.runtime.process.worker_context import peers_of
 from dljob.telemetry import reasons
 
 
-async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
+async def test_a_job_from_its_first_event_to_nothing_left(world):
     shell = world.master()
     await until(running(shell))
     assert world.backend.groups == {"01234567/worker/0/1": "n1", "01234567/worker/1/1": "n1"}
@@ -49,9 +49,7 @@ def publishing() -> bool:
     return any("_publish" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
-async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_written_after_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_written_after_it(world, monkeypatch):
     """Who sees the end may take down what the master runs on, as `dljob run` does."""
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     shell = world.master()
@@ -81,9 +79,7 @@ async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_wr
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
-async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of_ranks(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of_ranks(world, monkeypatch):
     monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
     monkeypatch.setattr(world.backend, "here", lambda: "head")
     shell = world.master()
@@ -101,7 +97,7 @@ async def test_every_status_names_attempt_and_node_of_the_master_and_the_logs_of
     assert status["ranks"][-1]["log"] == f"{shell.setup.info.dir}/logs/{role}-{rank}.log"
 
 
-async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world: World) -> None:
+async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world):
     class Mad(MemoryHost):
         async def flush(self, timeout_s: float, alive: bool) -> str:
             raise RuntimeError(f"not within {timeout_s:g} s, {alive}")
@@ -114,7 +110,7 @@ async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world: W
     assert (status["phase"], status["reason"]) == ("Succeeded", "Completed")
 
 
-async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
+async def test_kills_come_before_what_they_make_room_for(world):
     shell = world.master()
     await until(running(shell))
     await world.backend.kill(await world.backend.lookup(FIRST))
@@ -123,9 +119,7 @@ async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
     assert sum(call == "spawn 01234567/worker/1/1" for call in world.backend.calls) == 1
 
 
-async def test_kills_that_a_master_left_come_before_what_the_next_one_begins(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kills_that_a_master_left_come_before_what_the_next_one_begins(world, monkeypatch):
     role = {"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2, "restartPolicy": {"level": "Job"}}
     first = world.master(roles=[role])
     await until(running(first))
@@ -143,7 +137,7 @@ async def test_kills_that_a_master_left_come_before_what_the_next_one_begins(
     assert any(isinstance(action, ac.Note) for action in ordered[1])
 
 
-async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world: World) -> None:
+async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world):
     shell = world.master()
     await until(running(shell))
     world.host().report(0, 1, Outcome(ok=True, result="7", step=3, metrics=(("loss", 0.5),)))
@@ -156,7 +150,7 @@ async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world: Wo
     assert (await ended(world))["progress"]["step"] == 4
 
 
-async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None:
+async def test_a_second_master_goes_on_and_restarts_nobody(world):
     first = world.master()
     await until(running(first))
     await world.die()
@@ -169,7 +163,7 @@ async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None
     assert (await ended(world))["restarts"] == {**none, "master": 1}
 
 
-async def test_reservations_that_no_unit_has_any_more_are_given_back_by_the_next_master(world: World) -> None:
+async def test_reservations_that_no_unit_has_any_more_are_given_back_by_the_next_master(world):
     first = world.master()
     await until(running(first))
     await world.die()
@@ -185,7 +179,7 @@ async def test_reservations_that_no_unit_has_any_more_are_given_back_by_the_next
     await ended(world)
 
 
-async def test_a_death_that_no_master_saw_is_found_by_the_next(world: World) -> None:
+async def test_a_death_that_no_master_saw_is_found_by_the_next(world):
     await until(running(world.master()))
     await world.die()
     await world.backend.kill(await world.backend.lookup(FIRST))
@@ -193,7 +187,7 @@ async def test_a_death_that_no_master_saw_is_found_by_the_next(world: World) -> 
     await until(lambda: "01234567/worker/0/2" in world.backend.hosts)
 
 
-async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> None:
+async def test_an_end_that_no_master_saw_is_told_to_the_next(world):
     await until(running(world.master()))
     await world.die()
     end_all(world)
@@ -202,7 +196,7 @@ async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> No
 
 
 @pytest.mark.parametrize(("kv", "upgraded"), [(False, False), (True, False), (False, True), (True, True)])
-async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool, upgraded: bool) -> None:
+async def test_a_master_may_die_after_any_number_of_events(tmp_path, kv, upgraded):
     """For each n: masters that each live for n more events bring the job to the same end, each of other code, too.
 
     Later ones live for more: where what is placed is told after the first look at the nodes, each time, none of those
@@ -234,9 +228,7 @@ async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: b
         world.close()
 
 
-async def test_a_master_that_goes_while_it_writes_notes_ends_its_line_before_the_next_reads(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_master_that_goes_while_it_writes_notes_ends_its_line_before_the_next_reads(world, monkeypatch):
     """What a cancelled master handed to its file thread is in the file when it is gone, not later."""
     begun, append = threading.Event(), timeline_module._append
 
@@ -253,14 +245,14 @@ async def test_a_master_that_goes_while_it_writes_notes_ends_its_line_before_the
     assert [json.loads(line)["seq"] for line in notes] == list(range(1, first.timeline.seq + 1))
 
 
-async def test_events_are_in_the_journal_before_they_are_answered(world: World) -> None:
+async def test_events_are_in_the_journal_before_they_are_answered(world):
     shell = world.master()
     await until(running(shell))
     await shell.offer(ev.Commanded("id-1", "stop", "job", "me"))
     assert '"id-1"' in (world.folder / "journal" / "000001.jsonl").read_text()
 
 
-async def test_a_command_is_executed_once(world: World) -> None:
+async def test_a_command_is_executed_once(world):
     shell = world.master()
     await until(running(shell))
     for _ in range(3):
@@ -270,7 +262,7 @@ async def test_a_command_is_executed_once(world: World) -> None:
     assert notes.count("CommandAccepted") == 1
 
 
-async def test_a_refused_reservation_is_given_back_and_explained(world: World) -> None:
+async def test_a_refused_reservation_is_given_back_and_explained(world):
     world.backend.refuse = "no room today"
     shell = world.master()
     await until(lambda: "no room today" in shell.status()["message"])
@@ -279,7 +271,7 @@ async def test_a_refused_reservation_is_given_back_and_explained(world: World) -
     await until(running(shell))
 
 
-async def test_a_journal_that_cannot_be_written_ends_the_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_journal_that_cannot_be_written_ends_the_job(world, monkeypatch):
     shell = world.master()
     await until(running(shell))
 
@@ -293,7 +285,7 @@ async def test_a_journal_that_cannot_be_written_ends_the_job(world: World, monke
     assert "Input/output error" in status["message"]
 
 
-async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_ours_ends_the_job_with_it(world, monkeypatch):
     shell = world.master()
     await until(running(shell))
 
@@ -307,7 +299,7 @@ async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: 
     assert "ZeroDivisionError: a bug" in status["message"]
 
 
-async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(world: World) -> None:
+async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(world):
     role = {"name": "worker", "type": "Elastic", "entrypoint": {"class": "m.C"}, "maxReplicas": 2}
     shell = world.master(roles=[role])
     await until(running(shell))
@@ -328,7 +320,7 @@ async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(wor
     await until(lambda: target(2))
 
 
-async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(world: World) -> None:
+async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(world):
     entry = {"entrypoint": {"class": "m.C"}}
     fleet = {"name": "fleet", **entry, "driver": False, "maxReplicas": 2}
     roles = [{"name": "worker", **entry}, fleet]
@@ -354,9 +346,7 @@ async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(wor
 
 
 @pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])
-async def test_a_background_task_that_never_works_ends_the_master(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_background_task_that_never_works_ends_the_master(world, monkeypatch, name):
     monkeypatch.setattr(tasks, "FIRST_S", 0.0)
 
     async def wrong(shell: MasterLoop) -> None:
@@ -371,7 +361,7 @@ async def test_a_background_task_that_never_works_ends_the_master(
     assert "no such thing" in status["message"]
 
 
-async def test_a_master_that_is_fenced_stops_without_touching_anything(world: World) -> None:
+async def test_a_master_that_is_fenced_stops_without_touching_anything(world):
     old = world.master()
     await until(running(old))
     world.master()
@@ -382,7 +372,7 @@ async def test_a_master_that_is_fenced_stops_without_touching_anything(world: Wo
     assert [call for call in world.backend.calls if call not in calls] == []
 
 
-async def test_a_journal_of_another_plan_is_refused(world: World) -> None:
+async def test_a_journal_of_another_plan_is_refused(world):
     await until(running(world.master()))
     await world.die()
     segment = world.folder / "journal" / "000001.jsonl"
@@ -392,7 +382,7 @@ async def test_a_journal_of_another_plan_is_refused(world: World) -> None:
     assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
 
 
-async def test_a_master_of_an_ended_job_only_says_so(world: World) -> None:
+async def test_a_master_of_an_ended_job_only_says_so(world):
     shell = world.master()
     await until(running(shell))
     end_all(world)
@@ -407,9 +397,7 @@ async def test_a_master_of_an_ended_job_only_says_so(world: World) -> None:
 @pytest.mark.parametrize(
     ("module", "limit", "most"), [(shell_module, "SNAPSHOT_EVERY", 20), (journal_module, "SNAPSHOT_BYTES", 4096)]
 )
-async def test_snapshots_keep_the_replay_short(
-    world: World, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, most: int
-) -> None:
+async def test_snapshots_keep_the_replay_short(world, monkeypatch, module, limit, most):
     """By records, and by bytes: a few large records are as long to read as many small ones."""
     monkeypatch.setattr(module, limit, most)
     shell = world.master()
@@ -427,7 +415,7 @@ async def test_snapshots_keep_the_replay_short(
     assert second.timeline.seq == shell.timeline.seq + 1
 
 
-async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> None:
+async def test_progress_is_shown_and_unknown_actors_must_end(world):
     shell = world.master()
     await until(running(shell))
     version = shell.version
@@ -440,9 +428,7 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(
-    world: World, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
+async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(world, monkeypatch, phase):
     """One would say at the regular end of its job, on the user's console, that PrimeMaster does not know it."""
     shell = world.master()
     await until(running(shell))
@@ -463,9 +449,7 @@ async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(
     assert replies == {FIRST: True, "01234567/worker/1/1": True}
 
 
-async def test_a_starting_rank_is_told_the_present_size_of_each_role(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_starting_rank_is_told_the_present_size_of_each_role(world, monkeypatch):
     orders: list[StartOrder] = []
 
     async def start(host: MemoryHost, order: StartOrder) -> None:
@@ -483,9 +467,7 @@ async def test_a_starting_rank_is_told_the_present_size_of_each_role(
     assert dict(peers_of(info, larger)) == {"worker": 3, "other": 5}
 
 
-async def test_a_volume_that_is_full_for_a_moment_costs_a_job_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_volume_that_is_full_for_a_moment_costs_a_job_nothing(world, monkeypatch):
     """A log that is rotated, a checkpoint that is moved: the order waits, is answered, and the delay is told."""
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     shell = world.master()
@@ -508,7 +490,7 @@ async def test_a_volume_that_is_full_for_a_moment_costs_a_job_nothing(
     assert (await ended(world))["phase"] == "Succeeded"
 
 
-async def test_heartbeats_on_a_full_volume_pile_up_no_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_on_a_full_volume_pile_up_no_events(world, monkeypatch):
     """The state stands still: each of them tells a restarted rank's first step, or that it made up for it."""
     shell = world.master()
     await until(running(shell))
@@ -536,9 +518,7 @@ async def test_heartbeats_on_a_full_volume_pile_up_no_events(world: World, monke
 
 
 @pytest.mark.parametrize("order_first", [True, False])
-async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(
-    world: World, monkeypatch: pytest.MonkeyPatch, order_first: bool
-) -> None:
+async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(world, monkeypatch, order_first):
     shell = world.master()
     await until(running(shell))
 
@@ -562,9 +542,7 @@ async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(
         assert (await ended(world))["phase"] == "Stopped"
 
 
-async def test_a_volume_that_stays_full_ends_the_job_with_what_to_do(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_volume_that_stays_full_ends_the_job_with_what_to_do(world, monkeypatch):
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     monkeypatch.setattr(journal_module, "FULL_S", 0.01)
     shell = world.master()
@@ -583,9 +561,7 @@ async def test_a_volume_that_stays_full_ends_the_job_with_what_to_do(
 
 
 @pytest.mark.parametrize("kv", [False, True])
-async def test_the_journal_rolls_while_the_master_lives_and_the_next_one_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch, kv: bool
-) -> None:
+async def test_the_journal_rolls_while_the_master_lives_and_the_next_one_goes_on(world, monkeypatch, kv):
     monkeypatch.setattr(shell_module, "SNAPSHOT_EVERY", 10)
     first = world.master(kv=kv)
     await until(running(first))
@@ -606,7 +582,7 @@ async def test_the_journal_rolls_while_the_master_lives_and_the_next_one_goes_on
     assert (await ended(world))["restarts"]["master"] == 1
 
 
-async def test_the_status_file_and_snapshots_are_made_in_threads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_status_file_and_snapshots_are_made_in_threads(world, monkeypatch):
     """At 10,000 ranks they take 0.15 and 0.5 s, in which no heartbeat would be answered."""
     made_in: dict[str, set[bool]] = {"status": set(), "dumps": set(), "snapshot": set(), "rebuild": set()}
 
@@ -631,7 +607,7 @@ async def test_the_status_file_and_snapshots_are_made_in_threads(world: World, m
     await ended(world)
 
 
-async def test_a_job_whose_journal_is_gone_ends_and_does_not_begin_again(world: World, tmp_path: Path) -> None:
+async def test_a_job_whose_journal_is_gone_ends_and_does_not_begin_again(world, tmp_path):
     await until(running(world.master()))
     await world.die()
     world.backend.calls.clear()
@@ -643,7 +619,7 @@ async def test_a_job_whose_journal_is_gone_ends_and_does_not_begin_again(world: 
     assert not [call for call in world.backend.calls if call.startswith(("spawn", "reserve"))]
 
 
-async def test_the_next_attempt_of_a_job_has_a_beginning_of_its_own(world: World, tmp_path: Path) -> None:
+async def test_the_next_attempt_of_a_job_has_a_beginning_of_its_own(world, tmp_path):
     shell = world.master()
     await until(running(shell))
     info = shell.setup.info

@@ -8,8 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-from master_shell_kit import World, end_all, ended, running, until
+from master_shell_kit import end_all, ended, running, until
 
 from dljob.runtime.controller import metric_feed
 from dljob.runtime.controller.metric_feed import DriverMetrics, MetricFeed
@@ -35,7 +34,7 @@ def feed_of(tmp_path: Path, program: str, said: list[str]) -> MetricFeed:
     return MetricFeed(info, driver, said.append, (sys.executable, "-c", program, str(tmp_path)))
 
 
-def test_declared_metrics_of_the_lowest_rank_of_the_driver_role_are_chosen() -> None:
+def test_declared_metrics_of_the_lowest_rank_of_the_driver_role_are_chosen():
     driver = DriverMetrics("w", frozenset({"loss", "reward"}))
     assert driver.chosen("other", 0, (1, 5, {"loss": 1.0})) == {}
     assert driver.chosen("w", 2, (1, 5, {"lr": 1.0})) == {}
@@ -44,7 +43,7 @@ def test_declared_metrics_of_the_lowest_rank_of_the_driver_role_are_chosen() -> 
     assert driver.chosen("w", 2, (1, 6, {"loss": 4.0})) == {}
 
 
-def test_a_row_that_comes_again_is_sent_once() -> None:
+def test_a_row_that_comes_again_is_sent_once():
     driver = DriverMetrics("w", frozenset({"loss"}))
     assert driver.chosen("w", 0, (1, 5, {"loss": 1.0}))
     assert not driver.chosen("w", 0, (1, 5, {"loss": 1.0}))
@@ -52,7 +51,7 @@ def test_a_row_that_comes_again_is_sent_once() -> None:
     assert driver.chosen("w", 0, (2, 5, {"loss": 2.0}))
 
 
-def test_all_rows_arrive_before_the_process_ends(tmp_path: Path) -> None:
+def test_all_rows_arrive_before_the_process_ends(tmp_path):
     said = list[str]()
     feed = feed_of(tmp_path, COPY, said)
     feed.put("w", 0, (1, 5, {"loss": 1.5}), 1000.00049)
@@ -64,19 +63,19 @@ def test_all_rows_arrive_before_the_process_ends(tmp_path: Path) -> None:
     assert ((tmp_path / "nice").read_text(), said) == (str(metric_feed.NICENESS), [])
 
 
-def test_what_the_process_reports_is_told(tmp_path: Path) -> None:
+def test_what_the_process_reports_is_told(tmp_path):
     said = list[str]()
     feed_of(tmp_path, SAYS, said).close()
     assert said == ["metric sink s: failed"]
 
 
-def test_a_process_that_cannot_start_is_told(tmp_path: Path) -> None:
+def test_a_process_that_cannot_start_is_told(tmp_path):
     said = list[str]()
     feed_of(tmp_path / "gone", COPY, said).close()
     assert said[0].startswith("the process of the metric sinks could not be started: ")
 
 
-def test_a_process_that_ends_early_is_told(tmp_path: Path) -> None:
+def test_a_process_that_ends_early_is_told(tmp_path):
     said, told = list[str](), threading.Event()
 
     class Heard(list[str]):
@@ -94,9 +93,7 @@ def test_a_process_that_ends_early_is_told(tmp_path: Path) -> None:
     assert said == ["the process of the metric sinks has ended, and no more metrics are sent; see metrics.log"]
 
 
-def test_a_process_that_hangs_costs_rows_and_is_killed_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_costs_rows_and_is_killed_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(metric_feed, "ROOM", 5)
     monkeypatch.setattr(metric_feed, "END_S", 0.05)
     said = list[str]()
@@ -110,7 +107,7 @@ def test_a_process_that_hangs_costs_rows_and_is_killed_at_the_end(
     assert feed._process.wait(10) == -9
 
 
-def test_rows_that_fill_the_room_at_the_end_are_all_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_fill_the_room_at_the_end_are_all_sent(tmp_path, monkeypatch):
     monkeypatch.setattr(metric_feed, "ROOM", 3)
     ends, start = threading.Event(), MetricFeed._start
 
@@ -130,9 +127,7 @@ def test_rows_that_fill_the_room_at_the_end_are_all_sent(tmp_path: Path, monkeyp
     assert said == []
 
 
-async def test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end(world, tmp_path, monkeypatch):
     monkeypatch.setattr(
         metric_feed,
         "PROGRAM",
@@ -152,7 +147,7 @@ async def test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end(
     assert [[step, metrics] for _, step, _, metrics in rows] == [[4, {"loss": 2.0}], [5, {"loss": 1.0}]]
 
 
-def test_the_process_of_the_sinks_imports_nothing_from_the_folder_where_ray_was_started(tmp_path: Path) -> None:
+def test_the_process_of_the_sinks_imports_nothing_from_the_folder_where_ray_was_started(tmp_path):
     (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
     command = [*metric_feed.PROGRAM, "no order"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ def sightings() -> NodeChangeFilter:
     return NodeChangeFilter(lambda: 0.0)
 
 
-def test_while_something_is_placed_every_change_is_news(state: JobState) -> None:
+def test_while_something_is_placed_every_change_is_news(state):
     recovering, it = evolve(state, phase=Phase.RECOVERING), sightings()
     assert [it.is_relevant(recovering, nodes) for nodes in (FULL, FULL, ROOM, ROOM, FULL)] == [
         True,
@@ -44,34 +44,34 @@ def test_while_something_is_placed_every_change_is_news(state: JobState) -> None
     assert not it.is_relevant(state, FULL)
 
 
-def test_free_room_is_news_when_it_lasts(state: JobState) -> None:
+def test_free_room_is_news_when_it_lasts(state):
     it = sightings()
     assert it.is_relevant(state, FULL)
     assert [it.is_relevant(state, ROOM) for _ in range(LISTS_WITH_ROOM)] == [False] * (LISTS_WITH_ROOM - 1) + [True]
 
 
-def test_free_room_that_comes_and_goes_is_no_news(state: JobState) -> None:
+def test_free_room_that_comes_and_goes_is_no_news(state):
     it = sightings()
     it.is_relevant(state, FULL)
     looks = ([ROOM] * (LISTS_WITH_ROOM - 1) + [FULL]) * 50
     assert not any(it.is_relevant(state, nodes) for nodes in looks)
 
 
-def test_less_than_a_role_is_about_to_take_is_news_at_once(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_than_a_role_is_about_to_take_is_news_at_once(state, monkeypatch):
     it = sightings()
     it.is_relevant(state, ROOM)
     monkeypatch.setattr(module.elastic, "room", lambda *_: -1)
     assert it.is_relevant(state, FULL)
 
 
-def test_while_a_role_is_about_to_move_every_change_is_news(state: JobState) -> None:
+def test_while_a_role_is_about_to_move_every_change_is_news(state):
     it = sightings()
     it.is_relevant(state, FULL)
     moving = evolve(state, sizes=state.sizes.set("worker", Sizing(1, 2, target=2, save_by=9.0)))
     assert [it.is_relevant(moving, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
 
 
-def test_while_a_unit_of_a_role_with_bounds_has_no_node_every_change_is_news(state: JobState) -> None:
+def test_while_a_unit_of_a_role_with_bounds_has_no_node_every_change_is_news(state):
     it = sightings()
     it.is_relevant(state, FULL)
     unit = next(iter(state.units))
@@ -82,20 +82,20 @@ def test_while_a_unit_of_a_role_with_bounds_has_no_node_every_change_is_news(sta
     assert [it.is_relevant(wants, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
 
 
-def test_a_node_that_comes_is_news_at_once(state: JobState) -> None:
+def test_a_node_that_comes_is_news_at_once(state):
     it = sightings()
     it.is_relevant(state, FULL)
     assert it.is_relevant(state, (*FULL, replace(FULL[0], id="n2")))
 
 
-def test_an_old_look_of_somebody_else_that_came_late_is_mended_by_the_next(state: JobState) -> None:
+def test_an_old_look_of_somebody_else_that_came_late_is_mended_by_the_next(state):
     it, both = sightings(), (*FULL, replace(FULL[0], id="n2"))
     assert it.is_relevant(state, both)
     it.record(state, FULL)
     assert [it.is_relevant(state, both) for _ in range(2)] == [True, False]
 
 
-def test_slow_looks_at_the_room_are_made_rarely(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_looks_at_the_room_are_made_rarely(state, monkeypatch):
     now, looks = [0.0], list[float]()
 
     def slow(_state: JobState, _nodes: tuple[NodeView, ...]) -> int:

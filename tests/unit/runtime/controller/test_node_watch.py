@@ -158,7 +158,7 @@ async def up(here: Listener) -> None:
     await here.beat(*ALL)
 
 
-async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here: Listener) -> None:
+async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here):
     here.state.running_at = None
     await up_or_not(here)
     assert here.backend.specs == []
@@ -171,7 +171,7 @@ async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here: Li
     assert here.told == []
 
 
-async def test_a_node_has_an_agent_before_the_job_runs_where_its_ranks_take_long_to_start(here: Listener) -> None:
+async def test_a_node_has_an_agent_before_the_job_runs_where_its_ranks_take_long_to_start(here):
     here.state.running_at = None
     await here.pass_time(60)
     assert here.backend.specs == [], "no host: the job waits for a machine"
@@ -184,7 +184,7 @@ async def test_a_node_has_an_agent_before_the_job_runs_where_its_ranks_take_long
     assert here.told == []
 
 
-async def test_nodes_without_units_get_their_agents_later(here: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_without_units_get_their_agents_later(here, monkeypatch):
     monkeypatch.setattr(node_watch, "SPREAD_S", 5.0)
     await here.pass_time(4)
     assert [spec.node for spec in here.backend.specs] == ["n0"]
@@ -197,9 +197,7 @@ async def up_or_not(here: Listener) -> None:
     await breathe()
 
 
-async def test_a_silent_node_is_frozen_after_its_time_and_told_once_more_only_while_the_core_does_not_know(
-    here: Listener,
-) -> None:
+async def test_a_silent_node_is_frozen_after_its_time_and_told_once_more_only_while_the_core_does_not_know(here):
     await up(here)
     await here.pass_time(2.75, "n0", "n2")
     assert here.told == []
@@ -216,14 +214,14 @@ async def test_a_silent_node_is_frozen_after_its_time_and_told_once_more_only_wh
     assert here.told[-1] == ev.NodeThawed("n1")
 
 
-async def test_a_node_that_freezes_again_while_it_is_excluded_is_told_of(here: Listener) -> None:
+async def test_a_node_that_freezes_again_while_it_is_excluded_is_told_of(here):
     here.state.exclusions = {"n1": Exclusion("NodeFrozen", 0, 9e9, None)}
     await up(here)
     await here.pass_time(3, "n0", "n2")
     assert here.frozen() == ["n1"]
 
 
-async def test_a_loop_that_was_late_takes_nobody_for_frozen(here: Listener) -> None:
+async def test_a_loop_that_was_late_takes_nobody_for_frozen(here):
     await up(here)
     for _ in range(5):
         here.now += 1000
@@ -233,9 +231,7 @@ async def test_a_loop_that_was_late_takes_nobody_for_frozen(here: Listener) -> N
     assert here.frozen() == ["n1"], "five turns count for half a second each"
 
 
-async def test_the_watch_waits_and_says_so_when_most_nodes_are_silent(
-    here: Listener, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_watch_waits_and_says_so_when_most_nodes_are_silent(here, caplog):
     await up(here)
     await here.pass_time(14.75, "n0")
     assert here.told == []
@@ -246,7 +242,7 @@ async def test_the_watch_waits_and_says_so_when_most_nodes_are_silent(
     assert caplog.messages == ["2 of 3 nodes are silent; 2 wait for 30 s"]
 
 
-async def test_a_silence_that_ends_in_time_is_told_with_its_end(here: Listener) -> None:
+async def test_a_silence_that_ends_in_time_is_told_with_its_end(here):
     await up(here)
     await here.pass_time(16, "n0")
     await here.pass_time(1, *ALL)
@@ -263,7 +259,7 @@ def embedded(here: Listener, tmp_path: Path) -> ProcessFile:
     return ProcessFile(tmp_path)
 
 
-async def test_the_end_of_a_raylet_is_told_as_soon_as_its_parent_knows(here: Listener, embedded: ProcessFile) -> None:
+async def test_the_end_of_a_raylet_is_told_as_soon_as_its_parent_knows(here, embedded):
     await up(here)
     embedded.add_start("raylet", "cpu-1", 2**22 + 1)
     embedded.add_end(ProcessEnd("raylet", "cpu-1", 2**22 + 1, 9))
@@ -273,9 +269,7 @@ async def test_the_end_of_a_raylet_is_told_as_soon_as_its_parent_knows(here: Lis
     assert here.told == [ev.CauseLearned("node/n1", (Clue("node", words),))]
 
 
-async def test_a_stopped_raylet_and_head_are_told_and_their_answers_too(
-    here: Listener, embedded: ProcessFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stopped_raylet_and_head_are_told_and_their_answers_too(here, embedded, monkeypatch):
     states = {5: "T", 7: "S"}
     monkeypatch.setattr(ray_processes, "_state", lambda pid: states[pid])
     await up(here)
@@ -291,7 +285,7 @@ async def test_a_stopped_raylet_and_head_are_told_and_their_answers_too(
     assert here.told[1:] == [ev.PartAnswers("head"), learned, ev.PartSilent("node/n1", 3.0, words)]
 
 
-async def test_a_primemaster_that_did_not_run_for_seconds_tells_so(here: Listener, embedded: ProcessFile) -> None:
+async def test_a_primemaster_that_did_not_run_for_seconds_tells_so(here, embedded):
     await up(here)
     here.now += 15
     await here.watch.turn(here.now)
@@ -299,7 +293,7 @@ async def test_a_primemaster_that_did_not_run_for_seconds_tells_so(here: Listene
     assert here.told == [ev.PartSilent("master", 15.0, why), ev.PartAnswers("master")]
 
 
-async def test_an_agent_that_dies_is_made_again_and_its_node_is_not_frozen(here: Listener) -> None:
+async def test_an_agent_that_dies_is_made_again_and_its_node_is_not_frozen(here):
     await up(here)
     lost = here.backend.hosts.pop(name_of("n1"))
     here.backend.taken = True  # the name is free a moment later
@@ -309,7 +303,7 @@ async def test_an_agent_that_dies_is_made_again_and_its_node_is_not_frozen(here:
     assert here.told == [], "it is heard for the first time, however long that takes"
 
 
-async def test_an_agent_that_cannot_be_reached_is_silent(here: Listener) -> None:
+async def test_an_agent_that_cannot_be_reached_is_silent(here):
     await up(here)
     await here.beat("n1", answer=ActorLostError("unavailable", certain=False))
     await here.pass_time(3, "n0", "n2")
@@ -317,9 +311,7 @@ async def test_an_agent_that_cannot_be_reached_is_silent(here: Listener) -> None
 
 
 @pytest.mark.parametrize("error", [ActorCallError("m", error_type="E", remote_traceback=""), RuntimeError("of Ray's")])
-async def test_an_agents_error_is_no_silence(
-    here: Listener, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_agents_error_is_no_silence(here, error, caplog):
     await up(here)
     for _ in range(12):
         await here.beat("n1", answer=error)
@@ -331,7 +323,7 @@ async def test_an_agents_error_is_no_silence(
     assert here.frozen() == ["n1"]
 
 
-async def test_the_node_of_this_process_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_node_of_this_process_is_not_frozen(monkeypatch):
     def on_n1(_: Nodes) -> str:
         return "n1"
 
@@ -344,7 +336,7 @@ async def test_the_node_of_this_process_is_not_frozen(monkeypatch: pytest.Monkey
     assert here.told == []
 
 
-async def test_nobody_waits_for_the_saver_of_a_frozen_node(here: Listener) -> None:
+async def test_nobody_waits_for_the_saver_of_a_frozen_node(here):
     savers = [saver_name(INFO, node) for node in ALL]
     here.backend.hosts |= {name: MemoryHost(name, "") for name in savers}
     await up(here)
@@ -353,7 +345,7 @@ async def test_nobody_waits_for_the_saver_of_a_frozen_node(here: Listener) -> No
     assert [name in here.backend.hosts for name in savers] == [True, False, True]
 
 
-async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_longer_at_first(here: Listener) -> None:
+async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_longer_at_first(here):
     for node in ALL:
         here.backend.hosts[name_of(node)] = Agent(name_of(node))
     await up_or_not(here)
@@ -365,14 +357,14 @@ async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_long
     assert here.frozen() == ["n1"]
 
 
-async def test_a_node_that_is_gone_is_heard_no_more(here: Listener) -> None:
+async def test_a_node_that_is_gone_is_heard_no_more(here):
     await up(here)
     here.state.nodes = here.state.nodes[:2]
     await here.pass_time(60, "n0", "n1")
     assert here.told == []
 
 
-async def test_no_node_is_judged_when_the_job_ends(here: Listener) -> None:
+async def test_no_node_is_judged_when_the_job_ends(here):
     await up(here)
     here.state.verdict = object()
     await here.pass_time(60)
@@ -381,7 +373,7 @@ async def test_no_node_is_judged_when_the_job_ends(here: Listener) -> None:
     assert all(not here.backend.hosts[name_of(node)].beats.empty() for node in ALL), "nobody listens"  # type: ignore[attr-defined]
 
 
-async def test_the_core_is_told_even_if_the_nodes_cannot_be_looked_at(here: Listener) -> None:
+async def test_the_core_is_told_even_if_the_nodes_cannot_be_looked_at(here):
     async def broken() -> Any:
         raise OSError("the GCS is away")
 
@@ -391,13 +383,13 @@ async def test_the_core_is_told_even_if_the_nodes_cannot_be_looked_at(here: List
     assert [type(event) for event in here.told] == [ev.NodeFrozen]
 
 
-async def test_a_policy_that_ignores_makes_no_agents(here: Listener) -> None:
+async def test_a_policy_that_ignores_makes_no_agents(here):
     here.state.job.fault_tolerance = FaultTolerance.model_validate({"node": {"action": "Ignore"}})
     await here.watch.run()
     assert here.backend.specs == []
 
 
-def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Listener) -> None:
+def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here):
     many = tuple(NodeView(f"n{i}", (), (), (), head=i == 0) for i in range(SMALL + 2))
     state = here.state
     state.nodes, state.units = many, {"w/0": SimpleNamespace(node="n7"), "w/1": SimpleNamespace(node="")}
@@ -415,7 +407,7 @@ def start(index: int, *incarnations: int) -> StartRanks:
     return StartRanks(HostId("w", index), 1, "a", ranks, 1, 0, "")
 
 
-async def test_leftovers_of_earlier_rank_processes_are_ended_where_the_ranks_start_again(here: Listener) -> None:
+async def test_leftovers_of_earlier_rank_processes_are_ended_where_the_ranks_start_again(here):
     await up(here)
     here.watch.reap([Note("r", "t", "m"), start(0, 1, 1), start(0, 1, 3), start(1, 2)])
     await breathe()
@@ -427,14 +419,14 @@ async def test_leftovers_of_earlier_rank_processes_are_ended_where_the_ranks_sta
     assert here.told == [], "an agent that died meanwhile is no trouble"
 
 
-async def test_a_node_is_asked_once_for_all_its_ranks_that_start_again(here: Listener) -> None:
+async def test_a_node_is_asked_once_for_all_its_ranks_that_start_again(here):
     await up(here)
     here.watch.reap([start(0, 1, 3), start(0, 2)])
     await breathe()
     assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2, 1: 3}))]
 
 
-async def test_an_agent_that_ends_with_the_job_is_not_made_again(here: Listener) -> None:
+async def test_an_agent_that_ends_with_the_job_is_not_made_again(here):
     await up(here)
     here.state.verdict = object()
     for node in ALL:
@@ -447,7 +439,7 @@ async def test_an_agent_that_ends_with_the_job_is_not_made_again(here: Listener)
 
 
 @pytest.mark.parametrize("how", ["the job ends", "the master gives up"])
-async def test_an_agent_that_comes_up_after_the_end_is_ended_too(here: Listener, how: str) -> None:
+async def test_an_agent_that_comes_up_after_the_end_is_ended_too(here, how):
     here.backend.slow = asyncio.Event()
     await up_or_not(here)
     if how == "the job ends":
@@ -461,9 +453,7 @@ async def test_an_agent_that_comes_up_after_the_end_is_ended_too(here: Listener,
     assert here.backend.hosts == {}
 
 
-async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_only_just_now(
-    here: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_only_just_now(here, monkeypatch):
     monkeypatch.setattr(node_watch, "REAP_AGAIN_S", 0)
     await up(here)
     here.watch.reap([start(0, 2)])
@@ -471,7 +461,7 @@ async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_onl
     assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2}))] * 2
 
 
-async def test_heartbeats_that_hosts_send_by_their_agent_are_heard_and_answered(here: Listener) -> None:
+async def test_heartbeats_that_hosts_send_by_their_agent_are_heard_and_answered(here):
     await up(here)
     said = Heartbeat("w", "w/0", 3, {0: (1, 7, {})}), Heartbeat("w", "w/old", 3)
     await here.beat("n1", answer=NodeHeartbeat(1, 41, said))
@@ -481,7 +471,7 @@ async def test_heartbeats_that_hosts_send_by_their_agent_are_heard_and_answered(
     assert last == AgentRequest(3, 0.5, 0.2, 41, ("w/old",))
 
 
-async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here: Listener) -> None:
+async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here):
     await up(here)
     for _ in range(8):
         await here.pass_time(1, "n0", "n2")
@@ -501,16 +491,14 @@ async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here: Liste
     ("nodes", "pauses"),
     [(3, (0.5, 0.2)), (100, (0.5, 0.25)), (400, (1.0, 1.0)), (1000, (1.5, 1.5)), (7000, (10.0, 10.0))],
 )
-async def test_many_nodes_are_asked_less_often(here: Listener, nodes: int, pauses: tuple[float, float]) -> None:
+async def test_many_nodes_are_asked_less_often(here, nodes, pauses):
     here.state.nodes = tuple(NodeView(f"n{i}", (), (), ()) for i in range(nodes))
     here.state.job.own_nodes = True
     await here.watch.turn(0.0)
     assert here.watch.pauses() == pauses
 
 
-async def test_a_nodes_departure_is_told_once_and_its_agent_hears_whether_ranks_may_leave(
-    here: Listener,
-) -> None:
+async def test_a_nodes_departure_is_told_once_and_its_agent_hears_whether_ranks_may_leave(here):
     going = NodeHeartbeat(1, 1, leaving="pod p is told to end")
     await up(here)
     for _ in range(3):
@@ -530,7 +518,7 @@ async def test_a_nodes_departure_is_told_once_and_its_agent_hears_whether_ranks_
     assert agent.asked[-1].may_go == "the head goes"
 
 
-def test_whether_ranks_may_leave_is_decided_once_copies_are_saved() -> None:
+def test_whether_ranks_may_leave_is_decided_once_copies_are_saved():
     def said(host: HostPhase, **departure: Any) -> str:
         hosts = {HostId("w", 0): SimpleNamespace(node="n0", phase=host)}
         state: Any = SimpleNamespace(departures={"n0": SimpleNamespace(**departure)}, hosts=hosts)

@@ -57,28 +57,26 @@ async def told(backend: Deaf, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("lookups", [False, True])
-async def test_an_order_that_comes_through_at_last_is_no_loss(lookups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_that_comes_through_at_last_is_no_loss(lookups, monkeypatch):
     backend = Deaf(*[SILENT] * 3, lookups=lookups)
     assert await told(backend, monkeypatch) == []
     assert backend.hosts[ACTOR].orders == [("start", "order")]
 
 
 @pytest.mark.parametrize("lookups", [False, True])
-async def test_a_host_that_no_order_reaches_is_lost(lookups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_that_no_order_reaches_is_lost(lookups, monkeypatch):
     (lost,) = await told(Deaf(*[SILENT] * 4, lookups=lookups), monkeypatch)
     assert isinstance(lost, ev.HostLost)
     assert (lost.host, lost.life, lost.outcome.detail) == (WHO, 3, "it is unavailable")
 
 
-async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(monkeypatch):
     (lost,) = await told(Deaf(ActorCallError("no", error_type="E", remote_traceback="")), monkeypatch)
     assert lost.outcome.error_type == "E"
     assert await told(Deaf(ActorLostError("dead")), monkeypatch) == []
 
 
-def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
+def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end():
     serves = Serves((("http", "h:1"),), ready=False, why="status 503")
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, serves)) == ev.RankServes(
         "r", 2, 3, (("http", "h:1"),), ready=False, why="status 503"
@@ -96,9 +94,7 @@ def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
 
 
 @pytest.mark.parametrize(("entry", "names"), [({"module": "s.py"}, ["HOME"]), ({"class": "m.C"}, ["A", "HOME"])])
-async def test_only_workers_with_user_code_have_all_variables_of_a_role(
-    entry: dict[str, str], names: list[str]
-) -> None:
+async def test_only_workers_with_user_code_have_all_variables_of_a_role(entry, names):
     """Each set of variables needs a server of workers of its own. The store of a class has the server of its ranks."""
     env = [{"name": "A", "value": "1"}, {"name": "HOME", "value": "/h"}]
     role = {"name": "w", "entrypoint": entry, "env": env}
@@ -109,9 +105,7 @@ async def test_only_workers_with_user_code_have_all_variables_of_a_role(
     assert [name for name, _ in executor._spec(plan, "x", SUB_MASTER_CLASS).env] == ["A", "HOME"]
 
 
-async def test_a_host_that_has_heard_of_a_later_master_is_not_asked_at_once_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_host_that_has_heard_of_a_later_master_is_not_asked_at_once_again(monkeypatch):
     polls, pauses = list[str](), list[float]()
 
     class Later(MemoryBackend):

@@ -137,11 +137,11 @@ def makers() -> set[str]:
     return found
 
 
-def test_every_task_of_the_product_has_an_owner_or_somebody_who_hears_of_its_end() -> None:
+def test_every_task_of_the_product_has_an_owner_or_somebody_who_hears_of_its_end():
     assert makers() == MAKERS.keys()
 
 
-def test_the_executed_actions_are_those_of_the_executor(tmp_path: Path) -> None:
+def test_the_executed_actions_are_those_of_the_executor(tmp_path):
     async def names() -> set[str]:
         world = World(tmp_path)
         found = {kind.__name__ for kind in world.master().executor._works} | {"Reserve", "SaveCopies"}
@@ -386,9 +386,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds()) - OF_ACTORS))
-async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
-    world: World, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(world, kind, monkeypatch, caplog):
     plant = Plant(monkeypatch, kind)
     shell = world.master()
     over = world.masters[-1][1]
@@ -408,13 +406,11 @@ async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
     assert any(kind in record.getMessage() and "planted" in str(record.exc_info) for record in caplog.records)
 
 
-def test_each_kind_of_task_has_a_scene_that_breaks_it() -> None:
+def test_each_kind_of_task_has_a_scene_that_breaks_it():
     assert set(kinds()) == SCENES.keys() | OF_ACTORS
 
 
-async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(monkeypatch, caplog):
     """Ray then makes the next one, which replays the journal."""
     ends: list[tuple[int, str]] = []
     monkeypatch.setattr(prime, "_end", lambda code, why: ends.append((code, why)))
@@ -427,9 +423,7 @@ async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(
 
 
 @pytest.mark.parametrize("kind", ["preStop listener", "control socket"])
-async def test_primemasters_listeners_are_opened_again_after_an_error(
-    world: World, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_primemasters_listeners_are_opened_again_after_an_error(world, kind, monkeypatch, caplog):
     served, ends = asyncio.Event(), list[int]()
 
     async def serve(*_: Any) -> None:
@@ -468,9 +462,7 @@ async def test_primemasters_listeners_are_opened_again_after_an_error(
         task.cancel()
 
 
-async def test_a_gateway_that_breaks_serves_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_gateway_that_breaks_serves_again(monkeypatch, caplog):
     async def serve(*args: Any) -> Any:
         return SimpleNamespace(address=f"{args[3]}:{args[4]}")
 
@@ -487,9 +479,7 @@ async def test_a_gateway_that_breaks_serves_again(
     assert "gateway ended by an exception; it is started again" in caplog.text
 
 
-async def test_an_exception_at_the_beginning_of_an_action_ends_the_job(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_exception_at_the_beginning_of_an_action_ends_the_job(world, monkeypatch):
     shell = world.master()
     await until(running(shell))
 
@@ -512,9 +502,7 @@ def kill(world: World) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 99])
-async def test_an_exception_that_the_backend_does_not_translate_is_no_end_of_hearing(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
-) -> None:
+async def test_an_exception_that_the_backend_does_not_translate_is_no_end_of_hearing(world, monkeypatch, caplog, times):
     """Once: the poll is repeated. Again and again: the host is given up, and the rank starts in another one."""
     monkeypatch.setattr(worker_hosts, "RETRY_S", 0.001)
     shell = world.master()
@@ -539,7 +527,7 @@ async def test_an_exception_that_the_backend_does_not_translate_is_no_end_of_hea
     assert "Failed to connect to GCS" in caplog.text
 
 
-async def test_a_caller_waiting_for_the_journal_hears_of_the_masters_error(world: World) -> None:
+async def test_a_caller_waiting_for_the_journal_hears_of_the_masters_error(world):
     shell = world.master()
     await until(running(shell))
     shell._troubled(KeyError("planted"))

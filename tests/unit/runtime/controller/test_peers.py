@@ -56,7 +56,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch)
 
 
-async def test_a_change_wakes_the_calls_that_it_concerns_alone(job: Job) -> None:
+async def test_a_change_wakes_the_calls_that_it_concerns_alone(job):
     calls = [job.park(rank) for rank in range(RANKS)]
     await job.turn()
     job.looks = 0
@@ -71,7 +71,7 @@ async def test_a_change_wakes_the_calls_that_it_concerns_alone(job: Job) -> None
     assert {call.result().gone for call in calls if call is not calls[7]} == {"gone"}
 
 
-async def test_a_rank_that_is_there_is_answered_at_once_and_each_call_by_its_own_incarnation(job: Job) -> None:
+async def test_a_rank_that_is_there_is_answered_at_once_and_each_call_by_its_own_incarnation(job):
     early, late = job.park(3, 1), job.park(3, 2)
     await job.turn(3, 2)
     assert (early.done(), late.done()) == (True, False)
@@ -83,7 +83,7 @@ async def test_a_rank_that_is_there_is_answered_at_once_and_each_call_by_its_own
     assert again.result().ready, "whoever looked ended with the last call, and comes back with the next one"
 
 
-async def test_a_call_that_nobody_awaits_any_more_is_dropped_and_one_of_a_rank_that_goes_is_answered(job: Job) -> None:
+async def test_a_call_that_nobody_awaits_any_more_is_dropped_and_one_of_a_rank_that_goes_is_answered(job):
     gone, call = job.park(1), job.park(2)
     await job.turn()
     gone.cancel()
@@ -93,7 +93,7 @@ async def test_a_call_that_nobody_awaits_any_more_is_dropped_and_one_of_a_rank_t
     assert call.result().gone == "gone"
 
 
-async def test_parked_calls_hear_that_nobody_looks_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parked_calls_hear_that_nobody_looks_any_more(job, monkeypatch):
     call = job.park(1)
     await job.turn()
 
@@ -107,7 +107,7 @@ async def test_parked_calls_hear_that_nobody_looks_any_more(job: Job, monkeypatc
     assert job.failures == []
 
 
-async def test_a_callee_hears_which_of_its_callers_have_ended(job: Job) -> None:
+async def test_a_callee_hears_which_of_its_callers_have_ended(job):
     def ask(*callers: tuple[str, int, int], asker: str = "a/1", within_s: float = 10.0) -> asyncio.Task[Any]:
         state: Any = job
         return asyncio.create_task(job.parked.await_end(lambda: state, job.changed, asker, callers, within_s))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,12 +33,12 @@ def methods(cls: type) -> dict[str, str]:
     return {name: str(inspect.signature(method)) for name, method in found if not name.startswith("_")}
 
 
-def test_the_actor_has_all_methods_of_primemaster() -> None:
+def test_the_actor_has_all_methods_of_primemaster():
     assert methods(prime_actor.PrimeMaster) == methods(prime.MasterServer)
     assert "beacon" in methods(prime_actor.PrimeMaster)
 
 
-def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> None:
+def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path):
     """Else attempt 2 would replay the end of attempt 1, and be over at once."""
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     spec = {"roles": roles, "master": {"journal": {"path": str(tmp_path)}}}
@@ -51,7 +50,7 @@ def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> No
     assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
 
 
-async def test_the_handover_of_the_last_attempt_is_read_before_it_is_noted(tmp_path: Path) -> None:
+async def test_the_handover_of_the_last_attempt_is_read_before_it_is_noted(tmp_path):
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
     order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", attempt=2)
@@ -65,9 +64,7 @@ async def test_the_handover_of_the_last_attempt_is_read_before_it_is_noted(tmp_p
 
 
 @pytest.mark.parametrize(("launcher", "kept"), [("n1", False), ("n2", True), ("", True)])
-async def test_the_end_of_a_job_is_kept_for_a_launcher_on_another_node(
-    launcher: str, kept: bool, tmp_path: Path
-) -> None:
+async def test_the_end_of_a_job_is_kept_for_a_launcher_on_another_node(launcher, kept, tmp_path):
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
     backend = MemoryBackend()
@@ -77,9 +74,7 @@ async def test_the_end_of_a_job_is_kept_for_a_launcher_on_another_node(
 
 
 @pytest.mark.parametrize("gcs", [True, False])
-async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(
-    gcs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(gcs, monkeypatch):
     went: list[str] = []
     monkeypatch.setattr(prime, "_end", lambda _code, why: went.append(why))
     monkeypatch.setattr(prime, "ANSWER_S", 0.05)
@@ -109,8 +104,8 @@ class CommandingHost(MemoryHost):
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("other", [True, False])
 async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_other_one(
-    number: int, other: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    number, other, tmp_path, monkeypatch, caplog
+):
     """Its node may lack an extension that the spec names, or the folder of the job."""
     backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, str(tmp_path), "", "memory", "memory", number=number)
     if other:
@@ -138,9 +133,7 @@ async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_othe
             await master.hello()
 
 
-async def test_a_standby_ends_with_its_raylet_before_it_has_claimed_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_standby_ends_with_its_raylet_before_it_has_claimed_anything(tmp_path, monkeypatch):
     world, claims, raylet, writer = World(tmp_path), asyncio.Event(), *os.pipe()
     ended = asyncio.get_running_loop().create_future()
 
@@ -173,13 +166,13 @@ async def _unsure(_name: str) -> None:
     raise ActorLostError("no answer", certain=False)
 
 
-def test_the_module_of_the_actor_imports_nothing_heavy() -> None:
+def test_the_module_of_the_actor_imports_nothing_heavy():
     code = "import sys, dljob.runtime.controller.prime_actor; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"ray", "pydantic", "dljob.runtime.controller.prime", "dljob.spec.model", "asyncio"} & set(loaded)
 
 
-async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended() -> None:
+async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended():
     class Keepers(MemoryBackend):
         async def actors(self, prefix: str) -> tuple[str, ...]:
             return tuple(f"{prefix}{name}" for name in ("gone", "groups", "lost"))
@@ -195,7 +188,7 @@ async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended()
     assert await prime._keepers(Keepers(), "aaaaaaaa/") == {"queue/groups": 300}
 
 
-async def test_a_callee_that_is_late_is_found_to_hang_unless_it_is_another_process_by_now() -> None:
+async def test_a_callee_that_is_late_is_found_to_hang_unless_it_is_another_process_by_now():
     events: list[HangFound] = []
 
     async def offer(event: HangFound) -> None:

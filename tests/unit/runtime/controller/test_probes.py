@@ -81,7 +81,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.mark.parametrize("by", ["end", "deadline"])
-async def test_a_probe_that_was_being_made_for_nobody_is_ended(by: str, pool: ThreadPoolExecutor) -> None:
+async def test_a_probe_that_was_being_made_for_nobody_is_ended(by, pool):
     backend = InThreads(pool)
 
     async def offer(*_: Any) -> None: ...
@@ -103,7 +103,7 @@ async def test_a_probe_that_was_being_made_for_nobody_is_ended(by: str, pool: Th
     hosts.close()
 
 
-async def test_a_probe_that_answered_is_ended(pool: ThreadPoolExecutor) -> None:
+async def test_a_probe_that_answered_is_ended(pool):
     backend, heard = InThreads(pool), list[Any]()
 
     async def offer(*events: Any) -> None:
@@ -119,14 +119,14 @@ async def test_a_probe_that_answered_is_ended(pool: ThreadPoolExecutor) -> None:
     hosts.close()
 
 
-def test_a_probe_of_a_master_that_is_gone_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_of_a_master_that_is_gone_ends_after_its_time(monkeypatch):
     leases: list[Lease] = []
     monkeypatch.setattr(device_probe, "Guard", lambda lease, _: leases.append(lease))
     DeviceProbe(7.0)
     assert [lease.seconds for lease in leases] == [7.0]
 
 
-async def test_a_probe_lives_as_long_as_its_host_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_lives_as_long_as_its_host_may_take(monkeypatch):
     role = {**ROLE, "accelerator": {"count": 1}, "nodeGroup": "n"}
     spec = {"metadata": {"name": "j"}, "spec": {"nodeGroups": [NODES], "roles": [role]}}
 
@@ -140,6 +140,6 @@ async def test_a_probe_lives_as_long_as_its_host_may_take(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("path", [*HOST_CLASSES.values(), PROBE_CLASS, STORE_CLASS, SUB_MASTER_CLASS])
-def test_each_class_that_an_actor_is_made_of_is_there(path: str) -> None:
+def test_each_class_that_an_actor_is_made_of_is_there(path):
     module, _, name = path.rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), type)

@@ -80,7 +80,7 @@ def notes(shell: MasterLoop, reason: str) -> list[str]:
 # -- taken over
 
 
-async def test_other_code_takes_the_state_as_it_was_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_code_takes_the_state_as_it_was_written(world, monkeypatch):
     """It may fold events otherwise; so it folds none."""
     before = await killed_once(world)
     with monkeypatch.context() as patch:
@@ -105,7 +105,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def test_of_a_million_events_a_start_reads_those_that_it_keeps(world: World) -> None:
+def test_of_a_million_events_a_start_reads_those_that_it_keeps(world):
     file, seq = world.folder / "events.jsonl", 40_000
     line = '{{"seq": {}, "time": 1.0, "reason": "Restarting", "target": "w/0", "message": "' + 100 * "x" + '"}}\n'
     file.write_text("".join(line.format(number) for number in range(1, 50_001)))
@@ -119,7 +119,7 @@ def test_of_a_million_events_a_start_reads_those_that_it_keeps(world: World) -> 
     timeline.close()
 
 
-async def test_a_masters_own_journal_is_replayed(world: World) -> None:
+async def test_a_masters_own_journal_is_replayed(world):
     await killed_once(world)
     world.core = "0.1.0 a"
     shell = world.master()
@@ -129,7 +129,7 @@ async def test_a_masters_own_journal_is_replayed(world: World) -> None:
     assert (await ended(world))["restarts"]["process"] == 1
 
 
-async def test_the_last_step_of_a_rank_that_ended_is_known_to_other_code(world: World) -> None:
+async def test_the_last_step_of_a_rank_that_ended_is_known_to_other_code(world):
     shell = world.master()
     await until(running(shell))
     world.host().report(0, 1, Outcome(ok=True, result="7", step=3))
@@ -141,7 +141,7 @@ async def test_the_last_step_of_a_rank_that_ended_is_known_to_other_code(world: 
     assert second.status()["progress"]["step"] == 3
 
 
-async def test_events_whose_change_was_cut_off_are_folded(world: World) -> None:
+async def test_events_whose_change_was_cut_off_are_folded(world):
     """Nobody acted upon them, and nobody was answered."""
     await killed_once(world)
     edit(
@@ -155,7 +155,7 @@ async def test_events_whose_change_was_cut_off_are_folded(world: World) -> None:
     assert len(notes(shell, reasons.COMMAND_REFUSED)) == 2
 
 
-async def test_fields_of_a_newer_version_are_left_out_and_named(world: World) -> None:
+async def test_fields_of_a_newer_version_are_left_out_and_named(world):
     await killed_once(world)
 
     def newer(state: Record) -> None:
@@ -178,7 +178,7 @@ async def test_fields_of_a_newer_version_are_left_out_and_named(world: World) ->
     assert sorted(own.incarnation for own in shell.state.ranks.values()) == [1, 2]
 
 
-async def test_a_journal_from_before_the_first_release_is_refused_and_left_as_it_is(world: World) -> None:
+async def test_a_journal_from_before_the_first_release_is_refused_and_left_as_it_is(world):
     """The job's checkpoints stay, too, and the next attempt finds them."""
     await killed_once(world)
     edit(world, lambda record: record.update(v=1) if record["k"] == "header" else None)
@@ -195,7 +195,7 @@ async def test_a_journal_from_before_the_first_release_is_refused_and_left_as_it
     assert newest_step(world.folder) == 10
 
 
-async def test_fields_an_older_version_lacked_get_their_defaults(world: World) -> None:
+async def test_fields_an_older_version_lacked_get_their_defaults(world):
     await killed_once(world)
 
     def older(state: Record) -> None:
@@ -238,7 +238,7 @@ UNREADABLE: Mapping[str, tuple[Callable[[Record], object], str]] = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_an_unreadable_journal_begins_the_job_anew_with_its_counts(world: World, case: str) -> None:
+async def test_an_unreadable_journal_begins_the_job_anew_with_its_counts(world, case):
     before = await killed_once(world)
     old = set(world.backend.hosts)
     alter, words = UNREADABLE[case]
@@ -262,7 +262,7 @@ async def test_an_unreadable_journal_begins_the_job_anew_with_its_counts(world: 
     assert (status["phase"], status["restarts"]["job"]) == ("Succeeded", 1)
 
 
-async def test_a_job_that_begins_anew_is_recovering_until_all_are_ready(world: World) -> None:
+async def test_a_job_that_begins_anew_is_recovering_until_all_are_ready(world):
     await killed_once(world)
     edit(world, in_states(levitating))
     start, gate = MemoryHost.start, []
@@ -281,7 +281,7 @@ async def test_a_job_that_begins_anew_is_recovering_until_all_are_ready(world: W
         MemoryHost.start = start  # type: ignore[method-assign]
 
 
-async def test_malformed_parts_of_the_state_are_left_out_and_the_rest_goes_on(world: World) -> None:
+async def test_malformed_parts_of_the_state_are_left_out_and_the_rest_goes_on(world):
     """The ledger, the restarts by role, a budget: each as far as it can be read."""
     await killed_once(world)
 
@@ -298,7 +298,7 @@ async def test_malformed_parts_of_the_state_are_left_out_and_the_rest_goes_on(wo
     assert (await ended(world))["phase"] == "Succeeded"
 
 
-async def test_a_state_that_breaks_on_the_next_event_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_that_breaks_on_the_next_event_begins_anew(world, monkeypatch):
     await killed_once(world)
     edit(world, lambda _: None, ({"k": "event", "at": 1e9, "e": {"t": "Tick"}},))
 
@@ -313,7 +313,7 @@ async def test_a_state_that_breaks_on_the_next_event_begins_anew(world: World, m
 
 
 @pytest.mark.parametrize("phase", ["Stopping", "Succeeded", "Ascending"])
-async def test_a_job_that_was_ending_ends_as_it_was_to(world: World, phase: str) -> None:
+async def test_a_job_that_was_ending_ends_as_it_was_to(world, phase):
     await killed_once(world)
 
     def ending(state: Record) -> None:
@@ -332,7 +332,7 @@ async def test_a_job_that_was_ending_ends_as_it_was_to(world: World, phase: str)
 # -- who wrote it
 
 
-def test_the_core_is_named_by_its_sources(tmp_path: Path) -> None:
+def test_the_core_is_named_by_its_sources(tmp_path):
     root = Path(module.__file__).parents[2]
     for package in ("master", "plan", "spec", "telemetry", "cli"):
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -345,9 +345,7 @@ def test_the_core_is_named_by_its_sources(tmp_path: Path) -> None:
     assert named(tmp_path).split()[0] == code_version().split()[0]
 
 
-def test_without_sources_or_metadata_the_core_has_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_sources_or_metadata_the_core_has_what_is_there(tmp_path, monkeypatch):
     from importlib import metadata
 
     assert named(tmp_path) == code_version().split()[0]

@@ -45,7 +45,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tupl
     sys.modules.pop("clouded", None)
 
 
-async def test_one_relauncher_object_is_told_of_each_bad_node(cloud: list[tuple[int, BadNode]]) -> None:
+async def test_one_relauncher_object_is_told_of_each_bad_node(cloud):
     told = Relaunching("cloud")
     assert await told.tell(FROZEN) == ""
     assert await told.tell(FROZEN) == ""
@@ -53,9 +53,7 @@ async def test_one_relauncher_object_is_told_of_each_bad_node(cloud: list[tuple[
     assert len({own for own, _ in cloud}) == 1
 
 
-async def test_an_error_or_a_timeout_of_the_relauncher_is_told_in_words(
-    cloud: list[tuple[int, BadNode]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_or_a_timeout_of_the_relauncher_is_told_in_words(cloud, monkeypatch):
     told = Relaunching("cloud")
     assert await told.tell(RelaunchNode("n", "broken", "")) == "the relauncher 'cloud' failed: OSError: no quota"
     assert "is not installed; installed: cloud" in await Relaunching("clod").tell(FROZEN)
@@ -65,7 +63,7 @@ async def test_an_error_or_a_timeout_of_the_relauncher_is_told_in_words(
     assert words == "the relauncher 'cloud' did not take the order within 0.05 s"
 
 
-def test_a_name_that_is_not_installed_is_refused_before_the_start(cloud: list[tuple[int, BadNode]]) -> None:
+def test_a_name_that_is_not_installed_is_refused_before_the_start(cloud):
     head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
     roles = [{"name": "a", "entrypoint": {"class": "m.A"}}]
     for name in ("cloud", "clod"):
@@ -77,6 +75,6 @@ def test_a_name_that_is_not_installed_is_refused_before_the_start(cloud: list[tu
             extensions.check(spec, "")
 
 
-def test_the_base_class_says_what_is_missing() -> None:
+def test_the_base_class_says_what_is_missing():
     with pytest.raises(NotImplementedError, match=r"NodeRelauncher.relaunch\(\) is to replace node n1"):
         NodeRelauncher().relaunch(BadNode("n1", "NodeLost", "", {}))

@@ -36,7 +36,7 @@ def view(world: World, **progress: Any) -> SampledMaster:
     return SampledMaster(7.0, world.setup(roles=ROLES).initial(0.0), told)
 
 
-def test_sample_has_steps_accounts_and_metrics_of_the_driver(world: World) -> None:
+def test_sample_has_steps_accounts_and_metrics_of_the_driver(world):
     metrics = {"loss": 0.5, "odd": math.nan, "reward": math.inf}
     seen = view(world, driver_0=(4, metrics), worker_1=(9, {"own": 1.0}))
     assert RowMaker().columns(seen) == {
@@ -50,29 +50,29 @@ def test_sample_has_steps_accounts_and_metrics_of_the_driver(world: World) -> No
     }
 
 
-def test_role_without_steps_has_no_column_of_steps(world: World) -> None:
+def test_role_without_steps_has_no_column_of_steps(world):
     assert set(RowMaker().columns(view(world))) == {"accounts/driver", "accounts/worker"}
 
 
-def test_number_of_metrics_is_bounded(world: World) -> None:
+def test_number_of_metrics_is_bounded(world):
     metrics = {f"m{n}": float(n) for n in range(1000)}
     found = RowMaker().columns(view(world, driver_0=(1, metrics)))
     assert sum(name.startswith("progress/") for name in found) == sampler.METRICS
 
 
-def test_accounts_are_made_once_for_a_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_are_made_once_for_a_ledger(world, monkeypatch):
     seen, rows = view(world), RowMaker()
     first = rows.columns(seen)
     monkeypatch.setattr(sampler, "accounts", None)
     assert rows.columns(seen)["accounts/worker"] is first["accounts/worker"]
 
 
-def test_each_account_has_a_letter_of_its_own() -> None:
+def test_each_account_has_a_letter_of_its_own():
     assert set(ACCOUNTS) == {account.value for account in Account}
     assert len(set(ACCOUNTS.values()) | {sampler.ABSENT}) == len(Account) + 1
 
 
-async def test_job_leaves_samples_of_all_its_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_leaves_samples_of_all_its_time(world, monkeypatch):
     monkeypatch.setattr(sampler, "LEAST_S", 0.01)
     shell = world.master()
     await until(running(shell))
@@ -89,7 +89,7 @@ async def test_job_leaves_samples_of_all_its_time(world: World, monkeypatch: pyt
     assert [path.suffix for path in (world.folder / "samples").iterdir()] == [".z"]
 
 
-async def test_later_master_goes_on_with_the_samples(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_later_master_goes_on_with_the_samples(world, monkeypatch):
     monkeypatch.setattr(sampler, "LEAST_S", 0.01)
     shell = world.master()
     await until(running(shell))
@@ -106,7 +106,7 @@ async def test_later_master_goes_on_with_the_samples(world: World, monkeypatch: 
     world.close()
 
 
-def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world: World) -> None:
+def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world):
     rows = RowMaker()
     journaled = view(world, driver_0=(3, {"loss": 0.9}), worker_1=(4, {}))
     before = {"accounts/worker": "ppp", "steps/driver": [9], "steps/worker": [7, 8], "progress/loss": 0.5,
@@ -130,9 +130,7 @@ def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world: 
     assert rows.columns(journaled)["steps/worker"] == [None, 4, None]
 
 
-async def test_folder_that_cannot_be_written_is_told_once(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_folder_that_cannot_be_written_is_told_once(world, caplog, monkeypatch):
     monkeypatch.setattr(sampler, "LEAST_S", 0.001)
     (world.folder / "samples").write_text("in the way")
     turns = 0
@@ -153,7 +151,7 @@ async def test_folder_that_cannot_be_written_is_told_once(
     assert "samples" in said[0]
 
 
-async def test_large_job_is_sampled_less_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_job_is_sampled_less_often(world, monkeypatch):
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -171,7 +169,7 @@ async def test_large_job_is_sampled_less_often(world: World, monkeypatch: pytest
     assert slept == [1.0, 10.0]
 
 
-async def test_end_does_not_wait_for_a_volume_that_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_does_not_wait_for_a_volume_that_hangs(world, monkeypatch):
     monkeypatch.setattr(sampler, "END_S", 0.05)
     goes_on = threading.Event()
 
@@ -198,7 +196,7 @@ def usage_of(world: World, rows: RowMaker, **usage: tuple[str, dict[str, Any]]) 
     return {name: value for name, value in columns.items() if not name.startswith("accounts/")}
 
 
-def test_calls_of_processes_that_ended_stay_in_the_sums(world: World) -> None:
+def test_calls_of_processes_that_ended_stay_in_the_sums(world):
     rows = RowMaker()
     first = usage_of(world, rows, a0=("driver", {"calls": {"worker.run": [3, 2, 0, 0, 2, 10]}}))
     assert first == {"calls/driver>worker.run": [3, 2, 0, 0, 2, 10]}
@@ -209,7 +207,7 @@ def test_calls_of_processes_that_ended_stay_in_the_sums(world: World) -> None:
     assert again == {"calls/driver>worker.run": [9, 0, 1, 1, 0, 80]}
 
 
-def test_memory_devices_and_weights_are_kept_by_rank(world: World) -> None:
+def test_memory_devices_and_weights_are_kept_by_rank(world):
     rows = RowMaker()
     noted = [
         ["published:policy", 2, 6],
@@ -238,14 +236,14 @@ def test_memory_devices_and_weights_are_kept_by_rank(world: World) -> None:
     assert older["held/worker/policy"] == [None, 5, 4]
 
 
-def test_usage_of_forgotten_processes_takes_no_memory(world: World) -> None:
+def test_usage_of_forgotten_processes_takes_no_memory(world):
     rows = RowMaker()
     usage_of(world, rows, **{f"b{n}": ("worker", {"memory": [[0, n]]}) for n in range(100)})
     usage_of(world, rows, a0=("worker", {"memory": [[0, 1]]}))
     assert list(rows.usage.taken) == ["a0"]
 
 
-async def test_queues_in_use_are_asked_for_their_fill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queues_in_use_are_asked_for_their_fill(world, monkeypatch):
     monkeypatch.setattr(sampler, "QUEUES_S", 0.001)
     asked: list[str] = []
 
@@ -272,9 +270,7 @@ async def test_queues_in_use_are_asked_for_their_fill(world: World, monkeypatch:
     assert set(asked) == {f"01234567/queue/{name}" for name in ("full", "gone", "lost", "new")}
 
 
-async def test_segment_that_cannot_be_closed_is_told(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_segment_that_cannot_be_closed_is_told(world, caplog, monkeypatch):
     def full(_: SampleWriter) -> None:
         raise OSError(28, "No space left on device")
 

@@ -70,7 +70,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_module, "AGAIN_S", 0.0)
 
 
-async def test_an_actor_that_is_certainly_gone_is_looked_up_once() -> None:
+async def test_an_actor_that_is_certainly_gone_is_looked_up_once():
     assert await find_actor(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
     assert backend.left == 1
 
@@ -83,7 +83,7 @@ class OthersSpawn(MemoryBackend):
         raise UsageError(f"an actor named {spec.name} exists already")
 
 
-async def test_a_host_that_the_lost_master_spawns_after_all_is_taken_over() -> None:
+async def test_a_host_that_the_lost_master_spawns_after_all_is_taken_over():
     backend, core = OthersSpawn(), Core()
     hosts = hosts_of(backend, core)
     hosts.bring_up(WHO, 1, HostLaunch(ActorSpec(ACTOR, "x.Y", node="n1"), 10.0))
@@ -92,7 +92,7 @@ async def test_a_host_that_the_lost_master_spawns_after_all_is_taken_over() -> N
     hosts.close()
 
 
-async def test_a_host_of_an_earlier_master_is_heard_once_somebody_can_say_where_it_is() -> None:
+async def test_a_host_of_an_earlier_master_is_heard_once_somebody_can_say_where_it_is():
     backend, core = Silent(9), Core()
     hosts = hosts_of(backend, core)
     hosts.attach(WHO, 1, ACTOR)
@@ -105,7 +105,7 @@ async def test_a_host_of_an_earlier_master_is_heard_once_somebody_can_say_where_
     hosts.close()
 
 
-async def test_a_host_is_brought_up_once_somebody_can_say_that_there_is_none() -> None:
+async def test_a_host_is_brought_up_once_somebody_can_say_that_there_is_none():
     backend, core = Silent(3), Core()
     hosts = hosts_of(backend, core)
     name = "01234567/w/0/2"
@@ -114,7 +114,7 @@ async def test_a_host_is_brought_up_once_somebody_can_say_that_there_is_none() -
     hosts.close()
 
 
-async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on() -> None:
+async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on():
     backend, core, failures = Silent(2), Core(), list[BaseException]()
     made = executor_of(backend, core.offer)
     made.failed = failures.append
@@ -142,9 +142,7 @@ def muted(monkeypatch: pytest.MonkeyPatch, backend: MemoryBackend, method: str, 
     return left
 
 
-async def test_a_reservation_that_ray_cannot_give_back_yet_holds_up_its_own_unit_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_reservation_that_ray_cannot_give_back_yet_holds_up_its_own_unit_alone(monkeypatch):
     backend, core, failures = MemoryBackend(), Core(), list[Exception]()
     left = muted(monkeypatch, backend, "release", "01234567/w/0/1", 7)
     backend.groups["01234567/w/0/1"] = "n1"
@@ -160,7 +158,7 @@ async def test_a_reservation_that_ray_cannot_give_back_yet_holds_up_its_own_unit
     made.close()
 
 
-async def test_copies_are_saved_once_ray_says_again_which_actors_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copies_are_saved_once_ray_says_again_which_actors_there_are(monkeypatch):
     backend, core, failures = MemoryBackend(), Core(), list[Exception]()
     muted(monkeypatch, backend, "actors", "01234567/", 2)
     made = executor_of(backend, core.offer, failed=failures.append)
@@ -171,7 +169,7 @@ async def test_copies_are_saved_once_ray_says_again_which_actors_there_are(monke
     made.close()
 
 
-async def test_a_reservation_that_ray_does_not_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reservation_that_ray_does_not_answer_is_asked_for_again(monkeypatch):
     backend, core, failures = MemoryBackend(), Core(), list[Exception]()
     muted(monkeypatch, backend, "reserve", "01234567/w/0/1", 2)
     made = executor_of(backend, core.offer, failed=failures.append)
@@ -182,7 +180,7 @@ async def test_a_reservation_that_ray_does_not_answer_is_asked_for_again(monkeyp
     made.close()
 
 
-async def test_a_reservation_that_is_given_back_is_asked_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reservation_that_is_given_back_is_asked_for_no_longer(monkeypatch):
     backend, core = MemoryBackend(), Core()
     muted(monkeypatch, backend, "reserve", "01234567/w/0/1", 7)
     made = executor_of(backend, core.offer)
@@ -196,7 +194,7 @@ async def test_a_reservation_that_is_given_back_is_asked_for_no_longer(monkeypat
     made.close()
 
 
-async def test_closed_host_handles_end_no_host_later() -> None:
+async def test_closed_host_handles_end_no_host_later():
     backend = Silent(1)
     hosts = hosts_of(backend, Core())
     await hosts.end(ACTOR)
@@ -209,9 +207,7 @@ async def test_closed_host_handles_end_no_host_later() -> None:
 
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize(("silent", "ended"), [(3, True), (1000, False)])
-async def test_the_last_sweep_repeats_while_an_actors_place_is_unknown(
-    saves: bool, silent: int, ended: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_last_sweep_repeats_while_an_actors_place_is_unknown(saves, silent, ended, monkeypatch):
     backend = Silent(silent)
     if saves:
         name = saver_name(INFO, "n1")
@@ -229,7 +225,7 @@ async def test_the_last_sweep_repeats_while_an_actors_place_is_unknown(
     assert not backend.groups
 
 
-async def test_the_last_sweep_ends_a_queue_that_is_called_master_and_spares_primemaster() -> None:
+async def test_the_last_sweep_ends_a_queue_that_is_called_master_and_spares_primemaster():
     backend = Silent(0)
     queue = "01234567/queue/master"
     for name in (queue, INFO.master):
@@ -241,9 +237,7 @@ async def test_the_last_sweep_ends_a_queue_that_is_called_master_and_spares_prim
 
 
 @pytest.mark.parametrize("mute", ["actors", "reservations", "release"])
-async def test_a_backend_that_is_silent_for_a_while_does_not_break_the_last_sweep_off(
-    mute: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_backend_that_is_silent_for_a_while_does_not_break_the_last_sweep_off(mute, monkeypatch):
     backend = Silent(0)
     backend.groups[ACTOR] = "n1"
     real, left = getattr(backend, mute), [2]

@@ -111,7 +111,7 @@ def quota_from(begin: float) -> Any:
     return lambda at: [[1, at, at, 0, 10 * (at - begin), 9 * (at - begin), 900 * (at - begin), 6]]
 
 
-async def test_a_throttled_rank_is_told_while_it_is_throttled(scene: Scene) -> None:
+async def test_a_throttled_rank_is_told_while_it_is_throttled(scene):
     await scene.passes(60)
     assert scene.told() == []
     scene.usage["t/1"] = {"pressure": quota_from(scene.clock)}
@@ -124,7 +124,7 @@ async def test_a_throttled_rank_is_told_while_it_is_throttled(scene: Scene) -> N
     assert scene.looks == 0
 
 
-async def test_memory_beyond_that_of_the_role_is_told_again_ever_more_rarely(scene: Scene) -> None:
+async def test_memory_beyond_that_of_the_role_is_told_again_ever_more_rarely(scene):
     await scene.passes(30)
     scene.usage["t/0"] = {"resident": lambda at: [[0, at]]}
     await scene.passes(600)
@@ -134,7 +134,7 @@ async def test_memory_beyond_that_of_the_role_is_told_again_ever_more_rarely(sce
     assert len(told) == 4, "after 1, 2 and 4 minutes"
 
 
-async def test_memory_beyond_that_of_the_role_is_told_of_a_script_that_reports_nothing(scene: Scene) -> None:
+async def test_memory_beyond_that_of_the_role_is_told_of_a_script_that_reports_nothing(scene):
     scene.state.ranks["t", 0].has_worked = False
     scene.usage["t/0"] = {"resident": lambda at: [[0, at]]}
     await scene.passes(120)
@@ -144,7 +144,7 @@ async def test_memory_beyond_that_of_the_role_is_told_of_a_script_that_reports_n
     assert scene.told()[-1] == (reasons.MEMORY_EXCEEDED, "t", "")
 
 
-async def test_memory_of_before_the_first_work_is_no_growth(scene: Scene) -> None:
+async def test_memory_of_before_the_first_work_is_no_growth(scene):
     scene.state.ranks["r", 0].has_worked = False
     scene.usage["r/0"] = {"resident": lambda at: [[0, at]], "machine": lambda at: [1, 2, 1300 - at]}
     await scene.passes(90)
@@ -155,14 +155,14 @@ async def test_memory_of_before_the_first_work_is_no_growth(scene: Scene) -> Non
     assert scene.told() == []
 
 
-async def test_memory_that_fills_its_machine_is_told(scene: Scene) -> None:
+async def test_memory_that_fills_its_machine_is_told(scene):
     scene.usage["r/0"] = {"resident": lambda at: [[0, at]], "machine": lambda at: [1, 2, 1300 - at]}
     await scene.passes(90)
     assert {reason for reason, _, _ in scene.told()} == {reasons.MEMORY_GROWS}
     assert "r/0 grows by 60 MiB a minute" in scene.told()[0][2]
 
 
-async def test_a_busy_machine_is_told_where_steps_are_slower(scene: Scene) -> None:
+async def test_a_busy_machine_is_told_where_steps_are_slower(scene):
     scene.usage["t/0"] = {
         "pressure": lambda at: [[0, at, 100 * at, 900 * at, 0, 0, 0, 0]],
         "machine": lambda _: [20.0, 2, 5000],
@@ -177,7 +177,7 @@ async def test_a_busy_machine_is_told_where_steps_are_slower(scene: Scene) -> No
     assert scene.looks == 0 or not scene.sees
 
 
-async def test_a_callee_that_takes_longer_is_told(scene: Scene) -> None:
+async def test_a_callee_that_takes_longer_is_told(scene):
     await scene.passes(30)
     begin = scene.clock
     scene.paces["t", 0] = scene.paces["t", 1] = SLOW
@@ -200,7 +200,7 @@ async def test_a_callee_that_takes_longer_is_told(scene: Scene) -> None:
     assert words.endswith("; the same holds for t/1")
 
 
-async def test_the_last_rank_of_a_group_is_told_and_looked_for_ever_more_rarely(scene: Scene) -> None:
+async def test_the_last_rank_of_a_group_is_told_and_looked_for_ever_more_rarely(scene):
     await scene.passes(30)
     scene.paces["t", 0] = scene.paces["t", 1] = SLOW
     scene.sees = {
@@ -220,7 +220,7 @@ async def test_the_last_rank_of_a_group_is_told_and_looked_for_ever_more_rarely(
     assert scene.told()[-1] == (reasons.SLOW_PEER, "t", "")
 
 
-async def test_who_comes_last_in_a_single_long_step_is_not_told(scene: Scene) -> None:
+async def test_who_comes_last_in_a_single_long_step_is_not_told(scene):
     await scene.passes(30)
     scene.paces["t", 0] = scene.paces["t", 1] = SLOW
     scene.looks_a_step = slowness_watch.LOOKS
@@ -233,7 +233,7 @@ async def test_who_comes_last_in_a_single_long_step_is_not_told(scene: Scene) ->
     assert scene.told() == []
 
 
-async def test_a_slow_loader_is_told(scene: Scene) -> None:
+async def test_a_slow_loader_is_told(scene):
     scene.state.job.roles["t"].world = False
     await scene.passes(30)
     scene.paces["t", 0] = SLOW
@@ -244,14 +244,14 @@ async def test_a_slow_loader_is_told(scene: Scene) -> None:
     assert words.startswith("t/0 waits for its DataLoader in 8 of 8 steps, at t.py:5 in main: a step takes")
 
 
-async def test_slower_steps_without_a_cause_are_nobodys_problem(scene: Scene) -> None:
+async def test_slower_steps_without_a_cause_are_nobodys_problem(scene):
     await scene.passes(30)
     scene.paces["t", 0] = scene.paces["t", 1] = SLOW
     await scene.passes(200)
     assert scene.told() == []
 
 
-async def test_what_an_earlier_master_told_stands_until_this_one_has_measured(scene: Scene) -> None:
+async def test_what_an_earlier_master_told_stands_until_this_one_has_measured(scene):
     problems = ((reasons.CPU_THROTTLED, "t"), (reasons.VOLUME_FULL, "job"))
     scene.state.problems = tuple(StandingProblem(*words, "it is", 0.0) for words in problems)
     await scene.passes(80)
@@ -260,7 +260,7 @@ async def test_what_an_earlier_master_told_stands_until_this_one_has_measured(sc
     assert scene.told() == [(reasons.CPU_THROTTLED, "t", "")]
 
 
-async def test_ranks_that_are_not_at_work_and_jobs_that_do_not_run_are_left_alone(scene: Scene) -> None:
+async def test_ranks_that_are_not_at_work_and_jobs_that_do_not_run_are_left_alone(scene):
     scene.usage["t/1"] = {"pressure": quota_from(scene.clock)}
     scene.state.running_at = None
     await scene.passes(60)
@@ -276,7 +276,7 @@ async def test_ranks_that_are_not_at_work_and_jobs_that_do_not_run_are_left_alon
     assert scene.told() == []
 
 
-async def test_the_watch_looks_until_it_is_cancelled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_watch_looks_until_it_is_cancelled(scene, monkeypatch):
     monkeypatch.setattr(slowness_watch, "EVERY_S", 0.001)
     task = asyncio.ensure_future(scene.watch.run())
     scene.usage["t/0"] = {"resident": lambda _: [[0, 900]]}

@@ -95,7 +95,7 @@ class Scene:
         await self.watch.turn()
 
 
-async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.stand(50.0)
     await scene.turn()
@@ -121,9 +121,7 @@ async def test_a_stall_is_told_once_and_its_end_is_too(tmp_path: Path, monkeypat
         ("Ready", RankPhase.READY, False),
     ],
 )
-async def test_who_calls_a_role_that_starts_after_it_is_in_a_circle(
-    kind: str, phase: RankPhase, is_circle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_calls_a_role_that_starts_after_it_is_in_a_circle(kind, phase, is_circle, tmp_path, monkeypatch):
     scene, was_ready = Scene(tmp_path, monkeypatch), phase is RankPhase.READY
     for name, depends_on in (("t", ()), ("r", (("t", kind),))):
         role = scene.state.job.roles[name]
@@ -139,9 +137,7 @@ async def test_who_calls_a_role_that_starts_after_it_is_in_a_circle(
     assert all("r/0 is Waiting: it starts after t" in stall.sentence for stall in stalls)
 
 
-async def test_a_later_master_lets_a_stall_stand_until_it_knows_the_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_later_master_lets_a_stall_stand_until_it_knows_the_ranks(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.stand(70.0)
     await scene.turn()
@@ -171,9 +167,7 @@ async def test_a_later_master_lets_a_stall_stand_until_it_knows_the_ranks(
     assert later.offered == [ev.StallsFound(())], "ranks that are never heard hold nobody up"
 
 
-async def test_reports_of_another_clock_and_nonsense_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reports_of_another_clock_and_nonsense_change_nothing(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.stand(10.0)
     await scene.turn()
@@ -191,9 +185,7 @@ async def until_idle(scene: Scene) -> None:
         await stall_watch.asyncio.sleep(0.001)
 
 
-async def test_an_idle_root_is_reported_as_hung_after_the_idle_bound_with_the_stacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_root_is_reported_as_hung_after_the_idle_bound_with_the_stacks(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.stand(170.0)
     await scene.turn()
@@ -210,7 +202,7 @@ async def test_an_idle_root_is_reported_as_hung_after_the_idle_bound_with_the_st
     assert text.index("== r/0") < text.index("== t/0")
 
 
-async def test_a_root_that_works_is_left_until_the_busy_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_root_that_works_is_left_until_the_busy_bound(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.cpu_s = [0.0, 50.0]
     scene.stand(200.0)
@@ -223,7 +215,7 @@ async def test_a_root_that_works_is_left_until_the_busy_bound(tmp_path: Path, mo
     assert isinstance(scene.offered[-1], ev.HangFound)
 
 
-async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     scene.root_activity = Where.DEBUGGER
     scene.stand(2000.0)
@@ -234,8 +226,8 @@ async def test_a_root_that_a_debugger_holds_is_only_told(tmp_path: Path, monkeyp
 
 
 async def test_the_node_of_a_silent_rank_is_asked_why_until_it_answers_and_again_in_the_next_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     scene = Scene(tmp_path, monkeypatch)
     scene.stand(10.0)
     await scene.turn()
@@ -264,7 +256,7 @@ async def test_the_node_of_a_silent_rank_is_asked_why_until_it_answers_and_again
     assert await sentences(70.0, 6.0) == [unknown], "what was seen in an earlier silence says nothing of this one"
 
 
-async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looks_are_as_rare_as_they_are_dear(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch)
     for spent, pause in ((0.001, 2.0), (0.072, 4.0), (3.0, 10.0)):
         moments = iter((5.0, 5.0 + spent))
@@ -273,7 +265,7 @@ async def test_looks_are_as_rare_as_they_are_dear(tmp_path: Path, monkeypatch: p
         assert scene.watch.pause_s == pytest.approx(pause)
 
 
-async def test_ignore_only_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ignore_only_tells(tmp_path, monkeypatch):
     scene = Scene(tmp_path, monkeypatch, action="Ignore")
     scene.stand(2000.0)
     await scene.turn()

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ LAST = f"{UID[:8]}/worker/1/1"
 """The host of the last rank."""
 
 
-async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(tmp_path, monkeypatch):
     monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
     monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
     for pause in ("FIRST_S", "KEEP_S"):
@@ -64,9 +61,7 @@ async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(
     second.close()
 
 
-async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(tmp_path, monkeypatch):
     world = World(tmp_path)
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
@@ -82,9 +77,7 @@ async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(
     second.close()
 
 
-async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(tmp_path, monkeypatch):
     world = World(tmp_path)
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
@@ -102,8 +95,8 @@ async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(
 
 
 async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_it_commits_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     world, broken = World(tmp_path), asyncio.Event()
     monkeypatch.setattr(journal, "FENCE_S", 0.05)
     first = await commanding(world, kv=True)
@@ -125,9 +118,7 @@ async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_
     second.close()
 
 
-async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(tmp_path, monkeypatch):
     world = World(tmp_path)
     monkeypatch.setattr(standby, "FIRST_SILENT_S", 0.5)
     first = await commanding(world, kv=True)
@@ -138,7 +129,7 @@ async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(
     second.close()
 
 
-async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(tmp_path: Path) -> None:
+async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(tmp_path):
     world = World(tmp_path)
     first = await commanding(world)
     known = asyncio.ensure_future(first.pair.answer(first.shell.journal.segment - 1))
@@ -149,9 +140,7 @@ async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(tmp
     first.close()
 
 
-async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(tmp_path, monkeypatch, caplog):
     world, tries = World(tmp_path), list[ActorRef]()
     monkeypatch.setattr(standby, "SILENT_S", 0.5)
     for wait in ("ANSWER_S", "KEEP_S"):
@@ -185,9 +174,7 @@ async def process() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)")
 
 
-async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(tmp_path, monkeypatch):
     world, own = World(tmp_path), await process()
     monkeypatch.setattr(standby, "SILENT_S", 2 * HANG_S)
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
@@ -207,9 +194,7 @@ async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(
     second.close()
 
 
-async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(tmp_path, monkeypatch):
     world, own, lost = World(tmp_path), await process(), list[int]()
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
@@ -245,9 +230,7 @@ def broken(master: PairedMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(master.shell.journal.store, "claim", fails_once)
 
 
-async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_other_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_other_one(tmp_path, monkeypatch):
     world = World(tmp_path)
     first = await commanding(world)
     second = await following(world)
@@ -263,9 +246,7 @@ async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_othe
     second.close()
 
 
-async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(tmp_path, monkeypatch):
     world = World(tmp_path)
     first = await commanding(world)
     second = await following(world)
@@ -280,9 +261,7 @@ async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(
     second.close()
 
 
-async def test_the_commanding_master_creates_its_standby_once_all_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path, monkeypatch):
     """A machine that is busy with the start of the ranks has no time for a process that is not needed yet."""
     world, may_start, created = World(tmp_path), asyncio.Event(), list[list[RankPhase]]()
     start, spawn, name = MemoryHost.start, world.backend.spawn, actor_name(UID, SECOND)
@@ -325,8 +304,8 @@ async def test_the_commanding_master_creates_its_standby_once_all_run(
     ],
 )
 async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, addresses: tuple[str, ...], wanted: bool
-) -> None:
+    tmp_path, monkeypatch, mode, addresses, wanted
+):
     """An embedded Ray of several raylets ends with its one machine, and with it any standby."""
     world, choices, choose = World(tmp_path), list[StandbyChoice](), standby.choose_standby
 
@@ -344,7 +323,7 @@ async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
 
 
 @pytest.mark.parametrize("on_head", [True, False])
-async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_path: Path, on_head: bool) -> None:
+async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_path, on_head):
     """A head that is replaced has another node id; every other node is pinned by its id."""
     world, specs = World(tmp_path), list[ActorSpec]()
     backend: Any = world.backend
@@ -364,7 +343,7 @@ async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_pa
     assert (actor.node, actor.prefer, actor.resources) == ((None, None, ON_HEAD) if on_head else ("n1", None, ()))
 
 
-async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_path: Path) -> None:
+async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_path):
     """The volume is not mounted on the node on which Ray starts PrimeMaster again."""
     world = World(tmp_path)
     first = await commanding(world)
@@ -379,7 +358,7 @@ async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_pa
     second.close()
 
 
-async def test_a_follower_answers_nobody_else(tmp_path: Path) -> None:
+async def test_a_follower_answers_nobody_else(tmp_path):
     world = World(tmp_path)
     first = await commanding(world)
     second = await following(world)
@@ -393,7 +372,7 @@ async def test_a_follower_answers_nobody_else(tmp_path: Path) -> None:
     second.close()
 
 
-async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path: Path) -> None:
+async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path):
     """Ray may end the commanding one before its standby, though it was told to end that one first."""
     world = World(tmp_path)
     first = await commanding(world)
@@ -408,9 +387,7 @@ async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kv", [False, True])
-async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: bool
-) -> None:
+async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_time(tmp_path, monkeypatch, kv):
     """The commanding one may die after the job's keys are deleted, its journal among them, and before its standby."""
     world = World(tmp_path)
     monkeypatch.setattr(standby, "KEEP_S", 0.01)
@@ -429,9 +406,7 @@ async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_
     second.close()
 
 
-async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(tmp_path, monkeypatch):
     world = World(tmp_path)
     first = await commanding(world, kv=True)
     second = await following(world, kv=True)
@@ -450,7 +425,7 @@ async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(
     second.close()
 
 
-async def test_a_standby_of_another_version_takes_the_state_as_it_was_written(tmp_path: Path) -> None:
+async def test_a_standby_of_another_version_takes_the_state_as_it_was_written(tmp_path):
     world = World(tmp_path)
     first = await commanding(world)
     world.core = "0.2.0 b"

@@ -22,9 +22,7 @@ def of_all(size: int, batch: int, world: int, **more: Any) -> list[list[GlobalBa
 
 
 @given(sizes, sizes, worlds, st.none() | st.integers(1, 9), st.none() | st.integers())
-def test_each_sample_is_in_one_step_of_an_epoch_and_in_one_rank(
-    size: int, batch: int, world: int, micro: int | None, seed: int | None
-) -> None:
+def test_each_sample_is_in_one_step_of_an_epoch_and_in_one_rank(size, batch, world, micro, seed):
     steps = of_all(size, batch, world, micro=micro, seed=seed, epochs=2)
     for epoch in (0, 1):
         seen = [each for step in steps for own in step if own.epoch == epoch for each in own.samples]
@@ -39,9 +37,7 @@ def test_each_sample_is_in_one_step_of_an_epoch_and_in_one_rank(
 
 
 @given(sizes, sizes, worlds, worlds, st.integers(0, 20))
-def test_a_step_has_the_same_samples_in_a_world_of_another_size(
-    size: int, batch: int, one: int, other: int, first: int
-) -> None:
+def test_a_step_has_the_same_samples_in_a_world_of_another_size(size, batch, one, other, first):
     whole = of_all(size, batch, one, seed=3, epochs=2)
     rest = of_all(size, batch, other, seed=3, epochs=2, first=first)
     samples = [sorted(each for own in step for each in own.samples) for step in whole]
@@ -49,14 +45,14 @@ def test_a_step_has_the_same_samples_in_a_world_of_another_size(
 
 
 @pytest.mark.parametrize("world", [1, 3, 4])
-def test_the_mean_over_ranks_of_what_is_weighed_is_the_mean_over_the_batch(world: int) -> None:
+def test_the_mean_over_ranks_of_what_is_weighed_is_the_mean_over_the_batch(world):
     for step in of_all(23, 10, world, micro=2):
         mean = sum(own.weight * sum(own.samples) for own in step) / world
         everything = [each for own in step for each in own.samples]
         assert mean == pytest.approx(sum(everything) / len(everything))
 
 
-def test_fewer_samples_than_ranks_leave_some_with_nothing_and_as_many_micro_batches() -> None:
+def test_fewer_samples_than_ranks_leave_some_with_nothing_and_as_many_micro_batches():
     (_, last) = of_all(6, 4, 4)
     assert [own.parts for own in last] == [((),), ((4,),), ((),), ((5,),)]
 
@@ -75,7 +71,7 @@ def test_fewer_samples_than_ranks_leave_some_with_nothing_and_as_many_micro_batc
         ({"world": 1}, "go together"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], words: str) -> None:
+def test_a_number_that_makes_no_sense_is_refused_at_once(wrong, words):
     with pytest.raises(UsageError, match=words):
         global_batches(
             **{
@@ -87,7 +83,7 @@ def test_a_number_that_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], 
         )
 
 
-def test_the_rank_defaults_to_the_one_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_defaults_to_the_one_that_asks(monkeypatch):
     class Me:
         rank, world_size = 1, 2
 

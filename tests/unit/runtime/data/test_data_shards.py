@@ -29,7 +29,7 @@ from dljob.runtime.queues import session
 
 
 @given(st.integers(1, 300), st.integers(0, 5), st.none() | st.integers())
-def test_each_sample_stands_at_one_position_of_an_epoch(size: int, epoch: int, seed: int | None):
+def test_each_sample_stands_at_one_position_of_an_epoch(size, epoch, seed):
     found = [sample(epoch * size + place, size, seed) for place in range(size)]
     assert sorted(found) == list(range(size))
     assert seed is not None or found == list(range(size))
@@ -51,7 +51,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     return made
 
 
-def test_a_shard_whose_indices_are_taken_is_done_and_told_with_the_next_question(desk: Desk):
+def test_a_shard_whose_indices_are_taken_is_done_and_told_with_the_next_question(desk):
     mine = shards("d", 5, shard=2, wait=False)
     assert [[*shard] for shard in mine] == [[0, 1], [2, 3], [4]]
     assert [(e.want, e.done) for e in desk.journal] == [
@@ -66,7 +66,7 @@ def test_a_shard_whose_indices_are_taken_is_done_and_told_with_the_next_question
     assert len(desk.journal) == 3
 
 
-def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(desk: Desk):
+def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(desk):
     mine = shards("d", 8, shard=2)
     first, second = next(mine), next(mine)
     assert (first.epoch, first.start, len(second)) == (0, 0, 2)
@@ -79,7 +79,7 @@ def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(de
     assert desk.state.feeds["d"].held["w", 0].runs == ((2, 4),)
 
 
-def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk, monkeypatch):
     asked, answer = threading.Event(), threading.Event()
     mine = shards("d", 2, shard=2)
 
@@ -97,7 +97,7 @@ def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk: Desk, m
     thread.join()
 
 
-def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
+def test_a_waiting_process_gets_shards_given_back_and_others_end(desk):
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
@@ -118,7 +118,7 @@ def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
     assert asyncio.run(shard_service.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
 
 
-def test_many_waiting_processes_are_woken_by_news_only(desk: Desk):
+def test_many_waiting_processes_are_woken_by_news_only(desk):
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
@@ -144,7 +144,7 @@ def test_many_waiting_processes_are_woken_by_news_only(desk: Desk):
     assert asyncio.run(waits()) == 100 * [{"why": "", "again": True}]
 
 
-def test_a_question_for_shards_that_waits_too_long_is_asked_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_question_for_shards_that_waits_too_long_is_asked_again(desk, monkeypatch):
     monkeypatch.setattr(shard_service, "POLL_S", 0.0)
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
@@ -157,7 +157,7 @@ def test_a_question_for_shards_that_waits_too_long_is_asked_again(desk: Desk, mo
     assert asyncio.run(waits()) == 2 * [{"why": "", "again": True}]
 
 
-def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_is_now(desk: Desk):
+def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_is_now(desk):
     mine = shards("d", 4, shard=2)
     next(mine)
     now = desk.state.ranks["w", 0]
@@ -176,7 +176,7 @@ def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_
     assert next(mine).start == 0
 
 
-def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(desk: Desk):
+def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(desk):
     """The object is kept over a restart in process: what the life before held is others' now."""
     mine = shards("d", 8, shard=2)
     left = next(mine)
@@ -193,9 +193,7 @@ def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(de
 
 
 @pytest.mark.parametrize(("loaded", "again"), [(10, [2, 4, 6]), (20, [4, 6])])
-def test_a_load_that_goes_back_has_what_was_done_since_handed_out_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, loaded: int, again: list[int]
-):
+def test_a_load_that_goes_back_has_what_was_done_since_handed_out_again(desk, monkeypatch, loaded, again):
     saved = [-1]
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (saved[0], 0)), raising=False)
     mine = shards("d", 8, shard=2)
@@ -219,9 +217,7 @@ def test_a_load_that_goes_back_has_what_was_done_since_handed_out_again(
     assert [(one.start, one.end, one.mark.step) for one in table.acked][-1] == (again[0], 8, 20)
 
 
-def test_a_load_of_a_step_that_was_saved_again_keeps_what_was_done_between_the_two_saves(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_load_of_a_step_that_was_saved_again_keeps_what_was_done_between_the_two_saves(desk, monkeypatch):
     saved = [(10, 0)]
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: saved[0]), raising=False)
     mine = shards("d", 6, shard=2)
@@ -236,7 +232,7 @@ def test_a_load_of_a_step_that_was_saved_again_keeps_what_was_done_between_the_t
     assert [(one.start, one.mark.revision) for one in desk.state.feeds["d"].acked] == [(0, 0)]
 
 
-def test_what_every_checkpoint_left_contains_is_not_remembered_for_a_load(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_what_every_checkpoint_left_contains_is_not_remembered_for_a_load(desk, monkeypatch):
     saved = [-1]
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (saved[0], 0)), raising=False)
     mine = shards("d", 8, shard=2)
@@ -249,7 +245,7 @@ def test_what_every_checkpoint_left_contains_is_not_remembered_for_a_load(desk: 
     assert mine._undoable == {(10, 0): ((2, 4),)}
 
 
-def test_what_an_earlier_life_did_is_not_given_back_by_a_load(desk: Desk):
+def test_what_an_earlier_life_did_is_not_given_back_by_a_load(desk):
     mine = shards("d", 4, shard=2)
     next(mine)
     desk.started_again(0)
@@ -258,7 +254,7 @@ def test_what_an_earlier_life_did_is_not_given_back_by_a_load(desk: Desk):
     assert [event.undone for event in desk.journal] == [None]
 
 
-def test_a_process_of_the_past_cannot_give_back(desk: Desk):
+def test_a_process_of_the_past_cannot_give_back(desk):
     mine = shards("d", 4, shard=2)
     next(mine)
     desk.started_again(0)
@@ -266,7 +262,7 @@ def test_a_process_of_the_past_cannot_give_back(desk: Desk):
         mine.went_back(desk)  # type: ignore[arg-type]
 
 
-def test_shards_done_while_an_answer_is_awaited_are_not_given_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_shards_done_while_an_answer_is_awaited_are_not_given_again(desk, monkeypatch):
     mine = shards("d", 8, shard=2)
     first, _second = next(mine), next(mine)
     answer = desk.shards
@@ -280,7 +276,7 @@ def test_shards_done_while_an_answer_is_awaited_are_not_given_again(desk: Desk, 
     assert [next(mine).start, next(mine).start] == [4, 6]
 
 
-def test_threads_of_a_rank_get_different_shards(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_threads_of_a_rank_get_different_shards(desk, monkeypatch):
     mine, got = shards("d", 8, shard=2), list[int]()
     mine._ask(2)
     both, own = threading.Barrier(2), threading.Lock()
@@ -309,7 +305,7 @@ AGAIN = (
 )
 
 
-def test_two_objects_of_a_name_in_use_hand_out_no_sample_twice_in_silence(desk: Desk):
+def test_two_objects_of_a_name_in_use_hand_out_no_sample_twice_in_silence(desk):
     first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
     in_hand = next(first)
     found = [*second]
@@ -323,7 +319,7 @@ def test_two_objects_of_a_name_in_use_hand_out_no_sample_twice_in_silence(desk: 
     assert desk.state.feeds["d"].over
 
 
-def test_an_object_that_waits_for_shards_while_another_begins_hands_out_none(desk: Desk, monkeypatch: Any):
+def test_an_object_that_waits_for_shards_while_another_begins_hands_out_none(desk, monkeypatch):
     first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
     answer, begun = desk.shards, list[Any]()
 
@@ -338,9 +334,7 @@ def test_an_object_that_waits_for_shards_while_another_begins_hands_out_none(des
     assert [shard.start for shard in begun] == [0]
 
 
-def test_a_name_that_is_opened_again_goes_on_from_what_was_done_and_a_load_undoes_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_name_that_is_opened_again_goes_on_from_what_was_done_and_a_load_undoes_it(desk, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (10, 0)), raising=False)
     for shard in shards("d", 8, shard=2):
         if shard.start == 2:
@@ -357,12 +351,12 @@ def test_a_name_that_is_opened_again_goes_on_from_what_was_done_and_a_load_undoe
     assert [shard.start for shard in mine] == [0, 2, 4, 6]
 
 
-def test_evaluation_that_is_repeated_over_the_same_name_ends_each_time(desk: Desk):
+def test_evaluation_that_is_repeated_over_the_same_name_ends_each_time(desk):
     for expected in ([0, 1, 2, 3], [], []):
         assert [index for shard in shards("d", 4, shard=2, wait=False) for index in shard] == expected
 
 
-def test_an_object_is_used_again_once_the_later_one_is_closed(desk: Desk):
+def test_an_object_is_used_again_once_the_later_one_is_closed(desk):
     first, second = shards("d", 8, shard=2), shards("d", 8, shard=2)
     next(first)
     next(second).done()
@@ -374,7 +368,7 @@ def test_an_object_is_used_again_once_the_later_one_is_closed(desk: Desk):
     assert first.told()["done"] == [(2, 4, None)]
 
 
-def test_what_an_earlier_life_did_is_not_taken_over(desk: Desk):
+def test_what_an_earlier_life_did_is_not_taken_over(desk):
     first = shards("d", 8, shard=2)
     next(first).done()
     desk.started_again(0)
@@ -384,7 +378,7 @@ def test_what_an_earlier_life_did_is_not_taken_over(desk: Desk):
     assert desk.journal[-1].done == ()
 
 
-def test_data_set_is_refused_in_a_forked_child_of_the_rank(desk: Desk):
+def test_data_set_is_refused_in_a_forked_child_of_the_rank(desk):
     install(cast("Any", SimpleNamespace()))
     mine = shards("d", 8, shard=2)
     next(mine)
@@ -406,9 +400,7 @@ def test_data_set_is_refused_in_a_forked_child_of_the_rank(desk: Desk):
     assert next(mine).start == 2
 
 
-def test_data_set_is_refused_in_a_worker_of_a_loader_however_it_was_started(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-):
+def test_data_set_is_refused_in_a_worker_of_a_loader_however_it_was_started(desk, monkeypatch):
     loading = SimpleNamespace(get_worker_info=lambda: None)
     monkeypatch.setitem(sys.modules, "torch.utils.data", cast("Any", loading))
     mine = shards("d", 8, shard=2)
@@ -423,12 +415,12 @@ IN_CHILD = r"shards\('d'\) was used in process \d+, a child of the rank, .*\n  i
 
 
 @pytest.mark.parametrize(("key", "value"), [("size", 0), ("shard", -1), ("epochs", True), ("size", 2.5)])
-def test_sizes_are_whole_numbers(key: str, value: Any):
+def test_sizes_are_whole_numbers(key, value):
     with pytest.raises(UsageError, match=rf"shards\('d', {key}={value}\): wanted a whole number from 1"):
         shards("d", **{"size": 1, key: value})
 
 
-def test_two_processes_with_different_data_sets_are_told(desk: Desk):
+def test_two_processes_with_different_data_sets_are_told(desk):
     next(shards("d", 4, shard=2))
     with pytest.raises(CheckpointError, match=r"it is 4 samples in shards of 2, 1 times in .*, and not 5 samples"):
         next(shards("d", 5, shard=2))
@@ -437,9 +429,7 @@ def test_two_processes_with_different_data_sets_are_told(desk: Desk):
     assert isinstance(module.checkpoint.feeds[0], Shards)
 
 
-def test_what_comes_of_a_shard_belongs_to_the_history_in_which_it_was_leased(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_comes_of_a_shard_belongs_to_the_history_in_which_it_was_leased(desk, monkeypatch):
     sessions = session.QueueSessions()
     monkeypatch.setattr(session, "_lines", sessions)
     epochs = list[int]()

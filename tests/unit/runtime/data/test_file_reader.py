@@ -21,7 +21,7 @@ def values(reader: FileReader, name: str, offset: int = 0, most: int = 9) -> lis
     return [(event.offset, event.next, event.value) for event in reader.read(name, offset, most)]
 
 
-def test_whole_lines_are_events_and_a_line_without_its_end_is_none_yet(log: Path):
+def test_whole_lines_are_events_and_a_line_without_its_end_is_none_yet(log):
     reader = open_source(f"file:{log}".replace(" ", "%20"), {})
     assert reader.partitions() == {}
     log.write_bytes(b"one")
@@ -35,7 +35,7 @@ def test_whole_lines_are_events_and_a_line_without_its_end_is_none_yet(log: Path
     reader.close()
 
 
-def test_a_rotated_file_keeps_its_name_and_the_new_one_is_another_partition(log: Path):
+def test_a_rotated_file_keeps_its_name_and_the_new_one_is_another_partition(log):
     reader = FileReader(log)
     log.write_bytes(b"one\n")
     (old,) = reader.partitions()
@@ -49,7 +49,7 @@ def test_a_rotated_file_keeps_its_name_and_the_new_one_is_another_partition(log:
     assert values(reader, old) == [(0, 4, b"one")]
 
 
-def test_a_file_that_is_cut_and_written_anew_is_another_partition(log: Path):
+def test_a_file_that_is_cut_and_written_anew_is_another_partition(log):
     reader = FileReader(log)
     log.write_bytes(b"one\nmore\n")
     (old,) = reader.partitions()
@@ -60,13 +60,13 @@ def test_a_file_that_is_cut_and_written_anew_is_another_partition(log: Path):
     assert {old: 4} == {name: extent.next for name, extent in reader.partitions().items()}
 
 
-def test_a_torn_last_line_of_a_rotated_file_is_told(log: Path):
+def test_a_torn_last_line_of_a_rotated_file_is_told(log):
     log.with_name("a b.log.1").write_bytes(b"one\ntor")
     (extent,) = FileReader(log).partitions().values()
     assert extent.note == "the last line of a b.log.1 has no end: its 3 bytes are left out"
 
 
-def test_lines_longer_than_what_is_read_at_once_come_whole(log: Path, monkeypatch: pytest.MonkeyPatch):
+def test_lines_longer_than_what_is_read_at_once_come_whole(log, monkeypatch):
     reader = FileReader(log, chunk=4)
     log.write_bytes(b"x" * 30 + b"\n" + b"y" * 5000)
     (name,) = found = reader.partitions()
@@ -77,15 +77,13 @@ def test_lines_longer_than_what_is_read_at_once_come_whole(log: Path, monkeypatc
         reader.read(name, 0, 1)
 
 
-def test_a_first_line_without_an_end_names_the_file_by_its_first_bytes(log: Path):
+def test_a_first_line_without_an_end_names_the_file_by_its_first_bytes(log):
     log.write_bytes(b"x" * 5000)
     (extent,) = FileReader(log).partitions().values()
     assert extent.next == 0
 
 
-def test_a_file_that_goes_meanwhile_is_none_and_one_that_cannot_be_read_is_told(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_that_goes_meanwhile_is_none_and_one_that_cannot_be_read_is_told(log, monkeypatch):
     reader = FileReader(log)
     log.write_bytes(b"one\n")
     (name,) = reader.partitions()
@@ -117,7 +115,7 @@ def test_a_file_that_goes_meanwhile_is_none_and_one_that_cannot_be_read_is_told(
 
 
 @pytest.mark.parametrize("uri", ["file:clicks.log", "file://host/clicks.log", "file:"])
-def test_a_path_is_absolute_and_of_this_machine(uri: str):
+def test_a_path_is_absolute_and_of_this_machine(uri):
     with pytest.raises(UsageError, match="wanted an absolute path"):
         open_source(uri, {})
 

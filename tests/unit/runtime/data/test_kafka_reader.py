@@ -71,7 +71,7 @@ def test_records_that_were_taken_are_given_before_more_are_asked_for():
     assert consumer.paused == {1}, "a partition that has records here does not fill memory with more"
 
 
-def test_partitions_without_records_are_asked_together_and_not_one_after_another(monkeypatch: pytest.MonkeyPatch):
+def test_partitions_without_records_are_asked_together_and_not_one_after_another(monkeypatch):
     monkeypatch.setattr(kafka_reader, "POLL_MS", 100)
     monkeypatch.setattr(kafka_reader, "monotonic", lambda: now)
     topic = FakeTopic(range(9), *([] for _ in range(127)))
@@ -156,7 +156,7 @@ def test_a_topic_that_is_not_there_does_not_answer_and_a_wrong_option_is_the_use
         ("kafka://broker:9092/clicks", {"group_id": "g"}, "group_id=.*offsets are journaled by dljob"),
     ],
 )
-def test_wrong_addresses_and_options_of_a_topic_are_named(monkeypatch, uri: str, options: Any, why: str):
+def test_wrong_addresses_and_options_of_a_topic_are_named(monkeypatch, uri, options, why):
     monkeypatch.setitem(sys.modules, "kafka", SimpleNamespace())
     with pytest.raises(UsageError, match=why):
         open_source(uri, options)
@@ -203,7 +203,7 @@ def test_the_stand_in_has_no_setting_that_the_package_lacks():
 # -- through a source, on the real core
 
 
-def test_gaps_in_offsets_are_no_loss(desk: Desk, me: Any):
+def test_gaps_in_offsets_are_no_loss(desk, me):
     mine = opened(desk, me, FakeTopic([0, 1, 4, 9]))
     assert offsets(mine.take()) == [("t-0", n) for n in (0, 1, 4, 9)]
     me.stopping.now += 2
@@ -211,7 +211,7 @@ def test_gaps_in_offsets_are_no_loss(desk: Desk, me: Any):
     assert (told(desk), [event.lost for event in desk.journal if event.lost]) == ([], [])
 
 
-def test_retention_that_deletes_leased_offsets_is_told_with_their_range(desk: Desk, me: Any):
+def test_retention_that_deletes_leased_offsets_is_told_with_their_range(desk, me):
     topic = FakeTopic(range(20))
     mine = opened(desk, me, topic)
     mine.take()
@@ -223,7 +223,7 @@ def test_retention_that_deletes_leased_offsets_is_told_with_their_range(desk: De
     assert [event.lost for event in desk.journal if event.lost] == [((4, 15),)]
 
 
-def test_partitions_that_are_added_to_a_topic_are_leased(desk: Desk, me: Any):
+def test_partitions_that_are_added_to_a_topic_are_leased(desk, me):
     topic = FakeTopic(range(2))
     mine = opened(desk, me, topic)
     assert offsets(mine.take()) == [("t-0", 0), ("t-0", 1)]
@@ -234,7 +234,7 @@ def test_partitions_that_are_added_to_a_topic_are_leased(desk: Desk, me: Any):
     assert offsets(mine.take()) == [("t-1", 0)]
 
 
-def test_a_topic_that_was_made_anew_goes_back_and_nothing_is_read_of_it(desk: Desk, me: Any):
+def test_a_topic_that_was_made_anew_goes_back_and_nothing_is_read_of_it(desk, me):
     topic = FakeTopic(range(8))
     mine = opened(desk, me, topic)
     mine.take()
@@ -245,7 +245,7 @@ def test_a_topic_that_was_made_anew_goes_back_and_nothing_is_read_of_it(desk: De
     assert told(desk)[0].startswith("t-0 went back: it ends at offset 2, and 4 was read.")
 
 
-def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk: Desk, me: Any):
+def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk, me):
     topic = FakeTopic(range(8))
     mine = opened(desk, me, topic)
     mine.take()
@@ -261,14 +261,14 @@ def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk: Desk, me: Any
     ]
 
 
-def test_an_event_of_a_topic_that_is_larger_than_a_batch_is_one_of_its_own(desk: Desk, me: Any):
+def test_an_event_of_a_topic_that_is_larger_than_a_batch_is_one_of_its_own(desk, me):
     topic = FakeTopic(range(1))
     topic.append(0, b"x" * 500, b"small")
     mine = opened(desk, me, topic)
     assert [offsets(mine.take()) for _ in range(3)] == [[("t-0", n)] for n in range(3)]
 
 
-def test_a_topic_that_is_silent_for_an_hour_is_waited_for(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_topic_that_is_silent_for_an_hour_is_waited_for(desk, me, monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 1.0)
     topic = FakeTopic(range(2))
     mine = opened(desk, me, topic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -50,7 +49,7 @@ def serve():
         server.close()
 
 
-def test_partitions_and_events_come_over_one_connection(serve: Callable[..., tuple[SocketReader, list[bytes]]]):
+def test_partitions_and_events_come_over_one_connection(serve):
     reader, asked = serve(b"a 0 7\nb 3 3\n\n", b"5 6 1.5 3\nx\ny6 7 2.5 0\n\n", b"\n")
     assert reader.partitions() == {"a": Extent(0, 7), "b": Extent(3, 3)}
     assert reader.read("a", 5, 9) == [SourceEvent("a", 5, 6, b"x\ny", 1.5), SourceEvent("a", 6, 7, b"", 2.5)]
@@ -69,7 +68,7 @@ def test_partitions_and_events_come_over_one_connection(serve: Callable[..., tup
         (b"1 2 0 99999999999\n\n", "an event of 99999999999 bytes at offset 1"),
     ],
 )
-def test_another_answer_is_an_error_and_the_next_question_has_a_new_connection(serve, answer, why: str):
+def test_another_answer_is_an_error_and_the_next_question_has_a_new_connection(serve, answer, why):
     reader, _ = serve(answer, b"\n")
     with pytest.raises(SourceError, match=why):
         reader.read("a", 0, 1)
@@ -85,7 +84,7 @@ def test_an_event_that_breaks_off_is_none(serve):
     reader.close()
 
 
-def test_a_server_that_is_silent_or_away_is_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_is_silent_or_away_is_an_error(monkeypatch):
     monkeypatch.setattr(socket_reader, "ANSWER_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -97,7 +96,7 @@ def test_a_server_that_is_silent_or_away_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("uri", ["tcp://host", "tcp://:70", "tcp://host:x", "tcp://host:70/path", "tcp:"])
-def test_a_socket_has_a_host_and_a_port(uri: str):
+def test_a_socket_has_a_host_and_a_port(uri):
     with pytest.raises(UsageError, match="wanted a host and a port"):
         open_source(uri, {})
 

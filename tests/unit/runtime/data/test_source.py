@@ -54,7 +54,7 @@ def opened(desk: Desk, me: Any, memory: Memory, limits: BatchLimits = LIMITS, **
     return EventSource(desk, "s", memory, limits, clock=lambda: me.stopping.now, **more)  # type: ignore[arg-type]
 
 
-def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk: Desk, me: Any):
+def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk, me):
     mine = opened(desk, me, Memory(a=6))
     first = next(mine)
     assert offsets(first) == [("a", n) for n in range(4)]
@@ -66,7 +66,7 @@ def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk: Des
     assert list(me.noted) == ["source:s"]
 
 
-def test_a_batch_is_handed_out_after_its_linger_though_other_partitions_are_slow_to_answer(desk: Desk, me: Any):
+def test_a_batch_is_handed_out_after_its_linger_though_other_partitions_are_slow_to_answer(desk, me):
     came = list[float]()
 
     class SlowMemory(Memory):
@@ -82,7 +82,7 @@ def test_a_batch_is_handed_out_after_its_linger_though_other_partitions_are_slow
     assert me.stopping.now - came[0] <= LIMITS.linger_s + 0.4
 
 
-def test_a_silent_source_is_waited_for_and_an_end_of_the_rank_ends_the_loop(desk: Desk, me: Any):
+def test_a_silent_source_is_waited_for_and_an_end_of_the_rank_ends_the_loop(desk, me):
     mine = opened(desk, me, memory := Memory(a=0))
     assert mine.take(timeout=100.0) is None
     assert me.stopping.now >= 100.0
@@ -93,14 +93,14 @@ def test_a_silent_source_is_waited_for_and_an_end_of_the_rank_ends_the_loop(desk
     assert list(mine) == []
 
 
-def test_batches_share_their_room_among_partitions(desk: Desk, me: Any):
+def test_batches_share_their_room_among_partitions(desk, me):
     mine = opened(desk, me, Memory(a=9, b=2), BatchLimits(6, 100, 0.0))
     found = [offsets(mine.take()) for _ in range(3)]
     assert sorted(one for batch in found for one in batch) == [("a", n) for n in range(9)] + [("b", 0), ("b", 1)]
     assert found[0][0] == ("b", 0), "each batch begins with another partition"
 
 
-def test_an_event_larger_than_a_batch_is_one_of_its_own_and_told(desk: Desk, me: Any):
+def test_an_event_larger_than_a_batch_is_one_of_its_own_and_told(desk, me):
     memory = Memory(a=3)
     memory.logs["a"][1] = b"x" * 500
     mine = opened(desk, me, memory)
@@ -112,7 +112,7 @@ def test_an_event_larger_than_a_batch_is_one_of_its_own_and_told(desk: Desk, me:
     ]
 
 
-def test_a_source_that_repeats_offsets_gives_each_event_once(desk: Desk, me: Any):
+def test_a_source_that_repeats_offsets_gives_each_event_once(desk, me):
     memory = Memory(a=12)
     mine = opened(desk, me, memory)
     mine.take()
@@ -125,7 +125,7 @@ def test_a_source_that_repeats_offsets_gives_each_event_once(desk: Desk, me: Any
     assert told(desk) == ["a gave offsets again that were read: they are left out"]
 
 
-def test_a_source_that_does_not_answer_is_asked_again_and_told_once(desk: Desk, me: Any):
+def test_a_source_that_does_not_answer_is_asked_again_and_told_once(desk, me):
     mine = opened(desk, me, memory := Memory(a=8))
     mine.take()
     memory.why = "broker 1 is away"
@@ -138,7 +138,7 @@ def test_a_source_that_does_not_answer_is_asked_again_and_told_once(desk: Desk, 
     ]
 
 
-def test_a_source_that_goes_back_is_told_and_not_read(desk: Desk, me: Any):
+def test_a_source_that_goes_back_is_told_and_not_read(desk, me):
     mine = opened(desk, me, memory := Memory(a=8))
     mine.take()
     memory.logs["a"] = [b"anew"]
@@ -146,7 +146,7 @@ def test_a_source_that_goes_back_is_told_and_not_read(desk: Desk, me: Any):
     assert told(desk)[0].startswith("a went back: it ends at offset 1, and 4 was read.")
 
 
-def test_deleted_offsets_are_lost_with_their_range(desk: Desk, me: Any):
+def test_deleted_offsets_are_lost_with_their_range(desk, me):
     mine = opened(desk, me, memory := Memory(a=20))
     mine.take()
     memory.first["a"] = 9
@@ -155,7 +155,7 @@ def test_deleted_offsets_are_lost_with_their_range(desk: Desk, me: Any):
     assert [event.lost for event in desk.journal if event.lost] == [((4, 9),)]
 
 
-def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk: Desk, me: Any):
+def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk, me):
     mine = opened(desk, me, memory := Memory(a=2), BatchLimits(4, 100, 9.0))
 
     def deleted(seconds: float) -> bool:
@@ -174,7 +174,7 @@ def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk: Desk, 
 
 
 @pytest.mark.parametrize("how", ["life", "cut"])
-def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew(desk: Desk, me: Any, how: str):
+def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew(desk, me, how):
     mine = opened(desk, me, memory := Memory(a=2), BatchLimits(4, 100, 9.0))
 
     def gone_back(seconds: float) -> bool:
@@ -202,7 +202,7 @@ def _question_of(desk: Desk, mine: EventSource) -> dict[str, Any]:
     return {**mine.told(), "incarnation": later.incarnation, "life": {"attempt": 1, "number": later.number}}
 
 
-def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk: Desk, me: Any):
+def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk, me):
     mine = opened(desk, me, memory := Memory(a=1))
     list(mine.take() or ())
     memory.logs["b"], memory.first["b"] = [b"x"], 0
@@ -215,7 +215,7 @@ def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk: De
     assert desk.state.feeds["s"].partitions == ("a", "b")
 
 
-def test_ranks_share_partitions_and_a_source_begins_where_it_is_told(desk: Desk, me: Any):
+def test_ranks_share_partitions_and_a_source_begins_where_it_is_told(desk, me):
     me.world_size = 2
     mine = opened(desk, me, Memory(a=3, b=3), latest=True)
     assert mine.take(timeout=0) is None
@@ -223,7 +223,7 @@ def test_ranks_share_partitions_and_a_source_begins_where_it_is_told(desk: Desk,
     assert mine.lag == 0
 
 
-def test_offsets_out_of_range_and_a_source_without_partitions_are_told(desk: Desk, me: Any):
+def test_offsets_out_of_range_and_a_source_without_partitions_are_told(desk, me):
     memory = Memory()
     mine = opened(desk, me, memory)
     mine.take(timeout=2)
@@ -235,7 +235,7 @@ def test_offsets_out_of_range_and_a_source_without_partitions_are_told(desk: Des
     ]
 
 
-def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: Desk, me: Any):
+def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk, me):
     mine = opened(desk, me, memory := Memory(a=8))
     batch = next(mine)
     batch.done()
@@ -249,7 +249,7 @@ def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: 
     assert (memory.closed, desk.closed) == (True, True)
 
 
-def test_many_done_batches_are_reported_before_a_save(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_many_done_batches_are_reported_before_a_save(desk, me, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (3, 0)), raising=False)
     monkeypatch.setattr(module, "REPORT", 2)
     mine = opened(desk, me, Memory(a=12))
@@ -259,7 +259,7 @@ def test_many_done_batches_are_reported_before_a_save(desk: Desk, me: Any, monke
         assert sum(len(event.done) for event in desk.journal) == count
 
 
-def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk: Desk, me: Any):
+def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk, me):
     mine = opened(desk, me, Memory(a=12))
     left = next(mine)
     desk.started_again(0)
@@ -274,7 +274,7 @@ def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk: Desk, me: Any
     assert mine.told()["done"] == []
 
 
-def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk: Desk, me: Any):
+def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk, me):
     mine = opened(desk, me, Memory(a=12))
     next(mine)
     desk.started_again(0)
@@ -285,7 +285,7 @@ def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk: Desk, me: An
         next(mine)
 
 
-def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk: Desk, me: Any):
+def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk, me):
     mine = opened(desk, me, Memory(a=12))
     left = next(mine)
     desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=3))
@@ -294,7 +294,7 @@ def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk: Des
     left.done()
 
 
-def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk, me, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (10, 0)), raising=False)
     mine = opened(desk, me, Memory(a=12))
     first = next(mine)
@@ -363,9 +363,7 @@ def holed(desk: Desk, me: Any, memory: Memory, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_events_of_the_checkpoint_are_not_read_again_though_some_before_them_are(
-    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch, ranks: int
-):
+def test_events_of_the_checkpoint_are_not_read_again_though_some_before_them_are(desk, me, monkeypatch, ranks):
     later = holed(desk, me, Memory(a=16), monkeypatch)
     me.world_size = ranks
     for first, end in ((0, 4), (8, 12), (12, 16)):
@@ -381,7 +379,7 @@ def test_events_of_the_checkpoint_are_not_read_again_though_some_before_them_are
     assert told(desk) == []
 
 
-def test_a_batch_has_events_of_several_intervals_of_a_partition(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_has_events_of_several_intervals_of_a_partition(desk, me, monkeypatch):
     memory = Memory(a=12)
     later = holed(desk, me, memory, monkeypatch, limits=BatchLimits(20, 100, 1.0))
     memory.logs["b"], memory.first["b"] = [b"x"] * 3, 0
@@ -392,9 +390,7 @@ def test_a_batch_has_events_of_several_intervals_of_a_partition(desk: Desk, me: 
     assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN), (module.SPAN + 3, 2 * module.SPAN))
 
 
-def test_a_large_event_that_is_done_ends_the_interval_before_it_and_is_not_told(
-    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_large_event_that_is_done_ends_the_interval_before_it_and_is_not_told(desk, me, monkeypatch):
     memory = Memory(a=12)
     later = holed(desk, me, memory, monkeypatch)
     memory.logs["a"][4] = b"x" * 500
@@ -405,9 +401,7 @@ def test_a_large_event_that_is_done_ends_the_interval_before_it_and_is_not_told(
 
 
 @pytest.mark.parametrize("gone", [(2, 3), (0, 1, 2, 3)])
-def test_an_interval_without_its_last_events_ends_where_a_later_event_is(
-    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch, gone: tuple[int, ...]
-):
+def test_an_interval_without_its_last_events_ends_where_a_later_event_is(desk, me, monkeypatch, gone):
     class Compacted(Memory):
         def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
             found = super().read(partition, offset, 99)
@@ -424,7 +418,7 @@ def test_an_interval_without_its_last_events_ends_where_a_later_event_is(
     assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN),), "also the offsets without an event"
 
 
-def test_an_event_that_reaches_over_what_is_done_is_read_once(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_event_that_reaches_over_what_is_done_is_read_once(desk, me, monkeypatch):
     class Coarse(Memory):
         def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
             starts = [n for n in range(0, 12, 6) if n >= offset]
@@ -439,7 +433,7 @@ def test_an_event_that_reaches_over_what_is_done_is_read_once(desk: Desk, me: An
     assert desk.state.feeds["s"].held["w", 0].runs == ((8, module.SPAN),)
 
 
-def test_deleted_offsets_are_lost_in_each_interval_of_a_partition(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_deleted_offsets_are_lost_in_each_interval_of_a_partition(desk, me, monkeypatch):
     memory = Memory(a=20)
     later = holed(desk, me, memory, monkeypatch)
     assert later.take(timeout=0)
@@ -452,9 +446,7 @@ def test_deleted_offsets_are_lost_in_each_interval_of_a_partition(desk: Desk, me
     assert desk.state.feeds["s"].held["w", 0].runs == ((0, 4), (10, 14)), "what is in hand"
 
 
-def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partition(
-    desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partition(desk, me, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
     memory = Memory(a=24)
     first, second = opened(desk, me, memory), opened_as(OtherRank(desk), me, memory)
@@ -475,7 +467,7 @@ def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partiti
     assert desk.state.feeds["s"].held["w", 1].runs == ((12, module.SPAN),)
 
 
-def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk, me, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
     me.world_size = 2
     memory = Memory(a=8, b=2)
@@ -501,12 +493,12 @@ def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk: Desk, me: Any, 
         ({"linger": -1}, "linger=-1"), ({"idle": float("nan")}, "idle=nan"), ({"begin": "now"}, "begin='now'"),
     ],
 )  # fmt: skip
-def test_wrong_arguments_of_a_source_are_named(arguments: Any, why: str):
+def test_wrong_arguments_of_a_source_are_named(arguments, why):
     with pytest.raises(UsageError, match=why):
         source("s", "file:/x", **arguments)
 
 
-def test_an_unknown_scheme_names_those_that_are_installed(me: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_scheme_names_those_that_are_installed(me, desk, monkeypatch):
     del me
     with pytest.raises(UsageError, match=r"source\('s'\): the scheme 'pulsar' is not installed; installed: .*file"):
         source("s", "pulsar://x/y")
@@ -581,7 +573,7 @@ def again(desk: Desk, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_checkpoint_has_each_event_up_to_its_position_once(seed: int, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_each_checkpoint_has_each_event_up_to_its_position_once(seed, me, monkeypatch):
     monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
     desk, memory = Desk(), Memory(a=5, b=0)
     draw = random.Random(seed)  # noqa: S311 - a schedule
@@ -627,9 +619,7 @@ def whole(state: Mapping[tuple[str, int], int]) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("seed", range(30))
-def test_events_that_were_skipped_are_read_after_a_restart_and_no_others_again(
-    seed: int, ranks: int, me: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_events_that_were_skipped_are_read_after_a_restart_and_no_others_again(seed, ranks, me, monkeypatch):
     desk, memory, me.world_size = Desk(), Memory(a=5, b=0), ranks
     draw = random.Random(seed)  # noqa: S311 - a schedule
     clients = [desk, OtherRank(desk)][:ranks]
@@ -654,14 +644,14 @@ def test_events_that_were_skipped_are_read_after_a_restart_and_no_others_again(
     assert sum(len(one.state) for one in trainers) == sum(len(log) for log in memory.logs.values())
 
 
-def test_shards_and_sources_are_saved_alike(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_shards_and_sources_are_saved_alike(desk, me, monkeypatch):
     monkeypatch.setattr("dljob.runtime.data.shards.new_client", lambda: desk)
     opened(desk, me, Memory(a=1)).take(timeout=0)
     next(shards("d", 4, shard=2))
     assert len(module.checkpoint.feeds) == 2
 
 
-def test_two_objects_of_a_source_in_use_hand_out_no_event_twice_in_silence(desk: Desk, me: Any):
+def test_two_objects_of_a_source_in_use_hand_out_no_event_twice_in_silence(desk, me):
     memory = Memory(a=12)
     first, second = opened(desk, me, memory), opened(desk, me, memory)
     done, in_hand = next(first), next(first)
@@ -673,7 +663,7 @@ def test_two_objects_of_a_source_in_use_hand_out_no_event_twice_in_silence(desk:
     assert second.told()["done"] == []
 
 
-def test_source_is_refused_in_a_child_of_the_rank(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+def test_source_is_refused_in_a_child_of_the_rank(desk, me, monkeypatch):
     monkeypatch.setattr(leases, "is_forked_child", lambda: True)
     for use in (lambda: source("s", "file:/nowhere"), lambda: next(opened(desk, me, Memory(a=1)))):
         with pytest.raises(UsageError, match=r"source\('s'\) was used in process \d+, a child of the rank"):

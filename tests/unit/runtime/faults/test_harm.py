@@ -37,14 +37,14 @@ def until(pid: int, last: str) -> list[str]:
     return seen
 
 
-def test_a_process_stopped_for_a_time_goes_on_after_it(child: int) -> None:
+def test_a_process_stopped_for_a_time_goes_on_after_it(child):
     hand = Signals()
     hand.stop([child], 1.0)  # what is continued before it came to stop, as on a busy machine, never changes its state
     assert set(until(child, "continued")) <= {"stopped", "continued"}
     hand.close()
 
 
-def test_a_stopped_process_goes_on_when_the_injector_ends(child: int) -> None:
+def test_a_stopped_process_goes_on_when_the_injector_ends(child):
     hand = Signals()
     hand.stop([child], 600)
     assert change(child) == "stopped"
@@ -52,7 +52,7 @@ def test_a_stopped_process_goes_on_when_the_injector_ends(child: int) -> None:
     assert change(child) == "continued"
 
 
-def test_a_process_stopped_for_ever_stays_stopped(child: int) -> None:
+def test_a_process_stopped_for_ever_stays_stopped(child):
     hand = Signals()
     hand.stop([child], None)
     assert change(child) == "stopped"
@@ -61,7 +61,7 @@ def test_a_process_stopped_for_ever_stays_stopped(child: int) -> None:
     assert change(child) == "SIGKILL"
 
 
-def test_a_slowed_process_is_stopped_again_and_again_and_goes_on(child: int) -> None:
+def test_a_slowed_process_is_stopped_again_and_again_and_goes_on(child):
     hand = Signals()
     hand.slow([child], 2, 600)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_a_slowed_process_is_stopped_again_and_again_and_goes_on(child: int) -> 
     assert until(child, "SIGKILL")[-2:-1] != ["stopped"], "it was let go on at the end"
 
 
-def test_a_slow_fault_ends_by_itself(child: int) -> None:
+def test_a_slow_fault_ends_by_itself(child):
     hand = Signals()
     hand.slow([child], 3, 0.1)
     until(child, "continued")
@@ -81,7 +81,7 @@ def test_a_slow_fault_ends_by_itself(child: int) -> None:
     assert until(child, "SIGKILL") == ["SIGKILL"]
 
 
-def test_a_process_that_is_gone_is_not_harmed(child: int) -> None:
+def test_a_process_that_is_gone_is_not_harmed(child):
     hand = Signals()
     hand.kill([child])
     assert change(child) == "SIGKILL"
@@ -89,11 +89,11 @@ def test_a_process_that_is_gone_is_not_harmed(child: int) -> None:
     hand.stop([child], None)
 
 
-def test_the_processes_of_a_node_are_its_raylet_and_all_below() -> None:
+def test_the_processes_of_a_node_are_its_raylet_and_all_below():
     assert processes_of_node(os.getpid())[0] == os.getpid()
 
 
-def test_a_node_is_announced_at_once_and_ends_after_its_seconds(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_is_announced_at_once_and_ends_after_its_seconds(child, monkeypatch):
     hooks: list[list[str]] = []
 
     class Hook:
@@ -114,7 +114,7 @@ def test_a_node_is_announced_at_once_and_ends_after_its_seconds(child: int, monk
     assert hooks[1:] == [["killed"], ["killed"]]
 
 
-def test_a_node_that_was_announced_stays_when_the_injector_ends_first(child: int) -> None:
+def test_a_node_that_was_announced_stays_when_the_injector_ends_first(child):
     hand = Signals()
     hand.leave("n-b", child, 600)
     hand.close()

@@ -45,14 +45,14 @@ def next_change(pid: int, options: int) -> int:
     return os.waitpid(pid, options)[1]
 
 
-def test_a_process_is_killed_and_one_that_is_gone_left_out(victim: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_killed_and_one_that_is_gone_left_out(victim):
     with start(do="kill", pids=[victim.pid, 2**22 - 1]) as running:
         answer = first(running)
     assert (answer["hit"], answer["wrong"], running.returncode) == ([victim.pid], "", 0)
     assert victim.wait() == -signal.SIGKILL
 
 
-def test_a_stopped_process_goes_on_when_the_connection_breaks(victim: subprocess.Popen[bytes]) -> None:
+def test_a_stopped_process_goes_on_when_the_connection_breaks(victim):
     with start(do="stop", pids=[victim.pid], seconds=3600) as running:
         assert first(running)["hit"] == [victim.pid]
         assert os.WIFSTOPPED(next_change(victim.pid, os.WUNTRACED))
@@ -62,14 +62,14 @@ def test_a_stopped_process_goes_on_when_the_connection_breaks(victim: subprocess
     assert running.returncode == 0
 
 
-def test_a_stop_without_a_time_stays(victim: subprocess.Popen[bytes]) -> None:
+def test_a_stop_without_a_time_stays(victim):
     with start(do="stop", pids=[victim.pid]) as running:
         first(running)
     assert os.WIFSTOPPED(next_change(victim.pid, os.WUNTRACED))
     assert os.waitpid(victim.pid, os.WCONTINUED | os.WNOHANG) == (0, 0)
 
 
-def test_a_slow_process_runs_again_after_a_line(victim: subprocess.Popen[bytes]) -> None:
+def test_a_slow_process_runs_again_after_a_line(victim):
     with start(do="slow", pids=[victim.pid], seconds=3600, factor=4) as running:
         first(running)
         assert os.WIFSTOPPED(next_change(victim.pid, os.WUNTRACED))
@@ -81,7 +81,7 @@ def test_a_slow_process_runs_again_after_a_line(victim: subprocess.Popen[bytes])
     assert status in "SR"
 
 
-def test_of_several_processes_with_one_title_none_is_hit(tmp_path: Path) -> None:
+def test_of_several_processes_with_one_title_none_is_hit(tmp_path):
     for number, words in {"7": b"ray::PrimeMaster.wait\0", "8": b"ray::PrimeMaster\0", "9": b"/x/raylet\0--a"}.items():
         (tmp_path / number).mkdir()
         (tmp_path / number / "cmdline").write_bytes(words)
@@ -93,7 +93,7 @@ def test_of_several_processes_with_one_title_none_is_hit(tmp_path: Path) -> None
     assert running.returncode == 1
 
 
-def test_all_of_a_container_are_its_first_processs_descendants(tmp_path: Path) -> None:
+def test_all_of_a_container_are_its_first_processs_descendants(tmp_path):
     for number, parent in {1: 0, 2: 1, 3: 2, 40: 0, 41: 40, 50: 60}.items():
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "stat").write_text(f"{number} (a b) S {parent} 1 1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,7 +112,7 @@ class World:
         }
 
 
-def test_a_fault_waits_for_its_step_and_comes_once(rl: JobPlan) -> None:
+def test_a_fault_waits_for_its_step_and_comes_once(rl):
     world = World(rl, "- {when: {step: 15}, target: rollout/1, fault: kill}")
     assert world.at(None) == []
     assert world.at(14) == []
@@ -124,7 +123,7 @@ def test_a_fault_waits_for_its_step_and_comes_once(rl: JobPlan) -> None:
     assert world.inflictor.done
 
 
-def test_a_fault_that_nobody_knows_kills_nothing(rl: JobPlan) -> None:
+def test_a_fault_that_nobody_knows_kills_nothing(rl):
     world = World(rl, "- {when: {step: 15}, target: rollout/1, fault: kill}")
     (fault,) = world.inflictor._faults
     world.inflictor._waiting = {0: fault.model_copy(update={"fault": "melt"})}
@@ -133,7 +132,7 @@ def test_a_fault_that_nobody_knows_kills_nothing(rl: JobPlan) -> None:
     assert world.hand.did == []
 
 
-def test_faults_come_by_time_since_the_job_runs_and_by_events(rl: JobPlan) -> None:
+def test_faults_come_by_time_since_the_job_runs_and_by_events(rl):
     text = (
         "- {when: {time: 0}, target: rollout, fault: stop, seconds: 7}\n"
         "- {when: {event: Restarting, count: 2}, target: trainer/3, fault: slow, factor: 4, seconds: 3}\n"
@@ -148,7 +147,7 @@ def test_faults_come_by_time_since_the_job_runs_and_by_events(rl: JobPlan) -> No
     assert world.hand.did[1:] == [("slow", 4, 3, 107)]
 
 
-def test_a_fault_that_waits_for_a_step_is_looked_at_often(rl: JobPlan) -> None:
+def test_a_fault_that_waits_for_a_step_is_looked_at_often(rl):
     text = "- {when: {step: 4}, target: master, fault: kill}\n- {when: {time: 5}, target: master, fault: kill}\n"
     begin = time.time()
     world = World(rl, text, begin=begin)
@@ -156,7 +155,7 @@ def test_a_fault_that_waits_for_a_step_is_looked_at_often(rl: JobPlan) -> None:
     assert world.inflictor.patience(begin + 4.9) == pytest.approx(0.1)
 
 
-def test_time_counts_from_the_order_when_there_is_one(rl: JobPlan) -> None:
+def test_time_counts_from_the_order_when_there_is_one(rl):
     begin = time.time()
     world = World(rl, "- {when: {time: 60}, target: master, fault: kill}", begin=begin)
     assert world.inflictor.patience(begin + 10) == pytest.approx(50)
@@ -164,13 +163,13 @@ def test_time_counts_from_the_order_when_there_is_one(rl: JobPlan) -> None:
     assert world.at(1, "JobRunning") == []
 
 
-def test_incidents_before_the_order_are_not_compared(rl: JobPlan) -> None:
+def test_incidents_before_the_order_are_not_compared(rl):
     world = World(rl, "- {when: {time: 0}, target: rollout/1, fault: kill}", begin=time.time() + 5)
     world.told("driver/0", well=False)
     assert world.inflictor.finish(world.status(1))["unasked"] == []
 
 
-def test_a_rank_that_the_kernel_would_kill_has_its_line(rl: JobPlan) -> None:
+def test_a_rank_that_the_kernel_would_kill_has_its_line(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout, fault: oom}")
     world.at(1)
     assert world.hand.did == [("kill", 102, 103)]
@@ -178,7 +177,7 @@ def test_a_rank_that_the_kernel_would_kill_has_its_line(rl: JobPlan) -> None:
     assert "Out of memory: Killed process 102 " in world.heard[0][2]
 
 
-def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl, monkeypatch):
     monkeypatch.setattr("dljob.runtime.faults.means.processes_of_node", lambda raylet: [raylet, 7, 8])
     world = World(
         rl,
@@ -189,7 +188,7 @@ def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeyp
     assert world.hand.did == [("kill", 1002), ("stop", None, 1001, 7, 8)]
 
 
-def test_the_keeper_of_a_queue_is_killed_once_it_is_there_and_no_incident_is_waited_for(rl: JobPlan) -> None:
+def test_the_keeper_of_a_queue_is_killed_once_it_is_there_and_no_incident_is_waited_for(rl):
     world = World(rl, "- {when: {step: 1}, target: queue/groups, fault: kill}\n")
     assert world.at(1) == []
     world.pids_now["queue/groups"] = 300
@@ -200,13 +199,13 @@ def test_the_keeper_of_a_queue_is_killed_once_it_is_there_and_no_incident_is_wai
     assert world.inflictor.finish(world.status(3))["pids_kept"]
 
 
-def test_a_node_that_leaves_is_announced_with_its_raylet(rl: JobPlan) -> None:
+def test_a_node_that_leaves_is_announced_with_its_raylet(rl):
     world = World(rl, "- {when: {step: 1}, target: node/1, fault: leave, seconds: 7}\n")
     assert world.at(1) == ["leave node/1 for 7 s at step 1"]
     assert world.hand.did == [("leave", "n-a", 1001, 7)]
 
 
-def test_a_rank_that_went_to_another_machine_is_not_looked_for_here(rl: JobPlan) -> None:
+def test_a_rank_that_went_to_another_machine_is_not_looked_for_here(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.raylets = {"n-b": 1002}
     assert world.at(1) == []
@@ -216,14 +215,14 @@ def test_a_rank_that_went_to_another_machine_is_not_looked_for_here(rl: JobPlan)
     assert world.hand.did == [("kill", 103)]
 
 
-def test_a_node_that_is_gone_is_waited_for(rl: JobPlan) -> None:
+def test_a_node_that_is_gone_is_waited_for(rl):
     world = World(rl, "- {when: {step: 1}, target: node/n-a, fault: kill}")
     world.raylets = {"n-b": 1002}
     assert world.at(1) == []
     assert not world.inflictor.done
 
 
-def test_a_victim_without_a_process_is_waited_for(rl: JobPlan) -> None:
+def test_a_victim_without_a_process_is_waited_for(rl):
     world = World(
         rl, "- {when: {step: 1}, target: rollout/1, fault: kill}\n- {when: {step: 1}, target: master, fault: kill}"
     )
@@ -233,7 +232,7 @@ def test_a_victim_without_a_process_is_waited_for(rl: JobPlan) -> None:
     assert len(world.at(1)) == 2
 
 
-def test_a_role_is_hit_as_a_whole_but_for_those_that_have_ended(rl: JobPlan) -> None:
+def test_a_role_is_hit_as_a_whole_but_for_those_that_have_ended(rl):
     world = World(rl, "- {when: {step: 1}, target: trainer, fault: kill}")
     del world.pids_now["trainer/0"]
     world.ended.add("trainer/0")
@@ -244,7 +243,7 @@ def test_a_role_is_hit_as_a_whole_but_for_those_that_have_ended(rl: JobPlan) -> 
     assert world.hand.did == [("kill", 105, 106, 107)]
 
 
-def test_faults_are_settled_once_they_are_reported_and_recovered(rl: JobPlan) -> None:
+def test_faults_are_settled_once_they_are_reported_and_recovered(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.at(1)
     now = time.time()
@@ -259,20 +258,20 @@ def test_faults_are_settled_once_they_are_reported_and_recovered(rl: JobPlan) ->
     assert world.inflictor.settled(world.status(3), now)
 
 
-def test_a_fault_that_is_never_reported_is_given_up(rl: JobPlan) -> None:
+def test_a_fault_that_is_never_reported_is_given_up(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.at(1)
     assert world.inflictor.settled(world.status(1), time.time() + 61)
 
 
-def test_a_stopped_target_is_waited_for(rl: JobPlan) -> None:
+def test_a_stopped_target_is_waited_for(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: stop, seconds: 30}")
     world.at(1)
     assert not world.inflictor.settled(world.status(1), time.time() + 20)
     assert world.inflictor.settled(world.status(1), time.time() + 31)
 
 
-def test_the_report_says_what_was_expected(rl: JobPlan) -> None:
+def test_the_report_says_what_was_expected(rl):
     text = (
         "- {when: {step: 1}, target: rollout/1, fault: kill, expect: {cause: Unknown, level: Process}}\n"
         "- {when: {step: 2}, target: trainer/2, fault: kill, expect: {level: Role}}\n"
@@ -293,7 +292,7 @@ def test_the_report_says_what_was_expected(rl: JobPlan) -> None:
     assert told["pids_kept"] is True
 
 
-def test_a_bystander_with_another_process_is_told(rl: JobPlan) -> None:
+def test_a_bystander_with_another_process_is_told(rl):
     world = World(rl, "- {when: {step: 1}, target: trainer/1, fault: kill}")
     world.at(1)
     world.pids_now |= {"trainer/0": 201, "trainer/1": 202, "trainer/2": 203, "driver/0": 204}
@@ -302,7 +301,7 @@ def test_a_bystander_with_another_process_is_told(rl: JobPlan) -> None:
     assert world.inflictor.moved == ["driver/0 after trainer/1", "trainer/2 after trainer/1"]
 
 
-def test_a_fault_from_which_the_job_ended_is_still_compared(rl: JobPlan) -> None:
+def test_a_fault_from_which_the_job_ended_is_still_compared(rl):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.at(1)
     world.pids_now["rollout/0"] = 300
@@ -310,7 +309,7 @@ def test_a_fault_from_which_the_job_ended_is_still_compared(rl: JobPlan) -> None
     assert (told["pids_kept"], world.inflictor.moved) == (False, ["rollout/0 after rollout/1"])
 
 
-def test_the_ranks_that_a_fault_may_restart_follow_from_the_level() -> None:
+def test_the_ranks_that_a_fault_may_restart_follow_from_the_level():
     def job(level: str) -> JobPlan:
         role = {"name": "a", "replicas": 4, "replicasPerGroup": 2, "entrypoint": {"module": "a"}}
         role["restartPolicy"] = {"level": level}
@@ -323,12 +322,12 @@ def test_the_ranks_that_a_fault_may_restart_follow_from_the_level() -> None:
     assert excused(["a/2"], job("Job")) == {"a/0", "a/1", "a/2", "a/3", "b/0"}
 
 
-def test_a_fault_is_described_in_words(rl: JobPlan) -> None:
+def test_a_fault_is_described_in_words(rl):
     (one,) = faults.parse("- {when: {step: 1}, target: a, fault: slow, factor: 4, seconds: 3}", lambda *_: ())
     assert describe(one) == "slow a 4 times for 3 s"
 
 
-def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path: Path) -> None:
+def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path):
     def process(pid: int, *words: str) -> None:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_text("\0".join((*words, "")))
@@ -342,23 +341,21 @@ def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path: Path) -> None
     assert signals.raylets_here("127.0.0.1:1", tmp_path) == {"aa": 1}
 
 
-def test_a_pod_that_is_deleted_is_told_of_as_the_operator_does_where_there_is_none(rl: JobPlan) -> None:
+def test_a_pod_that_is_deleted_is_told_of_as_the_operator_does_where_there_is_none(rl):
     world = World(rl, "- {when: {step: 1}, target: pod/1, fault: kill}")
     assert world.at(1) == ["kill pod/1 at step 1"]
     assert world.heard == [("node/n-a", 0, "Deleted: somebody deleted it")]
     assert world.hand.did == [("kill", 1001)]
 
 
-def test_a_node_that_is_cut_off_is_stopped_where_nodes_share_a_network(
-    rl: JobPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_is_cut_off_is_stopped_where_nodes_share_a_network(rl, monkeypatch):
     monkeypatch.setattr("dljob.runtime.faults.means.processes_of_node", lambda raylet: [raylet, 7])
     world = World(rl, "- {when: {step: 1}, target: node/1, fault: cut, seconds: 9}")
     world.at(1)
     assert world.hand.did == [("stop", 9, 1001, 7)]
 
 
-def test_where_there_is_no_operator_nothing_is_done_and_nothing_waited_for(rl: JobPlan) -> None:
+def test_where_there_is_no_operator_nothing_is_done_and_nothing_waited_for(rl):
     world = World(rl, "- {when: {step: 1}, target: operator, fault: kill}")
     assert world.at(1) == ["kill operator at step 1"]
     assert (world.hand.did, world.heard) == ([], [])
@@ -366,7 +363,7 @@ def test_where_there_is_no_operator_nothing_is_done_and_nothing_waited_for(rl: J
     assert world.inflictor.finish(world.status(3))["pids_kept"]
 
 
-def test_a_due_fault_without_a_process_is_told_of_once(rl: JobPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_due_fault_without_a_process_is_told_of_once(rl, monkeypatch):
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     now = time.time()
     monkeypatch.setattr(world.inflictor, "_clock", lambda: now)

@@ -81,9 +81,7 @@ class Asked:
         return self.process.wait(WAIT_S)
 
 
-def test_clean_process_has_what_it_would_have_had_as_a_child(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_process_has_what_it_would_have_had_as_a_child(raylet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told: dict[str, Any] = (asked := Asked("large", X="own", OMP_NUM_THREADS="3")).told
     assert (told["x"], told["cwd"], told["threads"]) == ("own", str(tmp_path), "3")
@@ -99,14 +97,14 @@ def test_clean_process_has_what_it_would_have_had_as_a_child(
     assert asked.end() == 7
 
 
-def test_what_an_import_sets_stays_as_if_the_process_had_imported(raylet: subprocess.Popen[bytes]) -> None:
+def test_what_an_import_sets_stays_as_if_the_process_had_imported(raylet):
     asked = Asked("large", SET_BY_IMPORT="mine")
     assert asked.told["set"] == "yes"
     assert asked.told["began"] == "mine"
     assert asked.end() == 7
 
 
-def test_jobs_of_one_environment_have_one_template_and_others_have_their_own(raylet: subprocess.Popen[bytes]) -> None:
+def test_jobs_of_one_environment_have_one_template_and_others_have_their_own(raylet):
     first = Asked("large", RAY_JOB_ID="01", DLJOB_X="1", CUDA_VISIBLE_DEVICES="1", OMP_NUM_THREADS="2")
     second = Asked("large", RAY_JOB_ID="02", CUDA_VISIBLE_DEVICES="0", OMP_NUM_THREADS="3")
     assert (first.told["threads"], second.told["threads"]) == ("2", "3")
@@ -117,7 +115,7 @@ def test_jobs_of_one_environment_have_one_template_and_others_have_their_own(ray
     assert [each.end() for each in (first, second, other, less)] == [7] * 4
 
 
-def test_a_process_outlives_its_template_and_its_end_is_still_told(raylet: subprocess.Popen[bytes]) -> None:
+def test_a_process_outlives_its_template_and_its_end_is_still_told(raylet):
     asked = Asked("large")
     os.kill(asked.told["above"], signal.SIGKILL)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -128,15 +126,13 @@ def test_a_process_outlives_its_template_and_its_end_is_still_told(raylet: subpr
     assert again.end() == 7
 
 
-def test_a_process_that_was_killed_is_told_as_a_shell_does(raylet: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_was_killed_is_told_as_a_shell_does(raylet):
     asked = Asked("large")
     os.kill(asked.told["pid"], signal.SIGKILL)
     assert asked.process.wait(WAIT_S) == 128 + signal.SIGKILL
 
 
-def test_template_is_no_descendant_of_who_started_it(
-    raylet: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_is_no_descendant_of_who_started_it(raylet, monkeypatch):
     """The end of a host ends its descendants; other jobs have their processes from the same template."""
     monkeypatch.setattr(descendants, "_adopts", False)  # as it is put back behind this test
     descendants.adopt_orphans()
@@ -153,9 +149,7 @@ def test_template_is_no_descendant_of_who_started_it(
     assert asked.end() == 7
 
 
-def test_a_request_that_nobody_waits_for_is_dropped(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_nobody_waits_for_is_dropped(raylet, tmp_path, monkeypatch):
     (first := Asked("large")).end()
     os.kill(first.told["above"], signal.SIGSTOP)
     monkeypatch.setattr(starter, "IMPORT_S", 0.1)
@@ -168,9 +162,7 @@ def test_a_request_that_nobody_waits_for_is_dropped(
         assert out.read() == "", "nothing was forked that would tell of itself"
 
 
-def test_templates_of_an_embedded_ray_have_its_mark(
-    raylet: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_templates_of_an_embedded_ray_have_its_mark(raylet, monkeypatch):
     assert clean_process.MARK == sweeper.MARK
     monkeypatch.setenv(sweeper.MARK, "of-this-test")
     asked = Asked("large")
@@ -178,18 +170,14 @@ def test_templates_of_an_embedded_ray_have_its_mark(
     assert asked.end() == 7
 
 
-def test_modules_that_a_template_would_take_from_elsewhere_are_not_forked(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_that_a_template_would_take_from_elsewhere_are_not_forked(raylet, tmp_path, monkeypatch):
     (tmp_path / "large.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
 
 
 @pytest.mark.parametrize("missing", [FOLDER, clean_process.RAYLET])
-def test_without_forked_workers_there_is_no_template(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, sockets: Path
-) -> None:
+def test_without_forked_workers_there_is_no_template(raylet, tmp_path, monkeypatch, missing, sockets):
     monkeypatch.setenv(missing, "1:/of/another/ray")
     assert forked(("program_of_test", {}), ("large",), os.environ, (0, 1, 2, 2)) is None
     monkeypatch.delenv(missing)
@@ -197,9 +185,7 @@ def test_without_forked_workers_there_is_no_template(
     assert not list((sockets).iterdir())
 
 
-def test_nothing_is_forked_without_modules_or_where_it_is_not_safe(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sockets: Path
-) -> None:
+def test_nothing_is_forked_without_modules_or_where_it_is_not_safe(raylet, tmp_path, monkeypatch, sockets):
     assert forked(("program_of_test", {}), (), os.environ, (0, 1, 2, 2)) is None
     assert not list((sockets).iterdir())
     assert forked(("program_of_test", {}), ("threaded",), os.environ, (0, 1, 2, 2)) is None

@@ -30,7 +30,7 @@ def raylet() -> Iterator[subprocess.Popen[bytes]]:
         made.kill()
 
 
-def test_environment_is_the_raylets_with_what_ray_adds_and_without_its_allocator() -> None:
+def test_environment_is_the_raylets_with_what_ray_adds_and_without_its_allocator():
     assert env_of_workers({"A": "1", "LD_PRELOAD": "/ray/libjemalloc.so"}, 7) == {
         "A": "1",
         "RAY_RAYLET_PID": "7",
@@ -38,16 +38,14 @@ def test_environment_is_the_raylets_with_what_ray_adds_and_without_its_allocator
     }
 
 
-def test_environment_of_a_process_is_read_as_it_was_given(raylet: subprocess.Popen[bytes]) -> None:
+def test_environment_of_a_process_is_read_as_it_was_given(raylet):
     found = environ_of(raylet.pid)
     assert found["X_OF_RAYLET"] == "1"
     with pytest.raises(OSError, match="No such file"):
         environ_of(2**22 + 1)
 
 
-def test_first_worker_of_the_first_job_finds_a_template(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_worker_of_the_first_job_finds_a_template(raylet, tmp_path, monkeypatch):
     monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second template"))
     (program := tmp_path / "worker.py").write_text(WORKER)
     start_first(tmp_path, raylet.pid)
@@ -60,9 +58,7 @@ def test_first_worker_of_the_first_job_finds_a_template(
         assert (line.recv(1), line.recv(1)) == (starter.YES, bytes([7]))
 
 
-def test_template_is_there_where_a_standard_file_is_closed(
-    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_is_there_where_a_standard_file_is_closed(raylet, tmp_path, monkeypatch):
     monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second template"))
     (program := tmp_path / "worker.py").write_text(WORKER)
     code = "import sys\nfrom pathlib import Path\nfrom dljob.runtime.forked_workers.first_template import start_first\n"
@@ -75,9 +71,7 @@ def test_template_is_there_where_a_standard_file_is_closed(
         assert (line.recv(1), line.recv(1)) == (starter.YES, bytes([7]))
 
 
-def test_raylet_that_forks_has_a_first_template_and_another_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raylet_that_forks_has_a_first_template_and_another_has_none(tmp_path, monkeypatch):
     begun: list[tuple[Path, int]] = []
     monkeypatch.setattr(first_template, "start_first", lambda *asked: begun.append(asked))
 
@@ -90,7 +84,7 @@ def test_raylet_that_forks_has_a_first_template_and_another_has_none(
     assert begun == [(tmp_path, 7)]
 
 
-def test_raylet_starts_where_no_template_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raylet_starts_where_no_template_can_be_made(tmp_path, monkeypatch):
     def fails(*_: object) -> None:
         raise FileNotFoundError(2, "the raylet has ended")
 

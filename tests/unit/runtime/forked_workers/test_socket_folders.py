@@ -52,19 +52,19 @@ def left(place: Path) -> Path:
     return old(folder)
 
 
-def test_a_folder_whose_raylet_is_gone_is_removed(place: Path, left: Path) -> None:
+def test_a_folder_whose_raylet_is_gone_is_removed(place, left):
     assert left.stat().st_mode & 0o777 == 0o700
     socket_folders.remove_dead()
     assert list(place.iterdir()) == []
 
 
-def test_a_folder_stays_until_its_maker_ends(place: Path) -> None:
+def test_a_folder_stays_until_its_maker_ends(place):
     folder = old(socket_folders.make())
     socket_folders.remove_dead()
     assert list(place.iterdir()) == [folder], "its raylet may be about to start"
 
 
-def test_a_folder_that_a_command_names_stays_until_that_process_ends(left: Path) -> None:
+def test_a_folder_that_a_command_names_stays_until_that_process_ends(left):
     code = "print('runs', flush=True); input()"  # the kernel shows the words a moment behind the exec
     words = [sys.executable, "-c", code, f"--python_worker_command=python starter.py {left} worker.py"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as raylet:
@@ -77,7 +77,7 @@ def test_a_folder_that_a_command_names_stays_until_that_process_ends(left: Path)
     assert not left.exists()
 
 
-def test_a_folder_in_which_somebody_listens_stays(left: Path) -> None:
+def test_a_folder_in_which_somebody_listens_stays(left):
     (left / SOCKET).unlink()
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(left / SOCKET))
@@ -87,20 +87,20 @@ def test_a_folder_in_which_somebody_listens_stays(left: Path) -> None:
         assert (left / SOCKET).exists()
 
 
-def test_a_folder_that_was_changed_just_now_stays(left: Path) -> None:
+def test_a_folder_that_was_changed_just_now_stays(left):
     os.utime(left)
     socket_folders.remove_dead()
     assert left.is_dir()
 
 
-def test_a_folder_with_other_files_is_not_touched(left: Path) -> None:
+def test_a_folder_with_other_files_is_not_touched(left):
     (left / "notes.txt").touch()
     old(left)
     socket_folders.remove_dead()
     assert len(list(left.iterdir())) == 4
 
 
-def test_folders_whose_processes_cannot_be_seen_stay(place: Path, left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_whose_processes_cannot_be_seen_stay(place, left, monkeypatch):
     elsewhere = old(left.rename(place / "dljob-forks-another_-abcdefgh"))
     (place / f"{left.name}-link").symlink_to(elsewhere)
     (place / left.name).write_text("no folder")
@@ -116,9 +116,7 @@ def test_folders_whose_processes_cannot_be_seen_stay(place: Path, left: Path, mo
     assert len(list(place.iterdir())) == 4
 
 
-def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(place, monkeypatch):
     real, lost = fcntl.flock, list[Path]()
 
     def late(fd: int, how: int) -> None:

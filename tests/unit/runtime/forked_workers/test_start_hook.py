@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from ray._private import services
 
 from dljob import ray_private
@@ -16,9 +15,7 @@ from dljob.runtime.forked_workers import first_template, socket_folders, start_h
 WORDS = f"--python_worker_command={sys.executable} /ray/setup_worker.py /ray/default_worker.py"
 
 
-def test_the_raylet_forks_its_workers_and_other_processes_start_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_raylet_forks_its_workers_and_other_processes_start_as_before(tmp_path, monkeypatch):
     monkeypatch.setattr(socket_folders, "PLACE", tmp_path)
     begun: list[tuple[list[str], str, dict[str, Any]]] = []
     servers: list[tuple[Any, ...]] = []
@@ -47,9 +44,7 @@ def test_the_raylet_forks_its_workers_and_other_processes_start_as_before(
     assert begun[2] == (["raylet", WORDS], "raylet", {"fate_share": True}), "without a folder, as Ray does it"
 
 
-def test_an_error_in_the_hook_leaves_ray_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_the_hook_leaves_ray_as_it_is(monkeypatch, capsys):
     def refuse(_: object) -> None:
         raise ImportError("another Ray")
 

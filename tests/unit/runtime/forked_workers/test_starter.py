@@ -29,7 +29,7 @@ def asked(environ: dict[str, str] = ENV, /, *more: str, **context: object) -> st
     return request_of([*WORDS, *more, *told], environ, PYTHON)
 
 
-def test_request_has_rays_program_and_the_environment() -> None:
+def test_request_has_rays_program_and_the_environment():
     assert asked() == (["/ray/default_worker.py", "--node-id=1"], ENV)
     assert asked(ENV, env_vars={"A": "1"}, py_executable=PYTHON) == (
         ["/ray/default_worker.py", "--node-id=1"],
@@ -37,7 +37,7 @@ def test_request_has_rays_program_and_the_environment() -> None:
     )
 
 
-def test_variables_of_an_environment_are_expanded_as_ray_does_it() -> None:
+def test_variables_of_an_environment_are_expanded_as_ray_does_it():
     told = {"A": "${HOME}/x", "B": "$HOME:${NONE}:$NONE", "C": "${A}", "D": "${lower}"}
     found = asked(ENV, env_vars=told)
     assert found is not None
@@ -46,13 +46,13 @@ def test_variables_of_an_environment_are_expanded_as_ray_does_it() -> None:
 
 
 @given(st.text(alphabet="${}AB_\\ 1", max_size=12))
-def test_expansion_is_that_of_python(text: str) -> None:
+def test_expansion_is_that_of_python(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", {"A": "a", "B1": "$A"})
         assert starter._expanded(text, {"A": "a", "B1": "$A"}) == os.path.expandvars(text)
 
 
-def test_workers_that_only_ray_can_start() -> None:
+def test_workers_that_only_ray_can_start():
     assert asked({"HOME": "/root"}) is None  # before any job: Ray would abort when it is loaded
     assert asked(ENV, "--worker-type=SPILL_WORKER") is None
     assert asked(ENV, py_executable="/other/python") is None
@@ -61,21 +61,21 @@ def test_workers_that_only_ray_can_start() -> None:
     assert request_of(["/ray/setup_worker.py"], ENV, PYTHON) is None
 
 
-def test_each_environment_has_a_server_of_its_own() -> None:
+def test_each_environment_has_a_server_of_its_own():
     one, other = (starter.socket_of("/f", {**ENV, "A": value}, 7) for value in "12")
     assert one != other
     assert one == starter.socket_of("/f", {"A": "1", **ENV}, 7)
     assert one.startswith("/f/7-")
 
 
-def test_number_of_servers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_servers_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "MOST", 1)
     of_another = starter.listening(f"{tmp_path}/1-of-another-raylet.sock")
     with of_another, starter.listening(f"{tmp_path}/77-other.sock"), pytest.raises(OSError, match="too many envir"):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
 
 
-def test_server_that_was_killed_leaves_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_was_killed_leaves_room_for_another(tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "MOST", 2)
     starter.listening(f"{tmp_path}/77-killed.sock").close()
     (tmp_path / f"77-other.sock{starter.UNFIT}").touch()
@@ -106,7 +106,7 @@ def answers(path: str, *given: bytes) -> threading.Thread:
     return thread
 
 
-def test_jobs_of_one_environment_have_servers_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_one_environment_have_servers_of_one_template(tmp_path, monkeypatch):
     begun: list[tuple[str, dict[str, str]]] = []
     threads: list[threading.Thread] = []
 
@@ -131,7 +131,7 @@ def test_jobs_of_one_environment_have_servers_of_one_template(tmp_path: Path, mo
     threads[0].join()
 
 
-def test_template_that_was_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_that_was_killed_is_started_again(tmp_path, monkeypatch):
     starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77)).close()
     begun: list[str] = []
 
@@ -185,18 +185,16 @@ KILLED = bytes([128 + 9])
         ([b"n", b"n", b"n"], None, 3),
     ],
 )
-def test_worker_that_is_killed_before_its_raylet_knows_it_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, ends: list[bytes | OSError], code: int | None, workers: int
-) -> None:
+def test_worker_that_is_killed_before_its_raylet_knows_it_is_replaced(monkeypatch, ends, code, workers):
     """The raylet would wait for it for a minute, and each restart of a rank on that node behind it."""
     assert run_with(monkeypatch, *ends) == (code, workers)
 
 
-def test_starter_whose_raylet_has_ended_starts_no_other_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starter_whose_raylet_has_ended_starts_no_other_worker(monkeypatch):
     assert run_with(monkeypatch, b"y", parents=iter([77, 1])) == (1, 1)
 
 
-def test_slow_template_holds_up_no_worker_of_another_environment(tmp_path: Path) -> None:
+def test_slow_template_holds_up_no_worker_of_another_environment(tmp_path):
     other = {**ENV, "A": "1"}
     slow = starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77))
     given: list[OSError] = []
@@ -222,9 +220,7 @@ def test_slow_template_holds_up_no_worker_of_another_environment(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("import_s", "is_left"), [(0.0, False), (60.0, True)], ids=["hangs", "imports"])
-def test_template_or_server_that_hangs_is_replaced(
-    import_s: float, is_left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_or_server_that_hangs_is_replaced(import_s, is_left, tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "PATIENCE_S", 0.05)
     monkeypatch.setattr(starter, "IMPORT_S", import_s)
     monkeypatch.setattr(os, "getppid", lambda: 77)
@@ -236,20 +232,20 @@ def test_template_or_server_that_hangs_is_replaced(
         Path(path).unlink(missing_ok=True)
 
 
-def test_starter_does_not_wait_for_ever_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starter_does_not_wait_for_ever_for_a_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "PATIENCE_S", 0.05)
     with starter.locked(f"{tmp_path}/a"), starter.locked(f"{tmp_path}/b"), pytest.raises(BlockingIOError):
         starter.locked(f"{tmp_path}/a")
     starter.locked(f"{tmp_path}/a").close()
 
 
-def test_template_that_must_not_fork_is_not_asked(tmp_path: Path) -> None:
+def test_template_that_must_not_fork_is_not_asked(tmp_path):
     Path(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77) + starter.UNFIT).touch()
     with pytest.raises(OSError, match="start threads"):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
 
 
-def test_server_that_must_not_fork_is_not_asked_again(tmp_path: Path) -> None:
+def test_server_that_must_not_fork_is_not_asked_again(tmp_path):
     path = starter.socket_of(str(tmp_path), ENV, 77)
     Path(path + starter.UNFIT).touch()
     with pytest.raises(OSError, match="start threads"):
@@ -257,7 +253,7 @@ def test_server_that_must_not_fork_is_not_asked_again(tmp_path: Path) -> None:
     assert (starter.YES, starter.UNFIT, starter.IDLE_S) == (server.YES, server.UNFIT, server.IDLE_S)
 
 
-def test_standard_files_that_are_closed_are_opened() -> None:
+def test_standard_files_that_are_closed_are_opened():
     code = "import os\nfrom dljob.runtime.forked_workers import starter\nstarter.open_standard_files()\n"
     code += "os.write(2, ' '.join(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1)).encode())"
     words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-c", code]
@@ -265,7 +261,7 @@ def test_standard_files_that_are_closed_are_opened() -> None:
     assert done.stderr.split() == [os.devnull] * 2
 
 
-def test_request_arrives_with_the_files_of_the_starter(tmp_path: Path) -> None:
+def test_request_arrives_with_the_files_of_the_starter(tmp_path):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{tmp_path}/s")
         listening.listen()
@@ -282,7 +278,7 @@ def test_request_arrives_with_the_files_of_the_starter(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_raylets_command_gets_the_starter_before_its_words() -> None:
+def test_raylets_command_gets_the_starter_before_its_words():
     import sys
 
     words = f"{sys.executable} /ray/setup_worker.py /ray/default_worker.py --x=1"
@@ -293,7 +289,7 @@ def test_raylets_command_gets_the_starter_before_its_words() -> None:
 
 
 @pytest.mark.parametrize("words", ["python3 /ray/setup_worker.py x", "{python} /ray/default_worker.py x"])
-def test_unfamiliar_command_of_a_raylet_stays(words: str) -> None:
+def test_unfamiliar_command_of_a_raylet_stays(words):
     import sys
 
     command = ["/ray/raylet", f"--python_worker_command={words.format(python=sys.executable)}"]
@@ -301,7 +297,7 @@ def test_unfamiliar_command_of_a_raylet_stays(words: str) -> None:
     assert with_forked_workers(["/ray/raylet"], Path("/f"), {}) == ["/ray/raylet"]
 
 
-def test_modules_are_asked_for_where_workers_are_forked() -> None:
+def test_modules_are_asked_for_where_workers_are_forked():
     assert imports_env(("torch", "torch.distributed"), {SWITCH: "1"}) == ((WANTED, "torch,torch.distributed"),)
     assert imports_env(("torch",), {}) == imports_env((), {SWITCH: "1"}) == ()
     assert (SWITCH, WANTED) == (server.SWITCH, server.WANTED)

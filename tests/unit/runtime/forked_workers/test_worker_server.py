@@ -159,7 +159,7 @@ def first_word(path: str, request: starter.Request, kind: str = starter.WORKER) 
     return b""
 
 
-def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served: Served) -> None:
+def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served):
     served.start()
     line, told = served.ask("a", "b")
     assert served.process is not None
@@ -181,7 +181,7 @@ def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served:
     assert gone(int(str(told["pid"])))
 
 
-def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served, monkeypatch):
     served.path = f"{served.folder}/{served.raylet.pid}-0.sock"
     monkeypatch.setenv(server.FOLDER, f"{served.raylet.pid}:{served.folder}")
     monkeypatch.setenv(clean_process.RAYLET, str(served.raylet.pid))
@@ -206,7 +206,7 @@ def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served: Served, mon
     assert (worker_ends.wait_status(pid), worker_ends.wait_status_beside(pid)) == (None, signal.SIGKILL)
 
 
-def test_notes_of_ends_take_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_of_ends_take_little_room(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "ENDS_BYTES", 100)
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(path := f"{tmp_path}/7-0.sock")
@@ -221,14 +221,14 @@ def test_notes_of_ends_take_little_room(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(lines) < 15
 
 
-def test_worker_that_is_not_registered_in_time_ends_with_its_starter(served: Served) -> None:
+def test_worker_that_is_not_registered_in_time_ends_with_its_starter(served):
     served.start(register_s=0.0)
     line, told = served.ask("wait")
     line.close()
     assert gone(int(str(told["pid"])))
 
 
-def test_server_ends_with_its_raylet(served: Served) -> None:
+def test_server_ends_with_its_raylet(served):
     served.start()
     served.ask()
     served.close()
@@ -237,7 +237,7 @@ def test_server_ends_with_its_raylet(served: Served) -> None:
     assert not Path(served.path).exists()
 
 
-def test_server_removes_the_folder_of_a_raylet_that_has_ended(served: Served) -> None:
+def test_server_removes_the_folder_of_a_raylet_that_has_ended(served):
     forks = Path(tempfile.mkdtemp(prefix="dljob-forks-", dir="/tmp"))
     served.path = f"{forks}/7-0123456789abcdef.sock"
     (forks / "7-0123456789abcdef.sock.lock").touch()
@@ -251,14 +251,14 @@ def test_server_removes_the_folder_of_a_raylet_that_has_ended(served: Served) ->
     assert not forks.exists()
 
 
-def test_server_without_workers_ends(served: Served) -> None:
+def test_server_without_workers_ends(served):
     served.start(first_s=0.2)
     assert served.process is not None
     assert served.process.wait(WAIT_S) == 0
     assert not Path(served.path).exists()
 
 
-def test_server_without_further_workers_ends_after_its_first(served: Served) -> None:
+def test_server_without_further_workers_ends_after_its_first(served):
     served.start(idle_s=0.2)
     line, _ = served.ask()
     assert line.recv(1) == bytes([7])
@@ -276,7 +276,7 @@ ctypes.CDLL(str(library))
 
 
 @pytest.mark.parametrize("body", [STARTS_A_THREAD, LOADS_A_DRIVER])
-def test_server_whose_imports_no_fork_would_survive_forks_nobody(served: Served, body: str) -> None:
+def test_server_whose_imports_no_fork_would_survive_forks_nobody(served, body):
     (served.folder / "not_to_fork.py").write_text(body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(served.folder), prepend=os.pathsep)
@@ -287,7 +287,7 @@ def test_server_whose_imports_no_fork_would_survive_forks_nobody(served: Served,
     assert not Path(served.path).exists()
 
 
-def test_server_of_a_package_with_threads_of_its_own_forks_nobody(served: Served) -> None:
+def test_server_of_a_package_with_threads_of_its_own_forks_nobody(served):
     if find_spec("pyarrow") is None:
         pytest.skip("pyarrow is not installed: the extra `data` brings it")
     served.start("pyarrow")
@@ -296,7 +296,7 @@ def test_server_of_a_package_with_threads_of_its_own_forks_nobody(served: Served
     assert Path(served.path + starter.UNFIT).exists()
 
 
-def test_template_forks_servers_that_import_more_and_fork_workers(served: Served) -> None:
+def test_template_forks_servers_that_import_more_and_fork_workers(served):
     served.start()
     one, other = served.serve("one"), served.serve("other")
     line, told = served.ask(path=one)
@@ -316,7 +316,7 @@ def test_template_forks_servers_that_import_more_and_fork_workers(served: Served
     assert not Path(one).exists()
 
 
-def test_template_ends_behind_its_last_server(served: Served) -> None:
+def test_template_ends_behind_its_last_server(served):
     served.start(idle_s=0.2)
     line, _ = served.ask(path=served.serve("one"))
     assert line.recv(1) == bytes([7])
@@ -325,7 +325,7 @@ def test_template_ends_behind_its_last_server(served: Served) -> None:
     assert not list(served.folder.glob("*.sock"))
 
 
-def test_server_whose_path_is_taken_is_not_forked(served: Served) -> None:
+def test_server_whose_path_is_taken_is_not_forked(served):
     served.start()
     Path(taken := f"{served.folder}/taken").touch()
     with starter.ask(served.path, ([taken], dict(os.environ)), starter.SERVER) as line:
@@ -335,7 +335,7 @@ def test_server_whose_path_is_taken_is_not_forked(served: Served) -> None:
     assert line.recv(1) == bytes([7])
 
 
-def test_server_without_a_file_left_keeps_its_workers_and_makes_room_for_another(served: Served) -> None:
+def test_server_without_a_file_left_keeps_its_workers_and_makes_room_for_another(served):
     served.start()
     line, told = served.ask("wait")
     assert served.process is not None
@@ -352,7 +352,7 @@ def test_server_without_a_file_left_keeps_its_workers_and_makes_room_for_another
     assert line.recv(1) == bytes([128 + 9])
 
 
-def test_request_that_breaks_off_is_no_start(served: Served) -> None:
+def test_request_that_breaks_off_is_no_start(served):
     served.start()
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(served.path)
@@ -361,7 +361,7 @@ def test_request_that_breaks_off_is_no_start(served: Served) -> None:
     assert line.recv(1) == bytes([7])
 
 
-def test_start_that_breaks_off_leaves_no_file_in_a_server(served: Served) -> None:
+def test_start_that_breaks_off_leaves_no_file_in_a_server(served):
     served.start()
     served.ask("wait")
     assert served.process is not None
@@ -376,7 +376,7 @@ def test_start_that_breaks_off_leaves_no_file_in_a_server(served: Served) -> Non
     assert files_of(served.process.pid) == used
 
 
-def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     with server.one_thread():
@@ -395,7 +395,7 @@ def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch:
     assert done.stdout.split() == ["1", "3"], done.stderr
 
 
-def test_processes_of_a_raylet_are_those_of_its_servers_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_raylet_are_those_of_its_servers_too(served, monkeypatch):
     served.start()
     _, told = served.ask("wait")
     assert served.process is not None
@@ -406,7 +406,7 @@ def test_processes_of_a_raylet_are_those_of_its_servers_too(served: Served, monk
     assert found == [served.raylet.pid, served.process.pid, told["pid"]]
 
 
-def test_server_is_known_by_its_program_and_its_raylet() -> None:
+def test_server_is_known_by_its_program_and_its_raylet():
     words = ["python", processes.SERVER, "3", "/f/1-2.sock", "77", ""]
     assert processes._serves("\0".join(words), 77)
     assert not processes._serves("\0".join(words), 7)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -60,7 +59,7 @@ def make(backend: MemoryBackend) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("at", ["nodes", "spawn", "hello"])
-async def test_a_job_cancelled_while_it_begins_leaves_nothing(at: str) -> None:
+async def test_a_job_cancelled_while_it_begins_leaves_nothing(at):
     backend, there = Slow(at), asyncio.Event()
     backend.there = there.set
     making = make(backend)
@@ -73,7 +72,7 @@ async def test_a_job_cancelled_while_it_begins_leaves_nothing(at: str) -> None:
     assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
 
 
-async def test_a_master_that_another_launcher_made_stays() -> None:
+async def test_a_master_that_another_launcher_made_stays():
     backend, there = Slow("spawn"), asyncio.Event()
     backend.there = there.set
     making = make(backend)
@@ -98,9 +97,7 @@ async def test_a_master_that_another_launcher_made_stays() -> None:
         ),
     ],
 )
-async def test_a_master_without_an_answer_is_undone_and_the_error_says_which_way(
-    error: Exception, told: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_master_without_an_answer_is_undone_and_the_error_says_which_way(error, told, words, monkeypatch):
     async def fails(*_: Any) -> None:
         raise error
 
@@ -112,7 +109,7 @@ async def test_a_master_without_an_answer_is_undone_and_the_error_says_which_way
 
 
 @pytest.mark.parametrize("step", ["nodes", "spawn"])
-async def test_a_job_whose_master_cannot_be_made_is_in_no_list(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_whose_master_cannot_be_made_is_in_no_list(step, monkeypatch):
     async def fails(*_: Any) -> None:
         raise RuntimeError("the GCS is silent")
 
@@ -124,9 +121,7 @@ async def test_a_job_whose_master_cannot_be_made_is_in_no_list(step: str, monkey
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_master_that_may_have_been_made_all_the_same_keeps_its_keys(
-    known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_master_that_may_have_been_made_all_the_same_keeps_its_keys(known, monkeypatch):
     backend = Slow("")
     spawn = backend.spawn
 
@@ -145,9 +140,7 @@ async def test_a_master_that_may_have_been_made_all_the_same_keeps_its_keys(
     assert REGISTRY + UID in backend.kv.values
 
 
-async def test_a_ray_that_cannot_say_whether_the_master_is_there_does_not_undo_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_ray_that_cannot_say_whether_the_master_is_there_does_not_undo_it(monkeypatch):
     backend, errors = Slow(""), [ActorLostError("unreachable", certain=False)]
     call, lookup, unsure = backend.call, backend.lookup, [ActorLostError("no answer", certain=False)]
 
@@ -178,7 +171,7 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_ctrl_c_waits_until_what_was_begun_is_put_right() -> None:
+def test_ctrl_c_waits_until_what_was_begun_is_put_right():
     seen: list[str] = []
 
     async def work() -> None:
@@ -195,7 +188,7 @@ def test_ctrl_c_waits_until_what_was_begun_is_put_right() -> None:
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_ctrl_c_while_a_job_begins_leaves_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_job_begins_leaves_nothing_of_it(tmp_path, monkeypatch):
     backend = Slow("hello")
     backend.there = lambda: os.kill(os.getpid(), signal.SIGINT)
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: backend)
@@ -205,7 +198,7 @@ def test_ctrl_c_while_a_job_begins_leaves_nothing_of_it(tmp_path: Path, monkeypa
     assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
 
 
-def test_ctrl_c_between_the_order_and_the_wait_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_between_the_order_and_the_wait_is_heard_too(monkeypatch):
     seen: list[str] = []
     submit = asyncio.run_coroutine_threadsafe
 

@@ -92,7 +92,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_job_that_is_not_there_is_started_and_seen_to_its_end(world: World, capsys: Any) -> None:
+def test_a_job_that_is_not_there_is_started_and_seen_to_its_end(world, capsys):
     assert world.drive() == 0
     (how,) = world.launched
     assert (how["job_dir"], how["code_dir"], how["uid"]) == (world.folder, None, UID)
@@ -104,17 +104,17 @@ def test_a_job_that_is_not_there_is_started_and_seen_to_its_end(world: World, ca
     assert out[-1] == "[dljob] j Succeeded: Because of this"
 
 
-def test_a_job_that_failed_is_exit_code_1(world: World) -> None:
+def test_a_job_that_failed_is_exit_code_1(world):
     world.started = Job("Failed")
     assert world.drive() == 1
 
 
-def test_a_suspended_job_is_neither_exit_code_0_nor_1(world: World) -> None:
+def test_a_suspended_job_is_neither_exit_code_0_nor_1(world):
     world.started = Job("Suspended")
     assert world.drive() == 3
 
 
-def test_a_job_that_is_there_is_waited_for(world: World, capsys: Any) -> None:
+def test_a_job_that_is_there_is_waited_for(world, capsys):
     world.there = [Job()]
     assert world.drive(attempt=3) == 0
     assert world.launched == []
@@ -122,7 +122,7 @@ def test_a_job_that_is_there_is_waited_for(world: World, capsys: Any) -> None:
     assert "exists already" in capsys.readouterr().out
 
 
-def test_user_code_that_the_init_container_brought_is_the_code(world: World, tmp_path: Path) -> None:
+def test_user_code_that_the_init_container_brought_is_the_code(world, tmp_path):
     (tmp_path / "code").mkdir()
     world.drive()
     (tmp_path / "code" / "train.py").touch()
@@ -130,7 +130,7 @@ def test_user_code_that_the_init_container_brought_is_the_code(world: World, tmp
     assert [how["code_dir"] for how in world.launched] == [None, tmp_path / "code"]
 
 
-def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world: World) -> None:
+def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world):
     world.started = UnreachableError("PrimeMaster of j could not be made")
     whole = json.loads(world.spec.read_text())
     whole["spec"]["roles"][0]["replicaz"] = 2
@@ -141,14 +141,14 @@ def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world
     assert world.gateways == []
 
 
-def test_a_launcher_that_loses_the_race_to_start_waits_for_the_winners_job(world: World) -> None:
+def test_a_launcher_that_loses_the_race_to_start_waits_for_the_winners_job(world):
     world.started = UsageError("an actor of that name exists already")
     world.there = [None, Job("Failed")]
     assert world.drive() == 1
     assert len(world.launched) == 1
 
 
-def test_the_folder_of_an_earlier_attempt_is_put_aside(world: World) -> None:
+def test_the_folder_of_an_earlier_attempt_is_put_aside(world):
     world.folder.mkdir(parents=True)
     (world.folder / ATTEMPT).write_text("0\n")
     (world.folder / "status.json").write_text("{}")
@@ -159,7 +159,7 @@ def test_the_folder_of_an_earlier_attempt_is_put_aside(world: World) -> None:
     assert (world.folder / ATTEMPT).read_text() == "1\n"
 
 
-def test_a_job_of_an_earlier_attempt_that_lives_is_not_put_aside(world: World) -> None:
+def test_a_job_of_an_earlier_attempt_that_lives_is_not_put_aside(world):
     world.folder.mkdir(parents=True)
     (world.folder / ATTEMPT).write_text("0\n")
     living = Job("")
@@ -170,20 +170,20 @@ def test_a_job_of_an_earlier_attempt_that_lives_is_not_put_aside(world: World) -
     assert world.launched == []
 
 
-def test_a_job_runs_without_a_gateway_and_says_so(world: World, capsys: Any) -> None:
+def test_a_job_runs_without_a_gateway_and_says_so(world, capsys):
     world.gateway_error = UnreachableError("the port is taken")
     assert world.drive() == 0
     assert "there is no gateway: the port is taken" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [DeadlineError("no answer"), UnreachableError("no Ray")])
-def test_an_error_that_may_pass_is_no_refusal(world: World, capsys: Any, error: Exception) -> None:
+def test_an_error_that_may_pass_is_no_refusal(world, capsys, error):
     world.started = error
     assert world.drive() == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"[dljob] {type(error).__name__}: {error}"
 
 
-def test_a_launcher_told_to_end_leaves_the_job_alone(world: World, capsys: Any) -> None:
+def test_a_launcher_told_to_end_leaves_the_job_alone(world, capsys):
     job = world.started = Job("", notes=0)
     waits = threading.Event()
 
@@ -198,9 +198,7 @@ def test_a_launcher_told_to_end_leaves_the_job_alone(world: World, capsys: Any) 
     assert "and the job goes on" in capsys.readouterr().out
 
 
-def test_a_spec_that_ray_keeps_is_read_from_there(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_spec_that_ray_keeps_is_read_from_there(world, monkeypatch, capsys):
     kept = {"gcs://dljob-j.json": world.spec.read_bytes()}
     monkeypatch.setattr(ray_private, "kv_get", kept.get)
     (world.spec.parent / "code").mkdir()
@@ -214,9 +212,7 @@ def test_a_spec_that_ray_keeps_is_read_from_there(
     assert "Ray does not keep gcs://gone.json any more" in refused.message
 
 
-def test_the_handover_of_the_last_attempt_goes_to_the_master(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_handover_of_the_last_attempt_goes_to_the_master(world, monkeypatch, tmp_path, capsys):
     (tmp_path / "carried.json").write_text('{"attempt": 1}')
     monkeypatch.setattr(ray_private, "kv_get", {"gcs://c.json": b'{"attempt": 2}'}.get)
     for where in ("", str(tmp_path / "carried.json"), "gcs://c.json", str(tmp_path / "gone"), "gcs://gone"):
@@ -229,7 +225,7 @@ def test_the_handover_of_the_last_attempt_goes_to_the_master(
     assert len(said) == 2
 
 
-def test_a_ray_that_does_not_let_us_in_costs_no_spec(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_let_us_in_costs_no_spec(world, monkeypatch):
     def refuse() -> None:
         raise UnreachableError("no Ray")
 
@@ -237,7 +233,7 @@ def test_a_ray_that_does_not_let_us_in_costs_no_spec(world: World, monkeypatch: 
     assert world.drive(spec="gcs://dljob-j.json") == 1
 
 
-def test_a_pod_that_is_not_ours_has_another_home(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pod_that_is_not_ours_has_another_home(world, monkeypatch, tmp_path):
     monkeypatch.delenv("DLJOB_HOME")
     assert world.drive(home=str(tmp_path / "there")) == 0
     assert world.launched[0]["job_dir"].parent == tmp_path / "there" / "jobs"

@@ -49,7 +49,7 @@ def job(backend: MemoryBackend, folder: Path) -> JobConnection:
     return JobConnection(cast("Any", backend), entry)
 
 
-def test_a_job_whose_folder_tells_its_end_is_not_looked_up(tmp_path: Path) -> None:
+def test_a_job_whose_folder_tells_its_end_is_not_looked_up(tmp_path):
     ends(tmp_path)
     own = job(backend := Silent(), tmp_path)
     assert own.status() == own.wait(1.0) == own.final() == END
@@ -67,29 +67,27 @@ def test_a_job_whose_folder_tells_its_end_is_not_looked_up(tmp_path: Path) -> No
         ({}, False),
     ],
 )
-def test_the_last_status_is_known_by_its_beginning(status: dict[str, Any], final: bool, tmp_path: Path) -> None:
+def test_the_last_status_is_known_by_its_beginning(status, final, tmp_path):
     assert not is_final(tmp_path)
     for indent in (1, None):
         (tmp_path / "status.json").write_text(json.dumps(status, indent=indent))
         assert is_final(tmp_path) is final
 
 
-def test_an_end_is_heard_though_nobody_can_say_for_a_while_where_the_master_is(tmp_path: Path) -> None:
+def test_an_end_is_heard_though_nobody_can_say_for_a_while_where_the_master_is(tmp_path):
     own = job(backend := Silent(2, lambda: ends(tmp_path)), tmp_path)
     assert own.status() == END
     assert backend.looked == 3
 
 
-def test_a_long_silence_is_told_and_not_taken_for_a_lost_master(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_silence_is_told_and_not_taken_for_a_lost_master(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "LOST_S", 0.1)
     own = job(Silent(float("inf")), tmp_path)
     with pytest.raises(UnreachableError, match="the Ray of PrimeMaster of j does not answer"):
         own.status()
 
 
-async def test_a_gcs_that_does_not_answer_is_no_word_on_the_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gcs_that_does_not_answer_is_no_word_on_the_actor(monkeypatch):
     def silent(*_: object) -> None:
         raise GetTimeoutError("after 60 s")
 
@@ -100,9 +98,7 @@ async def test_a_gcs_that_does_not_answer_is_no_word_on_the_actor(monkeypatch: p
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_the_next_attempt_waits_for_a_master_that_leaves_and_ends_one_that_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
-) -> None:
+def test_the_next_attempt_waits_for_a_master_that_leaves_and_ends_one_that_stays(tmp_path, monkeypatch, leaves):
     monkeypatch.setattr(launch, "LEAVES_S", 60.0 if leaves else 0.2)
     backend, name = Silent(), f"{UID[:8]}/master"
     backend.hosts[name] = MemoryHost(name, "n1")
@@ -113,9 +109,7 @@ def test_the_next_attempt_waits_for_a_master_that_leaves_and_ends_one_that_stays
     assert (f"kill {name}" in backend.calls) is not leaves
 
 
-def test_a_master_that_answered_is_asked_again_without_a_look_and_looked_up_once_it_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_master_that_answered_is_asked_again_without_a_look_and_looked_up_once_it_is_lost(tmp_path, monkeypatch):
     own, looked, answers = job(backend := Silent(), tmp_path), list[str](), [1, 2, None, 3]
 
     async def find(*_: object) -> ActorRef:

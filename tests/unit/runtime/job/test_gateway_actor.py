@@ -54,7 +54,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "raise_priority", lambda: None)
 
 
-async def test_a_gateway_is_made_once_on_the_head_for_good() -> None:
+async def test_a_gateway_is_made_once_on_the_head_for_good():
     backend = Backend("h:1")
     assert await _ensure(backend, "10.0.0.1", 8266, "/home") == "h:1"  # type: ignore[arg-type]
     assert await _ensure(backend, "10.0.0.1", 8266, "/home") == "h:1"  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ async def test_a_gateway_is_made_once_on_the_head_for_good() -> None:
     assert spec.resources == ON_HEAD
 
 
-async def test_another_launchers_gateway_will_do_and_a_dying_one_is_waited_for() -> None:
+async def test_another_launchers_gateway_will_do_and_a_dying_one_is_waited_for():
     backend = Backend(ActorLostError("died"), "h:1", taken=True)
     assert await _ensure(backend, "h", 1, "/home") == "h:1"  # type: ignore[arg-type]
     assert backend.spawned == []
@@ -77,7 +77,7 @@ async def test_another_launchers_gateway_will_do_and_a_dying_one_is_waited_for()
         (ActorCallError("the port is taken", error_type="X", remote_traceback=""), UnreachableError),
     ],
 )
-async def test_a_gateway_that_cannot_be_had_is_an_error_in_time(answer: Any, error: type[Exception]) -> None:
+async def test_a_gateway_that_cannot_be_had_is_an_error_in_time(answer, error):
     with pytest.raises(error):
         await _ensure(Backend(answer), "h", 1, "/home")  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ class Served:
         self.address = address
 
 
-async def test_a_taken_port_is_told_and_tried_again_until_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_taken_port_is_told_and_tried_again_until_it_is_free(monkeypatch):
     free = asyncio.Event()
 
     async def serve(*args: Any) -> Served:
@@ -107,7 +107,7 @@ async def test_a_taken_port_is_told_and_tried_again_until_it_is_free(monkeypatch
     assert await made.address() == "10.0.0.1:8266"
 
 
-async def test_other_errors_of_the_gateway_are_told_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_errors_of_the_gateway_are_told_to_the_caller(monkeypatch):
     def token() -> str:
         raise LookupError("no token file")
 
@@ -118,7 +118,7 @@ async def test_other_errors_of_the_gateway_are_told_to_the_caller(monkeypatch: p
         await made.address()
 
 
-def test_the_module_of_the_gateway_actor_imports_no_server() -> None:
+def test_the_module_of_the_gateway_actor_imports_no_server():
     code = "import sys, dljob.runtime.job.gateway; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"ray", "aiohttp", "pydantic", "dljob.runtime.controller.prime"} & set(loaded)

@@ -147,7 +147,7 @@ async def error_of(answer: ClientResponse) -> str:
         ),
     ],
 )
-async def test_each_question_gets_the_answer_of_its_source(path: str, asked: Any, answer: Any) -> None:
+async def test_each_question_gets_the_answer_of_its_source(path, asked, answer):
     source = Source()
     async with client(source) as http:
         got = await http.get(path, headers=BEARER)
@@ -160,7 +160,7 @@ async def test_each_question_gets_the_answer_of_its_source(path: str, asked: Any
 
 
 @pytest.mark.parametrize("header", ["Authorization", "x-ray-authorization"])
-async def test_either_header_carries_the_token(header: str) -> None:
+async def test_either_header_carries_the_token(header):
     async with client(Source()) as http:
         assert (await http.get(f"{JOB}/status", headers={header: f"Bearer {TOKEN}"})).status == 200
         assert (await http.get(f"{JOB}/status", headers={header: f"bearer {TOKEN}"})).status == 200
@@ -178,7 +178,7 @@ async def test_either_header_carries_the_token(header: str) -> None:
         {"Authorization": "Bearer ü"},
     ],
 )
-async def test_without_the_token_each_path_is_refused(headers: dict[str, str]) -> None:
+async def test_without_the_token_each_path_is_refused(headers):
     source = Source()
     async with client(source) as http:
         for path in ("/v1/jobs", f"{JOB}/status", f"{JOB}/logs", "/v1/nothing", "/v1"):
@@ -189,7 +189,7 @@ async def test_without_the_token_each_path_is_refused(headers: dict[str, str]) -
     assert source.asked == []
 
 
-async def test_a_ray_without_tokens_needs_none_here() -> None:
+async def test_a_ray_without_tokens_needs_none_here():
     async with client(Source(), token=None) as http:
         assert (await http.get(f"{JOB}/status")).status == 200
 
@@ -206,7 +206,7 @@ async def test_a_ray_without_tokens_needs_none_here() -> None:
         (KeyError("oops"), 500, "KeyError: 'oops'"),
     ],
 )
-async def test_errors_are_json_with_their_code(error: Exception, code: int, said: str) -> None:
+async def test_errors_are_json_with_their_code(error, code, said):
     source = Source()
     source.error = error
     async with client(source) as http:
@@ -244,7 +244,7 @@ async def test_errors_are_json_with_their_code(error: Exception, code: int, said
         ("GET", f"{JOB}/logs?role=a&rank=2&follow=1&since=-5", 400),
     ],
 )
-async def test_bad_requests_get_their_code_and_words(method: str, path: str, code: int) -> None:
+async def test_bad_requests_get_their_code_and_words(method, path, code):
     source = Source()
     async with client(source) as http:
         got = await http.request(method, path, headers=BEARER)
@@ -272,7 +272,7 @@ async def test_bad_requests_get_their_code_and_words(method: str, path: str, cod
         b'{"id": "1", "kind": "stop", "by": ["x"]}',
     ],
 )
-async def test_a_command_that_is_none_is_refused(body: bytes) -> None:
+async def test_a_command_that_is_none_is_refused(body):
     source = Source()
     async with client(source) as http:
         got = await http.post(f"{JOB}/commands", data=body, headers=BEARER)
@@ -281,14 +281,14 @@ async def test_a_command_that_is_none_is_refused(body: bytes) -> None:
     assert source.asked == []
 
 
-async def test_a_body_over_64_kib_is_refused() -> None:
+async def test_a_body_over_64_kib_is_refused():
     async with client(Source()) as http:
         got = await http.post(f"{JOB}/commands", data=b" " * ((64 << 10) + 1), headers=BEARER)
         assert got.status == 413
         assert await error_of(got)
 
 
-async def test_too_many_requests_at_once_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_requests_at_once_are_told_to_come_back(monkeypatch):
     monkeypatch.setattr(gateway_app, "AT_ONCE", 2)
     source = Source()
     source.go.clear()
@@ -304,7 +304,7 @@ async def test_too_many_requests_at_once_are_told_to_come_back(monkeypatch: pyte
         assert (await http.get(f"{JOB}/status", headers=BEARER)).status == 200
 
 
-async def test_the_server_tells_its_free_port_and_a_taken_one_is_an_error() -> None:
+async def test_the_server_tells_its_free_port_and_a_taken_one_is_an_error():
     server = await serve(Source(), None, {}, "127.0.0.1", 0)
     host, _, port = server.address.partition(":")
     try:

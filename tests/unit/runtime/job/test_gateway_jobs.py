@@ -140,9 +140,7 @@ def jobs(cluster: Cluster) -> RayJobs:
     return RayJobs(cluster, str(cluster.home))  # type: ignore[arg-type]
 
 
-async def test_the_master_of_the_latest_epoch_is_asked_though_the_first_one_is_there(
-    cluster: Cluster, jobs: RayJobs
-) -> None:
+async def test_the_master_of_the_latest_epoch_is_asked_though_the_first_one_is_there(cluster, jobs):
     cluster.second = Master()
     await announce(cluster.kv, UID, 2, SECOND)
     assert (await jobs.brief(UID, 4, 2.0))["version"] == 5
@@ -150,9 +148,7 @@ async def test_the_master_of_the_latest_epoch_is_asked_though_the_first_one_is_t
     assert (len(cluster.master.calls), len(cluster.second.calls)) == (0, 1)
 
 
-async def test_a_question_to_a_stopped_master_goes_on_at_its_standby_once_that_commands(
-    cluster: Cluster, jobs: RayJobs
-) -> None:
+async def test_a_question_to_a_stopped_master_goes_on_at_its_standby_once_that_commands(cluster, jobs):
     """The gateway keeps the handle of the one that answered last, and that one answers nothing any more."""
     first = cluster.master
     assert first
@@ -167,7 +163,7 @@ async def test_a_question_to_a_stopped_master_goes_on_at_its_standby_once_that_c
     assert cluster.second.calls[0][2] < 5.0, "by the time that is left"
 
 
-async def test_a_follower_refuses_and_the_gateway_asks_again(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_a_follower_refuses_and_the_gateway_asks_again(cluster, jobs):
     """The key of the one that commands may be read just before the other one takes over."""
     first = cluster.master
     assert first
@@ -187,7 +183,7 @@ async def test_a_follower_refuses_and_the_gateway_asks_again(cluster: Cluster, j
     assert (len(first.calls), len(cluster.second.calls)) == (1, 1)
 
 
-async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster, jobs):
     cluster.die()
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="not running now"):
@@ -195,7 +191,7 @@ async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster: Cl
     assert 0.4 < time.monotonic() - began < 2.0
 
 
-async def test_a_frozen_master_does_not_hold_the_caller(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_a_frozen_master_does_not_hold_the_caller(cluster, jobs):
     assert cluster.master
     cluster.master.hangs = True
     began = time.monotonic()
@@ -204,13 +200,13 @@ async def test_a_frozen_master_does_not_hold_the_caller(cluster: Cluster, jobs: 
     assert time.monotonic() - began < 2.0
 
 
-async def test_a_folder_of_another_job_with_the_same_eight_digits_is_not_it(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_a_folder_of_another_job_with_the_same_eight_digits_is_not_it(cluster, jobs):
     cluster.end()
     with pytest.raises(NotFoundError):
         await jobs.brief(UID[:8] + "f" * 24, 0, 0.0)
 
 
-async def test_live_jobs_come_first_and_ended_ones_after(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_live_jobs_come_first_and_ended_ones_after(cluster, jobs):
     old = cluster.home / "jobs" / "old-ffffffff"
     old.mkdir()
     (old / "status.json").write_text(json.dumps(snapshot("Failed") | {"uid": "f" * 32, "name": "old"}))
@@ -221,17 +217,15 @@ async def test_live_jobs_come_first_and_ended_ones_after(cluster: Cluster, jobs:
     ]
 
 
-async def test_events_come_in_bounded_portions(jobs: RayJobs) -> None:
+async def test_events_come_in_bounded_portions(jobs):
     assert len(await jobs.events(UID, 0, 0.0)) == gateway_jobs.EVENTS_AT_ONCE
 
 
-async def test_the_endpoints_are_those_of_primemaster(jobs: RayJobs) -> None:
+async def test_the_endpoints_are_those_of_primemaster(jobs):
     assert (await jobs.endpoints(UID))["engine"][0]["addresses"] == {"http": "10.0.0.1:80"}
 
 
-async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
-    jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(jobs, monkeypatch):
     placed = await jobs.placement(UID)
     (row,) = placed["nodes"]
     assert (row["node"], row["pod"], row["ranks"]) == ("n", "pod-1", "a/0-1")
@@ -260,12 +254,12 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("restart", "a/²", "has no 'a/²'"),
     ],
 )
-def test_a_command_is_refused_unless_its_target_fits_its_kind(kind: str, target: str, why: str) -> None:
+def test_a_command_is_refused_unless_its_target_fits_its_kind(kind, target, why):
     said = wrong(CommandRequest("1", kind, target, ""), snapshot())
     assert (why in said) if why else said == ""
 
 
-async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster, jobs):
     await jobs.command(UID, CommandRequest("1", "restart", "a/0", "me"))
     assert cluster.master
     assert cluster.master.calls[-1] == ("command", "1", "restart", "a/0", "me")
@@ -281,9 +275,7 @@ async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster
         await jobs.command(UID, CommandRequest("3", "restart", "a/1", "me"))
 
 
-async def test_stacks_come_from_the_master_of_a_job_that_lives_and_has_such_a_target(
-    cluster: Cluster, jobs: RayJobs
-) -> None:
+async def test_stacks_come_from_the_master_of_a_job_that_lives_and_has_such_a_target(cluster, jobs):
     assert await jobs.stacks(UID, "a/0") == {"a/0": "thread"}
     with pytest.raises(NotFoundError, match="a/7"):
         await jobs.stacks(UID, "a/7")
@@ -309,8 +301,8 @@ def nodes_that_answer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_record_comes_from_the_masters_node_and_after_the_end_from_the_folder_here(
-    cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, jobs, monkeypatch
+):
     asked = nodes_that_answer(monkeypatch)
     (cluster.dir / "events.jsonl").write_text("one\ntwo\n")
     for _ in range(2):
@@ -331,9 +323,7 @@ async def test_the_record_comes_from_the_masters_node_and_after_the_end_from_the
     assert "status.json" in (await jobs.record(UID, {})).files
 
 
-async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_it_is_away(
-    cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_it_is_away(cluster, jobs, monkeypatch):
     asked = nodes_that_answer(monkeypatch)
     (cluster.dir / "logs").mkdir()
     log = cluster.dir / "logs" / "master.log"
@@ -367,7 +357,7 @@ def step(text: str) -> list[float]:
     return [sample.value for sample in families["dljob_step"].samples] if families else []
 
 
-async def test_metrics_are_of_jobs_that_live_and_answer(cluster: Cluster, jobs: RayJobs) -> None:
+async def test_metrics_are_of_jobs_that_live_and_answer(cluster, jobs):
     assert step(await jobs.metrics()) == [3.0]
     master = cluster.master
     assert master
@@ -389,7 +379,7 @@ async def test_metrics_are_of_jobs_that_live_and_answer(cluster: Cluster, jobs: 
         ("e=1000000", "'e=1000000' cannot be scaled: it is written role=ranks, of e"),
     ],
 )
-def test_only_a_role_with_bounds_is_scaled(target: str, why: str) -> None:
+def test_only_a_role_with_bounds_is_scaled(target, why):
     roles = [{"name": "w", "desired": 1}, {"name": "e", "desired": 2, "wanted": 2}]
     assert wrong(CommandRequest("1", "scale", target, "spec"), {"roles": roles}) == why
     none = wrong(CommandRequest("1", "scale", target, "spec"), {"roles": roles[:1]})

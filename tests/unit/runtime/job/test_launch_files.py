@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def note(n: int) -> Note:
     return Note("Admitted", "job", f"note {n}")
 
 
-async def test_notes_are_filed_once_over_the_masters_of_a_job(tmp_path: Path) -> None:
+async def test_notes_are_filed_once_over_the_masters_of_a_job(tmp_path):
     """The second master replays the first two notes, and files only the third."""
     first = Timeline(tmp_path)
     first.add(note(1), 1.0)
@@ -34,7 +33,7 @@ async def test_notes_are_filed_once_over_the_masters_of_a_job(tmp_path: Path) ->
     assert [said["seq"] for said in read_notes(tmp_path, 2)] == [3]
 
 
-async def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+async def test_a_line_that_was_cut_off_is_written_again(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"seq": 1, "message": "note 1"}\n{"seq": 2, "mess')
     timeline = Timeline(tmp_path)
     timeline.add(note(1), 1.0)
@@ -43,27 +42,27 @@ async def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
     assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2]
 
 
-def test_a_note_that_a_fenced_master_wrote_too_is_read_once(tmp_path: Path) -> None:
+def test_a_note_that_a_fenced_master_wrote_too_is_read_once(tmp_path):
     lines = "".join(json.dumps({"seq": seq}) + "\n" for seq in (1, 2, 3, 2, 3, 4))
     (tmp_path / "events.jsonl").write_text(lines)
     assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2, 3, 4]
 
 
-async def test_the_status_file_is_replaced_whole(tmp_path: Path) -> None:
+async def test_the_status_file_is_replaced_whole(tmp_path):
     timeline = Timeline(tmp_path)
     for phase in ("Running", "Succeeded"):
         await timeline.status({"phase": phase})
         assert json.loads((tmp_path / "status.json").read_text()) == {"phase": phase}
     timeline.close()  # gives back the room that it keeps for a last status
-    names = [path.name for path in tmp_path.iterdir()]  # noqa: ASYNC240 - nobody waits
+    names = [path.name for path in tmp_path.iterdir()]
     assert names == ["status.json"]
 
 
-def test_an_ended_job_without_notes_has_none(tmp_path: Path) -> None:
+def test_an_ended_job_without_notes_has_none(tmp_path):
     assert read_notes(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path):
     (tmp_path / "file").touch()
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": roles}})
@@ -71,7 +70,7 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         launch(manifest, job_dir=tmp_path / "file" / "job", code_dir=tmp_path)
 
 
-def test_the_outline_of_a_job_is_what_its_models_say() -> None:
+def test_the_outline_of_a_job_is_what_its_models_say():
     roles = [{"name": "w", "entrypoint": {"class": "a.B"}}]
     plain = {"metadata": {"name": "j"}, "spec": {"roles": roles}}
     seen = outline(json.dumps(plain))

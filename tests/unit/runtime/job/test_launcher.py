@@ -50,7 +50,7 @@ def launch(folder: Path, text: str, **flags: str) -> tuple[int, dict[str, str]]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_another_ray_is_refused_in_the_last_line(tmp_path: Path) -> None:
+def test_another_ray_is_refused_in_the_last_line(tmp_path):
     code, said = launch(tmp_path, json.dumps(spec()), ray="2.1.0")
     assert code == 2
     assert (said["dljob"], said["reason"]) == ("refused", "RayVersionMismatch")
@@ -58,7 +58,7 @@ def test_another_ray_is_refused_in_the_last_line(tmp_path: Path) -> None:
     assert said["hint"]
 
 
-def test_a_malformed_spec_is_refused_before_ray_is_asked(tmp_path: Path) -> None:
+def test_a_malformed_spec_is_refused_before_ray_is_asked(tmp_path):
     code, said = launch(tmp_path, "{")
     assert (code, said["reason"]) == (2, "InvalidSpec")
     assert said["message"]
@@ -75,7 +75,7 @@ def test_a_malformed_spec_is_refused_before_ray_is_asked(tmp_path: Path) -> None
         ({"nodeGroups": [{"name": "small", "replicas": 1, "cpu": "1"}]}, "DoesNotFit", "64"),
     ],
 )
-def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(more: dict[str, Any], reason: str, words: str) -> None:
+def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(more, reason, words):
     whole = spec(**more)
     whole["spec"]["roles"][0] = {**ROLE, "replicas": 64, "resources": {"cpu": "64"}}
     refused = driver.explain(json.dumps(whole).encode(), "spec.json")
@@ -85,20 +85,20 @@ def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(more: dict[str, A
     assert driver.explain(json.dumps(spec()).encode(), "spec.json") is None
 
 
-def test_modules_in_the_users_folder_are_not_the_launchers(tmp_path: Path) -> None:
+def test_modules_in_the_users_folder_are_not_the_launchers(tmp_path):
     for name in ("ray", "pydantic", "aiohttp"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     assert launch(tmp_path, "{")[0] == 2
 
 
-def test_a_folder_of_an_earlier_attempt_is_known_by_its_file(tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_attempt_is_known_by_its_file(tmp_path):
     assert not driver._older(tmp_path, 1)
     (tmp_path / driver.ATTEMPT).write_text("0\n")
     assert driver._older(tmp_path, 1)
     assert not driver._older(tmp_path, 0)
 
 
-def test_the_home_of_jobs_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_of_jobs_must_be_said(monkeypatch):
     monkeypatch.delenv("DLJOB_HOME", raising=False)
     with pytest.raises(driver.UsageError, match="DLJOB_HOME"):
         driver.home()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return made
 
 
-def test_questions_are_answered_until_the_block_ends(child: dict[str, Any]) -> None:
+def test_questions_are_answered_until_the_block_ends(child):
     child["does"] = JOINS + ECHOES + "line.recv(1)"
     with socket_relay.Relay(ADDRESS, UID, {"RAY_AUTH_TOKEN_PATH": "/t", "LD_PRELOAD": "/x.so"}) as line:
         assert result(line.ask(request(UID, "pids", ()), 10)) == 7
@@ -44,7 +43,7 @@ def test_questions_are_answered_until_the_block_ends(child: dict[str, Any]) -> N
     assert "LD_PRELOAD" not in child["env"]
 
 
-def test_a_ray_init_that_hangs_is_killed(child: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_init_that_hangs_is_killed(child, monkeypatch):
     monkeypatch.setattr(socket_relay, "JOIN_S", 0.3)
     child["does"] = "os.write(2, b'Failed to connect to GCS\\n')\ntime.sleep(1000)"
     with pytest.raises(UnreachableError, match=r"within 0.3 s: no answer.*other ways failed before: no socket"):
@@ -52,19 +51,19 @@ def test_a_ray_init_that_hangs_is_killed(child: dict[str, Any], monkeypatch: pyt
     assert child["started"].returncode is not None
 
 
-def test_a_child_that_ends_says_rays_last_words(child: dict[str, Any]) -> None:
+def test_a_child_that_ends_says_rays_last_words(child):
     child["does"] = "os.write(2, b'first\\nFailed to connect to GCS\\n')"
     with pytest.raises(UnreachableError, match="ended; Ray said: Failed to connect to GCS"):
         socket_relay.Relay(ADDRESS, UID, {}).__enter__()
 
 
-def test_a_refusal_of_ray_is_told(child: dict[str, Any]) -> None:
+def test_a_refusal_of_ray_is_told(child):
     child["does"] = 'line.sendall(b\'{"error": "UnreachableError", "message": "no token", "hint": "set it"}\\n\')'
     with pytest.raises(UnreachableError, match="no token; other ways failed before: x\n  set it"):
         socket_relay.Relay(ADDRESS, UID, {}, tried="x").__enter__()
 
 
-def test_a_late_answer_is_never_taken_for_a_later_one(child: dict[str, Any]) -> None:
+def test_a_late_answer_is_never_taken_for_a_later_one(child):
     child["does"] = JOINS + "time.sleep(1000)"
     with socket_relay.Relay(ADDRESS, UID, {}) as line:
         with pytest.raises(NoAnswerError):
@@ -97,7 +96,7 @@ class Job:
         raise DeadlineError(f"not within {timeout_s}")
 
 
-def test_the_child_asks_ray_what_it_is_asked() -> None:
+def test_the_child_asks_ray_what_it_is_asked():
     job: Any = Job()
     for call, args in (("command", ("1", "stop", "job", "me")), ("learned", ("a/0", 1, "kernel", "oom"))):
         assert result(socket_relay._reply(job, request(UID, call, args))) is None
@@ -109,7 +108,7 @@ def test_the_child_asks_ray_what_it_is_asked() -> None:
         result(socket_relay._reply(job, request("b" * 32, "pids", ())))
 
 
-def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(socket_relay, "JOIN_S", 60.0)

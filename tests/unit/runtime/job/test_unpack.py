@@ -45,7 +45,7 @@ def closure(*names: str, extras: tuple[str, ...] = ()) -> set[str]:
     return found
 
 
-def test_the_packages_brought_along_are_those_dljob_needs_and_ray_lacks() -> None:
+def test_the_packages_brought_along_are_those_dljob_needs_and_ray_lacks():
     by_ray = closure("ray", extras=("default",))
     needed = closure("dljob") - by_ray - closure(*init_container.NOT_IN_PODS) | {"dljob"}
     assert set(brought()) == needed
@@ -63,14 +63,14 @@ def lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_lib_holds_dljob_with_its_metadata_and_no_operator(lib: Path) -> None:
+def test_lib_holds_dljob_with_its_metadata_and_no_operator(lib):
     assert (lib / "dljob" / "runtime" / "launcher.py").is_file()
     assert not (lib / "dljob_operator").exists()
     (dist_info,) = lib.glob("dljob-*.dist-info")
     assert "dljob.backends" in (dist_info / "entry_points.txt").read_text()
 
 
-def test_lib_is_the_same_when_the_container_runs_again(lib: Path) -> None:
+def test_lib_is_the_same_when_the_container_runs_again(lib):
     def files() -> list[Path]:
         # Without bytecode: processes beside this one may compile modules meanwhile.
         return sorted(path.relative_to(lib) for path in lib.rglob("*") if "__pycache__" not in path.parts)
@@ -83,9 +83,7 @@ def test_lib_is_the_same_when_the_container_runs_again(lib: Path) -> None:
     assert [path.name for path in lib.parent.iterdir()] == ["lib"]
 
 
-def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(tmp_path, monkeypatch):
     """As in the operator's image, where the wheel lies and is not installed."""
     found = metadata.distribution
 
@@ -107,7 +105,7 @@ def test_a_job_that_runs_the_tools_gets_them_from_the_wheel_or_is_refused(
     assert (tmp_path / "lib/dljob/runtime/launcher.py").is_file()
 
 
-def test_tools_of_another_version_are_not_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_of_another_version_are_not_brought(tmp_path, monkeypatch):
     (info := tmp_path / "site/dljob_tools-9.dist-info").mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dljob-tools\nVersion: 9\n")
     monkeypatch.syspath_prepend(str(info.parent))
@@ -116,14 +114,14 @@ def test_tools_of_another_version_are_not_brought(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "lib").exists()
 
 
-def test_every_user_may_read_lib(lib: Path) -> None:
+def test_every_user_may_read_lib(lib):
     for path in (lib, *lib.rglob("*")):
         assert path.stat().st_mode & 0o444 == 0o444
         assert not path.is_dir() or path.stat().st_mode & 0o555 == 0o555
 
 
 @pytest.mark.slow
-def test_the_runtime_imports_with_ray_and_lib_alone(lib: Path, tmp_path: Path) -> None:
+def test_the_runtime_imports_with_ray_and_lib_alone(lib, tmp_path):
     """In a user's image there is ray[default] and nothing more of what dljob declares."""
     site = tmp_path / "site"
     site.mkdir()
@@ -191,14 +189,14 @@ def entry(name: str, mode: int) -> zipfile.ZipInfo:
     return info
 
 
-def test_plain_keys_are_files_and_the_kubelets_folders_are_not(mounted: Callable[..., Path], tmp_path: Path) -> None:
+def test_plain_keys_are_files_and_the_kubelets_folders_are_not(mounted, tmp_path):
     source = mounted(train_py=b"print(1)", data_txt=b"x")
     assert init_container.unpack(source, tmp_path / "code") == 2
     assert sorted(path.name for path in (tmp_path / "code").iterdir()) == ["data.txt", "train.py"]
     assert not (tmp_path / "code" / "train.py").is_symlink()
 
 
-def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted, tmp_path):
     packed = archive(tmp_path, ("pkg/a.py", b"a"), (entry("run.sh", stat.S_IFREG | 0o700), b"#!"), ("train.py", b"old"))
     source = mounted(dljob__code_zip=packed, train_py=b"new")
     assert (source / pods.ARCHIVE).is_file()
@@ -215,9 +213,7 @@ def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted: Callable[..., P
     assert (code / "pkg").stat().st_mode & 0o777 == 0o755
 
 
-def test_earlier_code_is_replaced_and_without_a_configmap_there_is_none(
-    mounted: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_earlier_code_is_replaced_and_without_a_configmap_there_is_none(mounted, tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "stale.py").touch()
@@ -238,27 +234,21 @@ def test_earlier_code_is_replaced_and_without_a_configmap_there_is_none(
         (entry("pipe", stat.S_IFIFO | 0o644), "a link or a device"),
     ],
 )
-def test_an_archive_cannot_reach_outside(
-    mounted: Callable[..., Path], tmp_path: Path, name: str | zipfile.ZipInfo, why: str
-) -> None:
+def test_an_archive_cannot_reach_outside(mounted, tmp_path, name, why):
     source = mounted(dljob__code_zip=archive(tmp_path, ("ok.py", b""), (name, b"/etc/passwd")))
     with pytest.raises(UsageError, match=why):
         init_container.unpack(source, tmp_path / "deep" / "er" / "code")
     assert not list(tmp_path.rglob("evil*"))
 
 
-def test_an_archive_may_not_unpack_to_more_than_the_limit_whatever_it_says(
-    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_may_not_unpack_to_more_than_the_limit_whatever_it_says(mounted, tmp_path, monkeypatch):
     monkeypatch.setattr(init_container, "UNPACKED_BYTES", 3 << 20)
     source = mounted(dljob__code_zip=archive(tmp_path, ("a", bytes(2 << 20)), ("b", bytes(2 << 20))))
     with pytest.raises(UsageError, match="more than 3 MiB"):
         init_container.unpack(source, tmp_path / "code")
 
 
-def test_an_archive_may_not_hold_more_files_than_the_limit(
-    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_may_not_hold_more_files_than_the_limit(mounted, tmp_path, monkeypatch):
     monkeypatch.setattr(init_container, "FILES", 2)
     source = mounted(dljob__code_zip=archive(tmp_path, ("a", b""), ("b", b""), ("c", b"")))
     with pytest.raises(UsageError, match="more than 2 entries"):
@@ -266,16 +256,12 @@ def test_an_archive_may_not_hold_more_files_than_the_limit(
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x03\x04"])
-def test_a_file_that_is_no_archive_is_refused_in_words(
-    mounted: Callable[..., Path], tmp_path: Path, data: bytes
-) -> None:
+def test_a_file_that_is_no_archive_is_refused_in_words(mounted, tmp_path, data):
     with pytest.raises(UsageError, match="cannot be unpacked"):
         init_container.unpack(mounted(dljob__code_zip=data), tmp_path / "code")
 
 
-def test_the_program_fills_both_and_says_so_or_says_why_not(
-    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_fills_both_and_says_so_or_says_why_not(mounted, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pods, "LIB", str(tmp_path / "root" / "lib"))
     monkeypatch.setattr(pods, "CODE", str(tmp_path / "root" / "code"))
     monkeypatch.setattr(pods, "CODE_SOURCE", str(mounted(train_py=b"", dljob__code_zip=b"bad")))
@@ -287,7 +273,7 @@ def test_the_program_fills_both_and_says_so_or_says_why_not(
     assert json.dumps(sorted(path.name for path in Path(pods.CODE).iterdir())) == '["a.py", "train.py"]'
 
 
-def test_pods_run_the_init_container_under_its_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_run_the_init_container_under_its_old_path(monkeypatch):
     monkeypatch.setattr(init_container, "main", lambda: 7)
     monkeypatch.delitem(sys.modules, "dljob.runtime.unpack", raising=False)
     with pytest.raises(SystemExit) as ended:
@@ -302,7 +288,7 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def test_a_worker_waits_until_somebody_listens_at_the_heads_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_waits_until_somebody_listens_at_the_heads_port(monkeypatch):
     port, refused = free_port(), threading.Event()
     monkeypatch.setattr(init_container.time, "sleep", lambda _pause: refused.set() or threading.Event().wait(0.01))
     found: list[float | None] = []
@@ -315,12 +301,12 @@ def test_a_worker_waits_until_somebody_listens_at_the_heads_port(monkeypatch: py
     assert found[0] is not None
 
 
-def test_a_head_that_does_not_come_is_left_to_kuberays_wait() -> None:
+def test_a_head_that_does_not_come_is_left_to_kuberays_wait():
     assert init_container.await_head("127.0.0.1", free_port(), within=0.3) is None
     assert init_container.await_head("no-such-head.invalid", 6379, within=0.01) is None
 
 
-def test_pauses_between_two_looks_grow_with_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_between_two_looks_grow_with_the_time_waited(monkeypatch):
     now, pauses = [0.0], list[float]()
 
     def sleep(pause: float) -> None:
@@ -336,13 +322,7 @@ def test_pauses_between_two_looks_grow_with_the_time_waited(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("words", "said"), [(["--await-head"], "there after"), ([], "")])
-def test_only_workers_wait_for_the_head(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_only_workers_wait_for_the_head(words, said, tmp_path, monkeypatch, capsys):
     for name in ("LIB", "CODE", "CODE_SOURCE"):
         monkeypatch.setattr(pods, name, str(tmp_path / name))
     monkeypatch.setattr(init_container, "brought", tuple)

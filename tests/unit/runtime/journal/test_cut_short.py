@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from master_shell_kit import World, end_all, running, until
+from master_shell_kit import end_all, running, until
 
 from dljob.master.state import events as ev
 
@@ -19,9 +19,7 @@ from dljob.master.state import events as ev
     ],
 )
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_verdict_stands_whatever_befalls_the_master_that_clears_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, command: str, end: tuple[str, str], again: bool
-) -> None:
+async def test_a_verdict_stands_whatever_befalls_the_master_that_clears_up(world, monkeypatch, command, end, again):
     """The GCS may be away while a job is swept, for a moment or for long; how its ranks ended stays true."""
     shell = world.master()
     await until(running(shell))

@@ -27,7 +27,7 @@ def seqs(events: Any) -> list[int]:
     return [one["seq"] for one in events]
 
 
-def test_only_the_end_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_large_file_is_read(tmp_path, monkeypatch):
     file = tmp_path / "events.jsonl"
     file.write_text(text(*(event(n, "x" * 100) for n in range(1, 20_001))))
     read = 0
@@ -54,9 +54,7 @@ LINES = st.lists(st.one_of(
 
 @settings(deadline=None)
 @given(LINES, st.integers(1, 50), st.integers(0, 40), st.booleans())
-def test_the_last_events_are_whole_and_in_order_whatever_the_file_holds(
-    lines: list[Any], block: int, count: int, torn: bool
-) -> None:
+def test_the_last_events_are_whole_and_in_order_whatever_the_file_holds(lines, block, count, torn):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -91,9 +89,7 @@ def pages_before(file: Path, seq: int, count: int, wanted: Any = every) -> list[
     return found
 
 
-def test_pages_of_earlier_events_are_found_without_reading_what_is_around(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_earlier_events_are_found_without_reading_what_is_around(tmp_path, monkeypatch):
     file = tmp_path / "events.jsonl"
     file.write_text(text(*(event(n, "x" * 100) for n in range(1, 20_001))))
     read: list[int] = []
@@ -107,9 +103,7 @@ def test_pages_of_earlier_events_are_found_without_reading_what_is_around(
     assert events_before(tmp_path / "none", 5, 10, every) == ([], 1)
 
 
-def test_a_search_for_few_events_ends_early_and_goes_on_where_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_for_few_events_ends_early_and_goes_on_where_it_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(event_file, "SEARCHED", 100_000)
     monkeypatch.setattr(event_file, "BLOCK", 4096)
     file = tmp_path / "events.jsonl"
@@ -123,9 +117,7 @@ def test_a_search_for_few_events_ends_early_and_goes_on_where_it_ended(
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 49), st.integers(1, 50)), max_size=5),
        st.integers(20, 400), st.integers(1, 20), st.integers(1, 9))  # fmt: skip
 @example(50, [(38, 3)], 100, 20, 7)
-def test_each_earlier_event_is_on_one_page_whatever_a_fenced_master_wrote_late(
-    count: int, late: list[tuple[int, int]], block: int, at_once: int, each: int
-) -> None:
+def test_each_earlier_event_is_on_one_page_whatever_a_fenced_master_wrote_late(count, late, block, at_once, each):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -141,7 +133,7 @@ def test_each_earlier_event_is_on_one_page_whatever_a_fenced_master_wrote_late(
         assert found == [number for number in range(count, 0, -1) if number % each == 0]
 
 
-def test_events_that_two_masters_wrote_count_once(tmp_path: Path) -> None:
+def test_events_that_two_masters_wrote_count_once(tmp_path):
     file = tmp_path / "events.jsonl"
     file.write_text(text(event(1), event(2), event(2), event(1), '{"seq": 3, "mess', event(3)))
     assert seqs(each_event(file)) == [1, 2, 3]
@@ -151,9 +143,7 @@ def test_events_that_two_masters_wrote_count_once(tmp_path: Path) -> None:
     assert [one["message"] for one in last_events(file, 4)] == [""] * 4
 
 
-def test_a_line_that_never_ends_is_left_out_and_kept_out_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_never_ends_is_left_out_and_kept_out_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(event_file, "BLOCK", 10)
     monkeypatch.setattr(event_file, "LINE_BYTES", 100)
     file = tmp_path / "events.jsonl"
@@ -163,7 +153,7 @@ def test_a_line_that_never_ends_is_left_out_and_kept_out_of_memory(
     assert seqs(last_events(file, 5)) == [1, 2, 3]
 
 
-def test_without_a_regular_file_there_are_no_events(tmp_path: Path) -> None:
+def test_without_a_regular_file_there_are_no_events(tmp_path):
     assert (last_events(tmp_path / "none", 1), list(each_event(tmp_path / "none"))) == ([], [])
     os.mkfifo(tmp_path / "pipe")
     assert last_events(tmp_path / "pipe", 1) == []

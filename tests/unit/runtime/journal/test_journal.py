@@ -48,19 +48,19 @@ async def written(folder: Path, *records: dict[str, Any]) -> Path:
     return folder / f"{epoch:06d}.jsonl"
 
 
-async def test_a_first_master_knows_nothing(tmp_path: Path) -> None:
+async def test_a_first_master_knows_nothing(tmp_path):
     mine = journal(tmp_path)
     replay = await mine.open()
     assert (replay.epoch, replay.records) == (1, ())
 
 
-async def test_the_next_master_knows_all_of_all_before(tmp_path: Path) -> None:
+async def test_the_next_master_knows_all_of_all_before(tmp_path):
     await written(tmp_path, event(1), event(2))
     await written(tmp_path, event(3))
     assert await told(tmp_path) == [event(1), event(2), event(3)]
 
 
-async def test_events_an_old_master_writes_after_its_fence_do_not_count(tmp_path: Path) -> None:
+async def test_events_an_old_master_writes_after_its_fence_do_not_count(tmp_path):
     old, new = journal(tmp_path), journal(tmp_path)
     await old.open()
     await old.commit([event(1)])
@@ -71,7 +71,7 @@ async def test_events_an_old_master_writes_after_its_fence_do_not_count(tmp_path
     assert await told(tmp_path) == [event(1), event(3)]
 
 
-async def test_a_torn_tail_is_passed_over(tmp_path: Path) -> None:
+async def test_a_torn_tail_is_passed_over(tmp_path):
     segment = await written(tmp_path, event(1), event(2))
     segment.write_bytes(segment.read_bytes()[:-7])
     assert await told(tmp_path) == [event(1)]
@@ -79,7 +79,7 @@ async def test_a_torn_tail_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-async def test_damage_is_refused_with_its_offset(tmp_path: Path, at: int) -> None:
+async def test_damage_is_refused_with_its_offset(tmp_path, at):
     """One bit of the n-th line, the last included: a whole line is never a torn one."""
     segment = await written(tmp_path, event(1), event(2))
     lines = segment.read_bytes().splitlines(keepends=True)
@@ -91,7 +91,7 @@ async def test_damage_is_refused_with_its_offset(tmp_path: Path, at: int) -> Non
 
 
 @pytest.mark.parametrize("missing", [True, False])
-async def test_an_older_segment_that_counts_may_be_neither_damaged_nor_missing(tmp_path: Path, missing: bool) -> None:
+async def test_an_older_segment_that_counts_may_be_neither_damaged_nor_missing(tmp_path, missing):
     segment = await written(tmp_path, event(1), event(2))
     await written(tmp_path, event(3))
     if missing:
@@ -102,7 +102,7 @@ async def test_an_older_segment_that_counts_may_be_neither_damaged_nor_missing(t
         await told(tmp_path)
 
 
-async def test_a_master_that_died_before_its_header_is_passed_over(tmp_path: Path) -> None:
+async def test_a_master_that_died_before_its_header_is_passed_over(tmp_path):
     await written(tmp_path, event(1))
     (tmp_path / "000002.jsonl").touch()
     (tmp_path / "000003.jsonl").write_bytes(b'{"n":0,"r":{"k":"hea')
@@ -110,14 +110,14 @@ async def test_a_master_that_died_before_its_header_is_passed_over(tmp_path: Pat
     assert await told(tmp_path) == [event(1)]
 
 
-async def test_a_replay_starts_from_the_last_whole_snapshot(tmp_path: Path) -> None:
+async def test_a_replay_starts_from_the_last_whole_snapshot(tmp_path):
     await written(tmp_path, event(1), *snapshot(1), event(2), *snapshot(2), event(3), snapshot(3)[0])
     assert await told(tmp_path) == [*snapshot(2), event(3), snapshot(3)[0]]
 
 
 async def test_a_snapshot_is_due_by_records_or_by_bytes_but_not_for_fewer_bytes_than_it_has_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(journal_module, "SNAPSHOT_BYTES", 1000)
     mine, large = journal(tmp_path), {"k": "event", "d": "x" * 900}
     await mine.open()
@@ -135,20 +135,20 @@ async def test_a_snapshot_is_due_by_records_or_by_bytes_but_not_for_fewer_bytes_
     await mine.close()
 
 
-async def test_segments_before_one_that_starts_with_a_snapshot_are_not_read(tmp_path: Path) -> None:
+async def test_segments_before_one_that_starts_with_a_snapshot_are_not_read(tmp_path):
     first = await written(tmp_path, event(1))
     await written(tmp_path, *snapshot(1), event(2))
     first.write_bytes(b"spoilt\n")
     assert await told(tmp_path) == [*snapshot(1), event(2)]
 
 
-async def test_a_snapshot_that_was_cut_short_at_a_start_does_not_hide_what_is_before(tmp_path: Path) -> None:
+async def test_a_snapshot_that_was_cut_short_at_a_start_does_not_hide_what_is_before(tmp_path):
     await written(tmp_path, event(1))
     await written(tmp_path, snapshot(1)[0])
     assert await told(tmp_path) == [event(1), snapshot(1)[0]]
 
 
-async def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_failed_write_nothing_more_is_written(tmp_path, monkeypatch):
     mine = journal(tmp_path)
     await mine.open()
     await mine.commit([event(1)])
@@ -165,15 +165,13 @@ async def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path, monk
     assert await told(tmp_path) == [event(1)]
 
 
-async def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalBrokenError, match="cannot be written: Not a directory"):
         await journal(tmp_path / "file" / "journal").open()
 
 
-async def test_a_volume_that_is_full_for_a_moment_delays_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_volume_that_is_full_for_a_moment_delays_a_commit(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     mine, failures = journal(tmp_path), [3]
     await mine.open()
@@ -193,9 +191,7 @@ async def test_a_volume_that_is_full_for_a_moment_delays_a_commit(
     assert await told(tmp_path) == [event(1)]
 
 
-async def test_a_claim_whose_look_for_a_later_one_fails_says_which_journal_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_whose_look_for_a_later_one_fails_says_which_journal_it_is(tmp_path, monkeypatch):
     mine = journal(tmp_path)
 
     async def fails(_epoch: int) -> bool:
@@ -210,9 +206,7 @@ async def test_a_claim_whose_look_for_a_later_one_fails_says_which_journal_it_is
     assert mine.epoch == 0
 
 
-async def test_a_volume_that_stays_full_breaks_the_journal_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_volume_that_stays_full_breaks_the_journal_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     monkeypatch.setattr(journal_module, "FULL_S", 0.005)
     mine = journal(tmp_path)
@@ -228,7 +222,7 @@ async def test_a_volume_that_stays_full_breaks_the_journal_in_the_end(
     await mine.close()
 
 
-async def test_writes_that_are_ended_wait_for_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_that_are_ended_wait_for_no_room(tmp_path, monkeypatch):
     """A job that is to end is not kept by a full volume: not by a record, a snapshot, nor its new segment."""
     mine = journal(tmp_path)
     await mine.open()
@@ -257,7 +251,7 @@ async def test_writes_that_are_ended_wait_for_no_room(tmp_path: Path, monkeypatc
     assert await told(tmp_path) == [event(1)]
 
 
-async def test_a_master_that_is_fenced_waits_for_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_that_is_fenced_waits_for_no_room(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "FIRST_S", 0.001)
     old, new = journal(tmp_path), journal(tmp_path)
     await old.open()
@@ -277,7 +271,7 @@ def _rolls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "FEW", 1)
 
 
-async def test_a_snapshot_of_a_segment_of_few_lines_stays_in_it(tmp_path: Path) -> None:
+async def test_a_snapshot_of_a_segment_of_few_lines_stays_in_it(tmp_path):
     mine = journal(tmp_path)
     await mine.open()
     await mine.commit([event(1)])
@@ -288,7 +282,7 @@ async def test_a_snapshot_of_a_segment_of_few_lines_stays_in_it(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("_rolls_at_once")
-async def test_each_snapshot_but_a_segments_first_goes_on_in_the_next_segment(tmp_path: Path) -> None:
+async def test_each_snapshot_but_a_segments_first_goes_on_in_the_next_segment(tmp_path):
     mine = journal(tmp_path)
     await mine.open()
     await mine.snapshot(snapshot(1))
@@ -308,9 +302,7 @@ class DeathError(BaseException):
 
 @pytest.mark.usefixtures("_rolls_at_once")
 @pytest.mark.parametrize("torn", [0.0, 0.5, 1.0])
-async def test_a_death_at_any_write_of_a_roll_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: float
-) -> None:
+async def test_a_death_at_any_write_of_a_roll_loses_nothing(tmp_path, monkeypatch, torn):
     """Claim, header, snapshot, the first commit after it: each is written by this part of its bytes. The next master
     knows all that was acknowledged, and no later one knows more than it.
     """
@@ -371,9 +363,7 @@ def folded(records: list[dict[str, Any]]) -> tuple[int, ...]:
 
 @pytest.mark.usefixtures("_rolls_at_once")
 @pytest.mark.parametrize("at", range(4))
-async def test_a_successor_at_any_write_of_a_roll_fences_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
+async def test_a_successor_at_any_write_of_a_roll_fences_it(tmp_path, monkeypatch, at):
     """Before the claim, the header, the snapshot, or the next commit of the old master another one opens the journal.
 
     What the old one was acknowledged is known to the new one; what it writes after that is known to nobody.
@@ -415,7 +405,7 @@ async def test_a_successor_at_any_write_of_a_roll_fences_it(
 
 
 @pytest.mark.usefixtures("_rolls_at_once")
-async def test_the_guard_never_takes_a_roll_for_a_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_guard_never_takes_a_roll_for_a_successor(tmp_path, monkeypatch):
     """It looks from a thread, at any moment of the roll."""
     mine, seen = journal(tmp_path), list[bool | None]()
     await mine.open()
@@ -443,9 +433,7 @@ async def test_the_guard_never_takes_a_roll_for_a_successor(tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("_rolls_at_once")
-async def test_a_look_during_a_roll_takes_it_for_no_successor_and_finds_one_in_a_quiet_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_look_during_a_roll_takes_it_for_no_successor_and_finds_one_in_a_quiet_job(monkeypatch):
     monkeypatch.setattr(journal_module, "FENCE_S", 0.0)
     kv = MemoryKeyValue()
     mine, later = Journal(KeyValueStore(kv, "j/")), Journal(KeyValueStore(kv, "j/"))
@@ -461,9 +449,7 @@ async def test_a_look_during_a_roll_takes_it_for_no_successor_and_finds_one_in_a
         await looks
 
 
-async def test_an_old_journal_is_not_read_before_its_last_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_journal_is_not_read_before_its_last_snapshot(tmp_path, monkeypatch):
     """Older code wrote all snapshots of an epoch into one segment, 10 GiB of them after months."""
     segment = await written(tmp_path, *(event(n) for n in range(500)), *snapshot(1), event(501))
     monkeypatch.setattr(records, "WINDOW", 1024)

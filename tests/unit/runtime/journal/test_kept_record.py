@@ -57,7 +57,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_record_on_the_volume_follows_the_folder(folder: Path, place: Path) -> None:
+def test_record_on_the_volume_follows_the_folder(folder, place):
     keep(folder, place, 1)
     same = {"events.jsonl", "status.json", "journal/000001.jsonl", "journal/closed/000000.jsonl.gz"}
     kept, own = tree(place), tree(folder)
@@ -76,7 +76,7 @@ def test_record_on_the_volume_follows_the_folder(folder: Path, place: Path) -> N
     assert read(place).times == [1.0]
 
 
-def test_spec_on_the_volume_has_names_and_no_values(folder: Path, place: Path) -> None:
+def test_spec_on_the_volume_has_names_and_no_values(folder, place):
     keep(folder, place, 1)
     assert SECRET.encode() not in b"".join(tree(place).values())
     spec = json.loads((place / "spec.json").read_text())["spec"]
@@ -103,9 +103,7 @@ def other_node(tmp_path: Path, *numbers: int) -> Path:
 
 
 @pytest.mark.parametrize("events", [events_of(*range(900, 911)), events_of(3)], ids=["longer", "shorter"])
-def test_record_that_a_folder_does_not_continue_is_put_aside(
-    folder: Path, place: Path, tmp_path: Path, events: str
-) -> None:
+def test_record_that_a_folder_does_not_continue_is_put_aside(folder, place, tmp_path, events):
     (folder / "events.jsonl").write_text(events_of(1, 2))
     keep(folder, place, 1)
     first = tree(place)
@@ -122,9 +120,7 @@ def test_record_that_a_folder_does_not_continue_is_put_aside(
 
 
 @pytest.mark.parametrize("attempt", [1, 2], ids=["in this attempt", "in a later attempt"])
-def test_master_that_was_replaced_elsewhere_leaves_the_record_alone(
-    folder: Path, place: Path, tmp_path: Path, attempt: int
-) -> None:
+def test_master_that_was_replaced_elsewhere_leaves_the_record_alone(folder, place, tmp_path, attempt):
     """Its successor has fenced it, which it finds at its next commit."""
     (folder / "events.jsonl").write_text(events_of(1, 2))
     keep(other_node(tmp_path, 1, 2, 3), place, attempt)
@@ -133,9 +129,7 @@ def test_master_that_was_replaced_elsewhere_leaves_the_record_alone(
     assert tree(place) == before
 
 
-async def test_master_on_another_node_goes_on_with_the_record_of_the_volume(
-    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_master_on_another_node_goes_on_with_the_record_of_the_volume(folder, place, tmp_path, monkeypatch):
     monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
     (folder / "events.jsonl").write_text(events_of(1, 2, 3) + '{"seq": 4, "rea')
     keep(folder, place, 1)
@@ -158,9 +152,7 @@ async def test_master_on_another_node_goes_on_with_the_record_of_the_volume(
 
 
 @pytest.mark.parametrize("case", ["not begun", "another attempt", "as far here", "nothing there"])
-async def test_folder_that_lacks_nothing_is_left_as_it_is(
-    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+async def test_folder_that_lacks_nothing_is_left_as_it_is(folder, place, tmp_path, monkeypatch, case):
     monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
     (folder / "events.jsonl").write_text(events_of(1, 2, 3))
     if case != "nothing there":
@@ -175,8 +167,8 @@ async def test_folder_that_lacks_nothing_is_left_as_it_is(
 
 
 async def test_takeover_does_not_wait_for_a_volume_that_hangs_and_nothing_on_it_is_lost(
-    folder: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    folder, place, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
     monkeypatch.setattr(kept_record, "RESTORE_S", 0.05)
     (folder / "events.jsonl").write_text(events_of(1, 2, 3))
@@ -202,13 +194,7 @@ async def test_takeover_does_not_wait_for_a_volume_that_hangs_and_nothing_on_it_
 
 
 @pytest.mark.parametrize("broken", [(shutil, "copytree"), (Path, "replace")], ids=["volume", "folder"])
-async def test_record_that_cannot_be_brought_is_told_and_left(
-    folder: Path,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    broken: tuple[Any, str],
-) -> None:
+async def test_record_that_cannot_be_brought_is_told_and_left(folder, place, monkeypatch, caplog, broken):
     monkeypatch.setenv(archive.CHECKPOINT, str(place.parent))
     keep(folder, place, 1)
 
@@ -225,7 +211,7 @@ async def test_record_that_cannot_be_brought_is_told_and_left(
     own.close()
 
 
-def test_record_of_an_earlier_attempt_is_put_aside(folder: Path, place: Path) -> None:
+def test_record_of_an_earlier_attempt_is_put_aside(folder, place):
     keep(folder, place, 1)
     first = tree(place)
     (folder / "events.jsonl").write_text("second\n")
@@ -238,7 +224,7 @@ def test_record_of_an_earlier_attempt_is_put_aside(folder: Path, place: Path) ->
     assert (place / "logs").is_dir()
 
 
-def test_job_that_has_not_begun_leaves_what_there_is(tmp_path: Path, place: Path) -> None:
+def test_job_that_has_not_begun_leaves_what_there_is(tmp_path, place):
     keep(tmp_path / "nothing", place, 1)
     assert set(tree(place)) == {"attempt"}
 
@@ -247,9 +233,7 @@ def info(folder: Path) -> JobInfo:
     return JobInfo(UID, "j", str(folder), "dljob", "m", 30, 0.2, "", (("w", 1),))
 
 
-async def test_volume_without_room_is_told_and_costs_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_volume_without_room_is_told_and_costs_nothing(folder, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
     monkeypatch.setattr(archive, "FREE_BYTES", 1 << 60)
     monkeypatch.setattr(archive, "FREE_SHARE", 1)
@@ -259,9 +243,7 @@ async def test_volume_without_room_is_told_and_costs_nothing(
     assert "would be free on the volume" in caplog.text
 
 
-async def test_end_does_not_wait_for_a_volume_that_hangs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_end_does_not_wait_for_a_volume_that_hangs(folder, tmp_path, monkeypatch):
     monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
     monkeypatch.setattr(kept_record, "END_S", 0.05)
     goes_on = threading.Event()
@@ -276,7 +258,7 @@ async def test_end_does_not_wait_for_a_volume_that_hangs(
     own.close()
 
 
-async def test_job_without_a_volume_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_without_a_volume_keeps_nothing(folder, monkeypatch):
     monkeypatch.delenv(archive.CHECKPOINT, raising=False)
     own = KeptRecord(info(folder))
     await own.run()
@@ -284,9 +266,7 @@ async def test_job_without_a_volume_keeps_nothing(folder: Path, monkeypatch: pyt
     own.close()
 
 
-async def test_master_keeps_its_record_while_it_runs_and_at_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_master_keeps_its_record_while_it_runs_and_at_its_end(tmp_path, monkeypatch):
     monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
     monkeypatch.setattr(kept_record, "KEEP_S", 0.02)
     monkeypatch.setattr(kept_record, "FIRST_S", 0.01)

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_the_files_of_a_record_are_listed_with_their_sizes(folder: Path) -> None:
+def test_only_the_files_of_a_record_are_listed_with_their_sizes(folder):
     news = record_news(str(folder), {"spec.json": 0, "logs/a-0.log": 0})
     names = ("events.jsonl", "samples/000001.jsonl", "journal/000002.jsonl", "journal/closed/000001.jsonl.gz")
     assert news.files == dict.fromkeys(names, 10)
@@ -30,7 +30,7 @@ def test_only_the_files_of_a_record_are_listed_with_their_sizes(folder: Path) ->
     assert record_news(str(folder / "none"), {"events.jsonl": 0}) == ({}, [])
 
 
-def test_what_a_copy_lacks_comes_in_pieces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_copy_lacks_comes_in_pieces(folder, monkeypatch):
     monkeypatch.setattr(record_files, "PIECE", 6)
     have = {"events.jsonl": 6, "journal/000002.jsonl": 0, "samples/000001.jsonl": 0}
     parts = record_news(str(folder), have).parts
@@ -38,7 +38,7 @@ def test_what_a_copy_lacks_comes_in_pieces(folder: Path, monkeypatch: pytest.Mon
     assert record_news(str(folder), {"events.jsonl": 10}).parts == []
 
 
-def test_a_file_that_became_shorter_and_the_status_come_whole(folder: Path) -> None:
+def test_a_file_that_became_shorter_and_the_status_come_whole(folder):
     status = folder / "status.json"
     status.write_text("{}")
     found = record_news(str(folder), {"events.jsonl": 70, "status.json": 3})
@@ -47,7 +47,7 @@ def test_a_file_that_became_shorter_and_the_status_come_whole(folder: Path) -> N
     assert record_news(str(folder), {"status.json": found.files["status.json"]}).parts == []
 
 
-def test_links_and_pipes_in_place_of_files_are_left_out(folder: Path) -> None:
+def test_links_and_pipes_in_place_of_files_are_left_out(folder):
     (folder / "events.jsonl").unlink()
     (folder / "events.jsonl").symlink_to(folder / "spec.json")
     os.mkfifo(folder / "samples" / "000003.jsonl")

@@ -37,7 +37,7 @@ def fed(state: JobState, *samples: tuple[float, Any]) -> dict[str, Any]:
     return dict(row)
 
 
-def test_row_has_the_usual_rate_and_the_highest_peak(state: JobState) -> None:
+def test_row_has_the_usual_rate_and_the_highest_peak(state):
     steps = [(20.0 * n, sample((1000 * n, 2000 * n), (500, None))) for n in range(12)]
     last = (240.0, sample((99_000, 24_000), (500, 700)))
     row = fed(state, *steps, last)
@@ -53,19 +53,19 @@ def test_row_has_the_usual_rate_and_the_highest_peak(state: JobState) -> None:
     }
 
 
-def test_role_without_samples_has_an_empty_row(state: JobState) -> None:
+def test_role_without_samples_has_an_empty_row(state):
     assert fed(state, (0.0, {}), (10.0, {"accounts/t": "ii"}))["measurements"] == 0
     assert fed(state, (0.0, sample((1, 1), (0, None))))["peakMiB"] == 0
     assert ResourceUses(()).rows == ()
 
 
-def test_growth_is_that_of_the_last_quarter(state: JobState) -> None:
+def test_growth_is_that_of_the_last_quarter(state):
     early = [(0.0, sample((0, 0), (100, 90))), (50.0, sample((0, 0), (300, 90)))]
     assert fed(state, *early, (100.0, sample((0, 0), (300, 90))))["growthPermille"] == 0
     assert fed(state, *early, (100.0, sample((0, 0), (330, 90))))["growthPermille"] == 100
 
 
-def test_kills_for_memory_are_counted_and_stay(state: JobState) -> None:
+def test_kills_for_memory_are_counted_and_stay(state):
     fault = FaultRecord(1, "process", "OOMKilled", "unit", "why", 1.0, rank="t/1")
     others = [replace(fault, reason="Crash"), replace(fault, rank="o/0"), replace(fault, rank="", target="t/0")]
     told = replace(state, faults=(fault, *others))
@@ -75,7 +75,7 @@ def test_kills_for_memory_are_counted_and_stay(state: JobState) -> None:
     assert uses.rows[0]["outOfMemory"] == 2
 
 
-async def test_status_of_a_master_has_the_use_of_chosen_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_status_of_a_master_has_the_use_of_chosen_roles(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "LEAST_S", 0.01)
     world = World(tmp_path)
     setup = replace(world.setup(), chosen=(("worker", "resources.cpu is 1: why"),))

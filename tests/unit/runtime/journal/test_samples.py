@@ -35,7 +35,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / FOLDER).iterdir())
 
 
-def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
+def test_samples_are_read_while_they_are_written(tmp_path):
     write(tmp_path, range(10, 13), close=False)
     found = read(tmp_path)
     assert found.times == [10, 11, 12]
@@ -48,7 +48,7 @@ def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert "unrecorded" not in said
 
 
-def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path: Path) -> None:
+def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path):
     writer = SampleWriter(tmp_path)
     writer.append(SampleRow(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0, 2, 60]}))
     later = {"queues/a/b": [7, 10], "published/p": 6, "held/w/p": [5, None], "held/v/odd/name": [1]}
@@ -68,7 +68,7 @@ def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path: Path) -> None:
     assert found.weights["odd/name"] == {"published": [None, None], "held": {"v": [[None, 1]]}}
 
 
-def test_next_master_goes_on_in_a_segment_of_its_own(tmp_path: Path) -> None:
+def test_next_master_goes_on_in_a_segment_of_its_own(tmp_path):
     write(tmp_path, range(1, 3), close=False)
     write(tmp_path, range(3, 5))
     assert files(tmp_path) == ["000001-000001.1.2.2.z", "000002-000002.1.2.4.z"]
@@ -76,7 +76,7 @@ def test_next_master_goes_on_in_a_segment_of_its_own(tmp_path: Path) -> None:
     assert read(tmp_path).times == [1, 2, 3, 4, 5]
 
 
-def test_two_masters_never_share_a_segment(tmp_path: Path) -> None:
+def test_two_masters_never_share_a_segment(tmp_path):
     (tmp_path / FOLDER).mkdir()
     fenced, present = SampleWriter(tmp_path), SampleWriter(tmp_path)
     for at in (1.0, 2.0):
@@ -86,21 +86,21 @@ def test_two_masters_never_share_a_segment(tmp_path: Path) -> None:
     assert read(tmp_path).times == [1, 2, 2.5]  # in order, whichever wrote them
 
 
-def test_segment_that_another_master_takes_first_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_that_another_master_takes_first_is_left_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "listed", no_segment)
     write(tmp_path, range(1, 2), close=False)
     write(tmp_path, range(2, 3), close=False)
     assert files(tmp_path) == ["000001.jsonl", "000002.jsonl"]
 
 
-def test_full_segment_is_closed_and_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_segment_is_closed_and_compressed(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "OPEN_ROWS", 3)
     write(tmp_path, range(1, 5), close=False)
     assert files(tmp_path) == ["000001-000001.1.3.3.z", "000002.jsonl"]
     assert read(tmp_path).times == [1, 2, 3, 4]
 
 
-def test_clock_that_went_back_adds_no_rows(tmp_path: Path) -> None:
+def test_clock_that_went_back_adds_no_rows(tmp_path):
     writer = write(tmp_path, range(10, 12), close=False)
     writer.append(SampleRow(5.0, columns(1)))
     writer.append(SampleRow(11.0, columns(1)))
@@ -109,7 +109,7 @@ def test_clock_that_went_back_adds_no_rows(tmp_path: Path) -> None:
     assert read(tmp_path).times == [10, 11, 12, 13]
 
 
-def test_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_last_line_that_was_cut_off_is_left_out(tmp_path):
     write(tmp_path, range(1, 4), close=False)
     path = tmp_path / FOLDER / "000001.jsonl"
     os.truncate(path, path.stat().st_size - 4)
@@ -119,7 +119,7 @@ def test_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert read(tmp_path).times == [1, 2, 4, 5]
 
 
-def test_damaged_segment_is_told_and_the_others_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_segment_is_told_and_the_others_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "OPEN_ROWS", 100)
     write(tmp_path, range(1, 301))
     path = sorted((tmp_path / FOLDER).iterdir())[1]
@@ -133,7 +133,7 @@ def test_damaged_segment_is_told_and_the_others_are_read(tmp_path: Path, monkeyp
     assert len(read(tmp_path).times) == 200
 
 
-def test_job_without_samples_says_that_there_are_none(tmp_path: Path) -> None:
+def test_job_without_samples_says_that_there_are_none(tmp_path):
     found = read(tmp_path)
     assert found.times == []
     assert "none were recorded" in found.unrecorded[0]
@@ -142,7 +142,7 @@ def test_job_without_samples_says_that_there_are_none(tmp_path: Path) -> None:
     assert read(tmp_path, most=5).unrecorded == ()
 
 
-def test_number_of_points_is_bounded_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_points_is_bounded_evenly(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "OPEN_ROWS", 100)
     write(tmp_path, range(1000, 1251), close=False)
     found = read(tmp_path, most=10)
@@ -154,14 +154,14 @@ def test_number_of_points_is_bounded_evenly(tmp_path: Path, monkeypatch: pytest.
     assert len(read(tmp_path, most=10**6).times) == 251
 
 
-def test_role_that_grows_or_begins_late_has_none_before(tmp_path: Path) -> None:
+def test_role_that_grows_or_begins_late_has_none_before(tmp_path):
     writer = SampleWriter(tmp_path)
     for at, now in enumerate(({}, {"steps/w": [1]}, {"steps/w": [2, 9]}), 1):
         writer.append(SampleRow(float(at), {"accounts/w": "p", "later/x": 1, **now}))
     assert read(tmp_path).steps == {"w": [[None, 1, 2], [None, None, 9]]}
 
 
-def test_reader_begins_again_when_a_segment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_begins_again_when_a_segment_is_replaced(tmp_path, monkeypatch):
     write(tmp_path, range(1, 4), close=False)
     listed, turns = samples.listed, [{9: tmp_path / FOLDER / "000009.jsonl"}]
 
@@ -174,7 +174,7 @@ def test_reader_begins_again_when_a_segment_is_replaced(tmp_path: Path, monkeypa
     assert "change faster" in read(tmp_path).unrecorded[0]
 
 
-def test_merge_that_was_cut_off_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_that_was_cut_off_leaves_no_row_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "OPEN_ROWS", 100)
     write(tmp_path, range(1, 1001))
     own = tmp_path / FOLDER
@@ -195,7 +195,7 @@ def test_merge_that_was_cut_off_leaves_no_row_twice(tmp_path: Path, monkeypatch:
     assert len(thin) == 282
 
 
-def test_write_that_fails_ends_the_segment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_fails_ends_the_segment_alone(tmp_path, monkeypatch):
     writer = write(tmp_path, range(1, 3), close=False)
     with (tmp_path / FOLDER / "000001.jsonl").open("a") as file:
         file.write('{"t":3.')
@@ -207,7 +207,7 @@ def test_write_that_fails_ends_the_segment_alone(tmp_path: Path, monkeypatch: py
     assert read(tmp_path).unrecorded == ()
 
 
-def test_size_of_a_long_job_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_a_long_job_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "OPEN_ROWS", 50)
     monkeypatch.setattr(samples, "OPEN_BYTES", 4000)
     monkeypatch.setattr(samples, "SPARE", 5000)
@@ -227,13 +227,13 @@ def test_size_of_a_long_job_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert first == sorted(first)
 
 
-def test_file_that_is_removed_during_a_listing_is_passed_over(tmp_path: Path) -> None:
+def test_file_that_is_removed_during_a_listing_is_passed_over(tmp_path):
     write(tmp_path, range(1, 3))
     (tmp_path / FOLDER / "000002-000002.1.1.3.z").symlink_to(tmp_path / "gone")
     assert read(tmp_path).times == [1, 2]
 
 
-def test_segment_without_a_row_leaves_no_file(tmp_path: Path) -> None:
+def test_segment_without_a_row_leaves_no_file(tmp_path):
     own = tmp_path / FOLDER
     own.mkdir()
     (own / "000004.jsonl").touch()
@@ -241,7 +241,7 @@ def test_segment_without_a_row_leaves_no_file(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_segment_that_was_closed_and_not_removed_is_read_once(tmp_path: Path) -> None:
+def test_segment_that_was_closed_and_not_removed_is_read_once(tmp_path):
     write(tmp_path, range(1, 4), close=False)
     left = (tmp_path / FOLDER / "000001.jsonl").read_bytes()
     write(tmp_path, range(4, 6))
@@ -250,12 +250,12 @@ def test_segment_that_was_closed_and_not_removed_is_read_once(tmp_path: Path) ->
     assert read(tmp_path).unrecorded == ()
 
 
-def test_folder_that_cannot_be_listed_has_no_samples(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_listed_has_no_samples(tmp_path):
     compact(tmp_path / "nowhere", 1.0, 10**9)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_last_columns_are_those_of_the_last_row_of_any_segment(tmp_path: Path) -> None:
+def test_last_columns_are_those_of_the_last_row_of_any_segment(tmp_path):
     assert last_columns(tmp_path) == {}
     writer = SampleWriter(tmp_path)
     writer.append(SampleRow(1.0, {"steps/w": [1]}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,13 +94,7 @@ def job(**spec: Any) -> str:
         ({**KEPT, "master": {"journal": {"path": "/j"}}}, ON_ANY_HEAD, None),
     ],
 )
-def test_the_master_is_placed_by_journal_and_kind_of_cluster(
-    spec: dict[str, Any],
-    place: tuple[object, ...],
-    journal: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_master_is_placed_by_journal_and_kind_of_cluster(spec, place, journal, tmp_path, monkeypatch):
     made = Made()
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
     monkeypatch.setattr(create_master, "NODES_S", 0.0)
@@ -112,7 +105,7 @@ def test_the_master_is_placed_by_journal_and_kind_of_cluster(
     assert made.looks == (3 if place == OFF_THE_HEAD else 1)
 
 
-def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path, monkeypatch):
     made = Made()
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
     begin(outline(job(**KEPT)), job_dir=tmp_path, code_dir=None, uid="a" * 32)
@@ -120,7 +113,7 @@ def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatc
     assert (made.specs[0].resources, order.roams, order.launcher) == (ON_HEAD, False, "head")
 
 
-def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path, monkeypatch):
     made, uid = Made(), "a" * 32
     made.kv.held = {ENDED + uid: b"{}", ENDED + "b" * 32: b"{}"}
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
@@ -132,11 +125,11 @@ def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path: Path, m
     ("spec", "seconds"),
     [({}, 30), (KEPT, 120), ({**KEPT, "faultTolerance": {"leaseSeconds": 45}}, 45)],
 )
-def test_the_lease_outlasts_the_replacement_of_a_head(spec: dict[str, Any], seconds: int) -> None:
+def test_the_lease_outlasts_the_replacement_of_a_head(spec, seconds):
     assert leased(parse(json.loads(job(**spec))).spec).fault_tolerance.lease == seconds
 
 
-async def test_files_a_master_left_on_another_node_are_brought_here_once(tmp_path: Path) -> None:
+async def test_files_a_master_left_on_another_node_are_brought_here_once(tmp_path):
     kv, uid, folder = Values(), "b" * 32, tmp_path / "there"
     await kv.put(f"dljob/{uid}/spec", b"{}")
     info: Any = type("Info", (), {"uid": uid, "dir": str(folder)})()
@@ -151,7 +144,7 @@ async def test_files_a_master_left_on_another_node_are_brought_here_once(tmp_pat
     assert read_status(folder)["phase"] == "Failed"
 
 
-async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch):
     monkeypatch.setattr(job_record, "ENDS_KEPT", 2)
     kv, uids = Values(), [f"{n:032x}" for n in (4, 3, 2, 1)]
     for n, uid in enumerate(uids):
@@ -162,7 +155,7 @@ async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch: pytest.Monke
     assert len(await kv.keys(ENDED_AT)) == 2
 
 
-def test_a_job_attached_after_its_end_tells_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_attached_after_its_end_tells_its_end(tmp_path, monkeypatch):
     made, uid, folder = Made(), "d" * 32, tmp_path / "there"
     left = {"dir": str(folder), "status": {"name": "j", "phase": "Succeeded"}, "notes": []}
     made.kv.held[ENDED + uid] = json.dumps(left).encode()
@@ -173,7 +166,7 @@ def test_a_job_attached_after_its_end_tells_its_end(tmp_path: Path, monkeypatch:
         launch.attach("j")
 
 
-async def test_an_end_that_lies_on_a_shared_volume_is_kept_nowhere_else() -> None:
+async def test_an_end_that_lies_on_a_shared_volume_is_kept_nowhere_else():
     kv, uid = Values(), "c" * 32
     info: Any = type("Info", (), {"uid": uid, "dir": "/nowhere"})()
     await sign_off(kv, Setup(info, None, None), {"phase": "Failed"}, [])  # type: ignore[arg-type]

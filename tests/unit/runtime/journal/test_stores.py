@@ -35,7 +35,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return lambda: KeyValueStore(kv, "dljob/u/journal/")
 
 
-async def test_appended_data_is_read_in_order_by_another_store(make: Make) -> None:
+async def test_appended_data_is_read_in_order_by_another_store(make):
     one, two = make(), make()
     assert await one.claim(1)
     await one.append(1, b"a\n")
@@ -46,14 +46,14 @@ async def test_appended_data_is_read_in_order_by_another_store(make: Make) -> No
     await two.close()
 
 
-async def test_an_epoch_has_one_owner(make: Make) -> None:
+async def test_an_epoch_has_one_owner(make):
     stores = [make() for _ in range(8)]
     assert sum(await asyncio.gather(*(store.claim(1) for store in stores))) == 1
     for store in stores:
         await store.close()
 
 
-async def test_a_later_claim_supersedes_an_earlier_one(make: Make) -> None:
+async def test_a_later_claim_supersedes_an_earlier_one(make):
     one, two = make(), make()
     await one.claim(1)
     assert not await one.superseded(1)
@@ -64,13 +64,13 @@ async def test_a_later_claim_supersedes_an_earlier_one(make: Make) -> None:
     await two.close()
 
 
-async def test_a_store_without_segments_is_empty(make: Make) -> None:
+async def test_a_store_without_segments_is_empty(make):
     store = make()
     assert await store.epochs() == ()
     await store.close()
 
 
-async def test_the_guard_thread_sees_a_later_file_without_a_loop(tmp_path: Path) -> None:
+async def test_the_guard_thread_sees_a_later_file_without_a_loop(tmp_path):
     store = FileStore(tmp_path)
     await store.claim(1)
     assert store.superseded_now(1) is False
@@ -79,7 +79,7 @@ async def test_the_guard_thread_sees_a_later_file_without_a_loop(tmp_path: Path)
     await store.close()
 
 
-async def test_a_write_that_does_not_fit_leaves_no_part_of_itself(tmp_path: Path) -> None:
+async def test_a_write_that_does_not_fit_leaves_no_part_of_itself(tmp_path):
     """A file may be 100 bytes long: the second append is cut off, fails, and is taken back."""
     store = FileStore(tmp_path)
     await store.claim(1)
@@ -96,7 +96,7 @@ async def test_a_write_that_does_not_fit_leaves_no_part_of_itself(tmp_path: Path
     await store.close()
 
 
-async def test_keys_go_when_they_are_superseded() -> None:
+async def test_keys_go_when_they_are_superseded():
     store = KeyValueStore(kv := MemoryKeyValue(), "j/")
     for segment in (1, 2, 3):
         await store.claim(segment)
@@ -121,7 +121,7 @@ class Counted(MemoryKeyValue):
         return await super().keys(prefix)
 
 
-async def test_a_commit_in_the_key_value_store_lists_no_keys() -> None:
+async def test_a_commit_in_the_key_value_store_lists_no_keys():
     """Listing them costs by their number: 58 ms at 40,000 commits."""
     kv = Counted()
     store = KeyValueStore(kv, "j/")
@@ -133,7 +133,7 @@ async def test_a_commit_in_the_key_value_store_lists_no_keys() -> None:
 
 
 @pytest.mark.parametrize("claims", [2, 3, 5])
-async def test_a_master_is_fenced_by_any_later_claim_though_the_next_ones_are_gone(claims: int) -> None:
+async def test_a_master_is_fenced_by_any_later_claim_though_the_next_ones_are_gone(claims):
     """Later masters put away what they supersede, the claim of the fenced one among it."""
     kv = MemoryKeyValue()
     old, new = KeyValueStore(kv, "j/"), KeyValueStore(kv, "j/")
@@ -144,7 +144,7 @@ async def test_a_master_is_fenced_by_any_later_claim_though_the_next_ones_are_go
         assert await old.superseded(1) == (segment > 1)
 
 
-async def test_claim_that_comes_after_its_number_was_forgotten_is_lost(make: Make) -> None:
+async def test_claim_that_comes_after_its_number_was_forgotten_is_lost(make):
     """Its machine was paused, or its put waited for a head: other masters have gone on and deleted their old claims."""
     late, others = make(), make()
     await late.claim(1)
@@ -159,7 +159,7 @@ async def test_claim_that_comes_after_its_number_was_forgotten_is_lost(make: Mak
         await store.close()
 
 
-async def test_late_claim_in_the_key_value_store_leaves_no_key() -> None:
+async def test_late_claim_in_the_key_value_store_leaves_no_key():
     kv = MemoryKeyValue()
     late, others = KeyValueStore(kv, "j/"), KeyValueStore(kv, "j/")
     for number in (1, 2, 3):
@@ -169,9 +169,7 @@ async def test_late_claim_in_the_key_value_store_leaves_no_key() -> None:
     assert await others.epochs() == (3,)
 
 
-async def test_claim_that_was_outrun_at_once_still_fences_the_master_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_claim_that_was_outrun_at_once_still_fences_the_master_before_it(monkeypatch):
     kv = MemoryKeyValue()
     old, second, third = (KeyValueStore(kv, "j/") for _ in range(3))
     await old.claim(1)
@@ -188,7 +186,7 @@ async def test_claim_that_was_outrun_at_once_still_fences_the_master_before_it(
     assert not await third.superseded(3)
 
 
-async def test_claim_is_lost_when_the_whole_journal_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claim_is_lost_when_the_whole_journal_goes_meanwhile(monkeypatch):
     kv = MemoryKeyValue()
     store, put = KeyValueStore(kv, "j/"), kv.put_if_absent
 
@@ -201,7 +199,7 @@ async def test_claim_is_lost_when_the_whole_journal_goes_meanwhile(monkeypatch: 
     assert not await store.claim(1)
 
 
-async def test_many_values_are_read_at_a_time_and_in_order() -> None:
+async def test_many_values_are_read_at_a_time_and_in_order():
     class Waiting(MemoryKeyValue):
         most = now = 0
 
@@ -221,9 +219,7 @@ async def test_many_values_are_read_at_a_time_and_in_order() -> None:
     assert kv.most == stores.AT_ONCE
 
 
-async def test_superseded_files_are_kept_compressed_within_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_superseded_files_are_kept_compressed_within_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(closed_segments, "WORTH_BYTES", 100)
     monkeypatch.setattr(closed_segments, "KEPT_BYTES", 250)
     store = FileStore(tmp_path)
@@ -245,9 +241,7 @@ async def test_superseded_files_are_kept_compressed_within_a_bound(
     await store.close()
 
 
-async def test_folder_that_may_not_be_listed_is_no_empty_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_folder_that_may_not_be_listed_is_no_empty_journal(tmp_path, monkeypatch):
     """Else a new master would begin the job anew, or try to claim the first number for ever."""
     store = FileStore(tmp_path)
     assert await store.claim(1)
@@ -265,7 +259,7 @@ async def test_folder_that_may_not_be_listed_is_no_empty_journal(
     await store.close()
 
 
-async def test_small_files_stay_as_they_are(tmp_path: Path) -> None:
+async def test_small_files_stay_as_they_are(tmp_path):
     store = FileStore(tmp_path)
     for segment in (1, 2):
         await store.claim(segment)
@@ -287,7 +281,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-async def test_a_power_cut_loses_no_folder_of_a_claimed_segment(tmp_path: Path, synced: list[Path]) -> None:
+async def test_a_power_cut_loses_no_folder_of_a_claimed_segment(tmp_path, synced):
     folder = tmp_path / "volume" / "job" / "journal"
     store = FileStore(folder)
     assert await store.claim(1)
@@ -297,9 +291,7 @@ async def test_a_power_cut_loses_no_folder_of_a_claimed_segment(tmp_path: Path, 
     await store.close()
 
 
-def test_the_folder_of_superseded_files_is_on_disk_before_an_original_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Path]
-) -> None:
+def test_the_folder_of_superseded_files_is_on_disk_before_an_original_is_deleted(tmp_path, monkeypatch, synced):
     monkeypatch.setattr(closed_segments, "WORTH_FILES", 1)
     path, unlink, at_unlink = tmp_path / "000001.jsonl", Path.unlink, list[Path]()
     path.write_bytes(b"a\n")
@@ -314,9 +306,7 @@ def test_the_folder_of_superseded_files_is_on_disk_before_an_original_is_deleted
     assert not path.exists()
 
 
-def test_a_part_that_a_killed_master_left_goes_with_the_next_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_a_killed_master_left_goes_with_the_next_archive(tmp_path, monkeypatch):
     monkeypatch.setattr(closed_segments, "WORTH_FILES", 1)
     path, closed = tmp_path / "000002.jsonl", tmp_path / "closed"
     path.write_bytes(b"a\n")
@@ -328,9 +318,7 @@ def test_a_part_that_a_killed_master_left_goes_with_the_next_archive(
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_death_while_a_file_is_put_away_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
+def test_a_death_while_a_file_is_put_away_loses_nothing(tmp_path, monkeypatch, at):
     """It is in one place or in both, and the next call does the rest."""
     monkeypatch.setattr(closed_segments, "WORTH_FILES", 1)
     path, closed, steps = tmp_path / "000001.jsonl", tmp_path / "closed", [0]
@@ -362,9 +350,7 @@ class DeathError(BaseException):
     """The process is gone."""
 
 
-def test_a_segment_far_larger_than_the_limit_is_dropped_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_far_larger_than_the_limit_is_dropped_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(closed_segments, "KEPT_BYTES", 1024)
     path = tmp_path / "000001.jsonl"
     path.touch()
@@ -373,7 +359,7 @@ def test_a_segment_far_larger_than_the_limit_is_dropped_at_once(
     assert not path.exists()
 
 
-async def test_a_claim_that_cannot_be_made_durable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_that_cannot_be_made_durable_is_none(tmp_path, monkeypatch):
     """Its file would fence whoever tries again."""
     store = FileStore(tmp_path)
 
@@ -389,9 +375,7 @@ async def test_a_claim_that_cannot_be_made_durable_is_none(tmp_path: Path, monke
     await store.close()
 
 
-async def test_the_rest_of_a_failed_append_is_cut_off_by_the_next_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_rest_of_a_failed_append_is_cut_off_by_the_next_try(tmp_path, monkeypatch):
     store = FileStore(tmp_path)
     await store.claim(1)
     await store.append(1, b"a\n")
@@ -410,9 +394,7 @@ async def test_the_rest_of_a_failed_append_is_cut_off_by_the_next_try(
     await store.close()
 
 
-async def test_bytes_that_a_successor_may_have_read_are_not_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bytes_that_a_successor_may_have_read_are_not_cut_off(tmp_path, monkeypatch):
     old, new = FileStore(tmp_path), FileStore(tmp_path)
     await old.claim(1)
     await new.claim(2)
@@ -429,7 +411,7 @@ async def test_bytes_that_a_successor_may_have_read_are_not_cut_off(
     await new.close()
 
 
-async def test_a_put_that_a_lost_head_stored_unconfirmed_is_appended_once() -> None:
+async def test_a_put_that_a_lost_head_stored_unconfirmed_is_appended_once():
     """Ray's client sends a put again whose head is lost; the next head has it already."""
 
     class Sent(MemoryKeyValue):
@@ -450,7 +432,7 @@ async def test_a_put_that_a_lost_head_stored_unconfirmed_is_appended_once() -> N
     assert await whole(store, 2) == b"a\nb\n"
 
 
-async def test_two_writers_of_one_key_value_segment_are_noticed() -> None:
+async def test_two_writers_of_one_key_value_segment_are_noticed():
     kv = MemoryKeyValue()
     store = KeyValueStore(kv, "j/")
     await store.claim(1)

@@ -44,9 +44,7 @@ async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_
     await asyncio.to_thread(third.close)
 
 
-async def test_a_full_volume_loses_no_event_and_has_room_for_the_last_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_volume_loses_no_event_and_has_room_for_the_last_status(tmp_path, monkeypatch):
     timeline = Timeline(tmp_path)
     note(timeline, "one")
     await timeline.flush()
@@ -66,7 +64,7 @@ async def test_a_full_volume_loses_no_event_and_has_room_for_the_last_status(
     assert not (tmp_path / timeline_module.RESERVED).exists()
 
 
-async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_reader(tmp_path: Path) -> None:
+async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_reader(tmp_path):
     """The master that commands may be in the middle of this line while its standby starts."""
     first = Timeline(tmp_path)
     note(first, "one")
@@ -86,8 +84,8 @@ async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_r
 
 
 async def test_folder_that_hangs_delays_no_decision_and_has_all_events_and_the_last_status_once_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     hangs, written, append = threading.Event(), list[Path](), timeline_module._append
 
     def slow(path: Path, text: str) -> None:
@@ -121,9 +119,7 @@ async def test_folder_that_hangs_delays_no_decision_and_has_all_events_and_the_l
     assert len(written) == 1, "of statuses that wait only the last one is written"
 
 
-async def test_writes_are_waited_for_again_once_a_late_one_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writes_are_waited_for_again_once_a_late_one_is_done(tmp_path, monkeypatch):
     asked, go, append = threading.Semaphore(0), threading.Semaphore(0), timeline_module._append
 
     def slow(path: Path, text: str) -> None:
@@ -166,7 +162,7 @@ async def test_odd_text_of_user_code_loses_no_note_and_no_master(tmp_path):
     assert [said["message"] for said in read_notes(tmp_path)] == odd[:2], "its writer died within a character"
 
 
-def test_two_threads_may_replace_a_file_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_may_replace_a_file_at_the_same_time(tmp_path, monkeypatch):
     """Requests to a gateway see a job's end at the same time, in threads of one process."""
     file, replace, texts = tmp_path / "status.json", Path.replace, ["second"]
 
@@ -182,7 +178,7 @@ def test_two_threads_may_replace_a_file_at_the_same_time(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path):
     (tmp_path / "status.json").mkdir()
     with pytest.raises(OSError, match="directory"):
         write_atomically(tmp_path / "status.json", "text")

@@ -20,7 +20,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, free: int, **other: Any) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**facts, "f_bfree": free, **other}))
 
 
-def test_a_volume_is_full_until_it_has_a_little_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_is_full_until_it_has_a_little_more_room(monkeypatch):
     place = Path("/jobs/a")
     seen(monkeypatch, LEAST - 1)
     said = volume_problem(place, known=False)
@@ -32,7 +32,7 @@ def test_a_volume_is_full_until_it_has_a_little_more_room(monkeypatch: pytest.Mo
     assert volume_problem(place, known=True) == ""
 
 
-def test_the_largest_files_of_a_volume_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_files_of_a_volume_are_named(tmp_path, monkeypatch):
     logs = tmp_path / "job" / "logs"
     logs.mkdir(parents=True)
     for name, size in (("a.log", 2), ("b.log", 4), ("c.log", 1), ("d.log", 3)):
@@ -46,14 +46,14 @@ def test_the_largest_files_of_a_volume_are_named(tmp_path: Path, monkeypatch: py
     assert volume_problem(tmp_path, known=False).endswith(f"; its largest files: {said}")
 
 
-def test_checkpoints_on_another_volume_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_on_another_volume_are_not_lost(tmp_path, monkeypatch):
     seen(monkeypatch, 0)
     assert volume_problem(tmp_path, known=False).endswith(": logs, events and checkpoints of the job are lost")
     (tmp_path / "checkpoints").symlink_to("/proc")
     assert volume_problem(tmp_path, known=False).endswith(": logs and events of the job are lost")
 
 
-def test_a_volume_without_inodes_or_that_can_only_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_without_inodes_or_that_can_only_be_read_is_told(monkeypatch):
     seen(monkeypatch, ENOUGH, f_favail=0)
     assert "has no inode left" in volume_problem(Path("/jobs/a"), known=False)
     seen(monkeypatch, ENOUGH, f_favail=0, f_files=0)  # btrfs has no number of them
@@ -62,11 +62,11 @@ def test_a_volume_without_inodes_or_that_can_only_be_read_is_told(monkeypatch: p
     assert "is read-only" in volume_problem(Path("/jobs/a"), known=False)
 
 
-def test_a_volume_that_cannot_be_asked_is_no_problem_of_this_kind(tmp_path: Path) -> None:
+def test_a_volume_that_cannot_be_asked_is_no_problem_of_this_kind(tmp_path):
     assert volume_problem(tmp_path / "gone", known=True) == ""
 
 
-def test_reserved_room_is_behind_the_end_of_a_file_and_asked_for_once_only(tmp_path: Path) -> None:
+def test_reserved_room_is_behind_the_end_of_a_file_and_asked_for_once_only(tmp_path):
     with (tmp_path / "a").open("wb", buffering=0) as file:
         file.write(b"x" * 10)
         assert reserve(file.fileno(), MIB)
@@ -79,7 +79,7 @@ def test_reserved_room_is_behind_the_end_of_a_file_and_asked_for_once_only(tmp_p
         assert os.fstat(file.fileno()).st_blocks == kept.st_blocks
 
 
-async def test_the_journal_gives_its_room_back_at_the_end(tmp_path: Path) -> None:
+async def test_the_journal_gives_its_room_back_at_the_end(tmp_path):
     store, segment = FileStore(tmp_path), tmp_path / "000001.jsonl"
     assert await store.claim(1)
     await store.append(1, b"x\n")

@@ -45,7 +45,7 @@ SAVER, AGENT = "\0dljob-saver-01234567-aaaaaaaaaaaa-00", "\0dljob-agent-01234567
 MASTER = "\0dljob-master-01234567-cccccccccccccccc-77"
 
 
-def test_listeners_are_found_on_one_node_or_on_all() -> None:
+def test_listeners_are_found_on_one_node_or_on_all():
     assert list(addresses(TABLE)) == [("agent", AGENT), ("master", MASTER), ("saver", SAVER)]
     assert list(addresses(TABLE, "aaaaaaaaaaaabbbb")) == [("agent", AGENT), ("saver", SAVER)]
     assert list(addresses(TABLE, "cccccccccccccccc")) == [("master", MASTER)]
@@ -97,7 +97,7 @@ def newest(folder: Path) -> int:
     return found[-1]
 
 
-def test_ranks_are_held_after_the_last_save(folders: tuple[Path, Path]) -> None:
+def test_ranks_are_held_after_the_last_save(folders):
     at, saved = folders
     with a_saver() as (saver, _):
         rank = Saves(place(saver, saved), at)
@@ -115,9 +115,7 @@ def test_ranks_are_held_after_the_last_save(folders: tuple[Path, Path]) -> None:
         line.close()
 
 
-def test_a_rank_that_stays_after_a_last_save_saves_again(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_stays_after_a_last_save_saves_again(folders, monkeypatch):
     monkeypatch.setattr("dljob.runtime.checkpoint.final_save.HELD_S", 0.0)
     at, saved = folders
     with a_saver() as (saver, _):
@@ -129,7 +127,7 @@ def test_a_rank_that_stays_after_a_last_save_saves_again(
         rank.kill()
 
 
-def test_a_rank_that_comes_while_the_node_goes_does_not_save(folders: tuple[Path, Path]) -> None:
+def test_a_rank_that_comes_while_the_node_goes_does_not_save(folders):
     at, saved = folders
     with a_saver() as (saver, _):
         assert saver.parting.last(5.0) == ""
@@ -151,7 +149,7 @@ def saver_asks(address: str, heard: threading.Event) -> None:
             heard.set()
 
 
-def test_a_failed_last_save_is_told(folders: tuple[Path, Path]) -> None:
+def test_a_failed_last_save_is_told(folders):
     _, saved = folders
     with a_saver() as (saver, _):
         mine = client(place(saver, saved))
@@ -166,9 +164,7 @@ def test_a_failed_last_save_is_told(folders: tuple[Path, Path]) -> None:
         mine.close(wait=False)
 
 
-def test_a_copy_that_expires_while_it_is_written_is_no_failure(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_expires_while_it_is_written_is_no_failure(folders, monkeypatch):
     """Both copies are written at once: the newer one's manifest may retire the folder of the older one."""
     _, saved = folders
     real = Folder.write_part
@@ -223,7 +219,7 @@ class Answers:
         ([{"may_go": "", "asked_s": 0.1}], "ranks did not leave the node in time"),
     ],
 )
-def test_ranks_are_waited_for_while_somebody_may_move_them(answers: list[dict[str, Any]], said: str) -> None:
+def test_ranks_are_waited_for_while_somebody_may_move_them(answers, said):
     with closing(Answers(*answers)) as agent, closing(AgentConnection("agent", agent.address)) as line:
         leaving = PodEnd([line], 0.5, "pod p is told to end")
         leaving.run()
@@ -240,7 +236,7 @@ def listens(kind: str, uid: str, node: str) -> socket.socket:
     return made
 
 
-def test_an_agent_that_does_not_answer_is_told_of() -> None:
+def test_an_agent_that_does_not_answer_is_told_of():
     uid, node = secrets.token_hex(8), secrets.token_hex(6)
     with (
         closing(listens("agent", uid, node)) as agent,
@@ -253,7 +249,7 @@ def test_an_agent_that_does_not_answer_is_told_of() -> None:
     assert said.startswith("the node's agent did not answer: ")
 
 
-def test_an_agent_that_is_being_made_is_waited_for() -> None:
+def test_an_agent_that_is_being_made_is_waited_for():
     """Savers alone move no rank; with the agent both are asked, and one of another job does not count."""
     uid, node = secrets.token_hex(8), secrets.token_hex(6)
     with closing(listens("saver", uid[:8], node)), closing(listens("agent", "x" * 16, node)):
@@ -270,7 +266,7 @@ def test_an_agent_that_is_being_made_is_waited_for() -> None:
             one.close()
 
 
-def test_without_an_agent_the_copies_are_saved_and_that_is_said() -> None:
+def test_without_an_agent_the_copies_are_saved_and_that_is_said():
     saver = Answers({"steps": {"trainer/0": 7}, "failed": ""})
     with closing(saver), closing(AgentConnection("saver", saver.address)) as line:
         line.address = SAVER
@@ -279,9 +275,7 @@ def test_without_an_agent_the_copies_are_saved_and_that_is_said() -> None:
     assert leaving.said == ["ranks could not be moved: the node has no agent", "on disk: trainer/0 step 7"]
 
 
-def test_the_prestop_command_exits_with_0_whatever_happens(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_prestop_command_exits_with_0_whatever_happens(monkeypatch, capfd):
     monkeypatch.delenv("POD_NAME", raising=False)
     assert prestop.main(["1", "no-such-node"]) == 0
     assert "is being ended: nothing to save" in capfd.readouterr().out
@@ -289,7 +283,7 @@ def test_the_prestop_command_exits_with_0_whatever_happens(
     assert prestop.main(["soon"]) == 0
 
 
-def test_the_path_that_stands_in_pods_runs_it() -> None:
+def test_the_path_that_stands_in_pods_runs_it():
     command = [sys.executable, "-m", "dljob.runtime.leave", "1", "no-such-node"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "is being ended: nothing to save" in done.stdout
@@ -332,7 +326,7 @@ def shell(**changes: Any) -> Any:
 ASKED = {"leave": "pod p is told to end", "timeout_s": 9.0}
 
 
-async def test_before_the_head_goes_all_savers_save_for_the_last_time() -> None:
+async def test_before_the_head_goes_all_savers_save_for_the_last_time():
     made = shell()
     assert await prestop_listener.save_node(made, ASKED) == "the savers of all nodes have saved"
     (event,) = made.told
@@ -345,7 +339,7 @@ async def test_before_the_head_goes_all_savers_save_for_the_last_time() -> None:
     )
 
 
-async def test_a_head_that_the_others_survive_waits_for_those_that_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_the_others_survive_waits_for_those_that_go_with_it(monkeypatch):
     monkeypatch.setattr(prestop_listener, "TOGETHER_S", 0.0)
     made = shell(kept=True, departures={"n0": 1})
     assert await prestop_listener.save_node(made, ASKED) == ""
@@ -365,7 +359,7 @@ async def test_a_head_that_the_others_survive_waits_for_those_that_go_with_it(mo
 
 
 @pytest.mark.parametrize("changes", [{"verdict": "it ended well"}, {"aborted": True}])
-async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict[str, Any]) -> None:
+async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes):
     made = shell(**changes)
     waits = asyncio.create_task(prestop_listener.save_node(made, ASKED))
     await asyncio.sleep(0.01)
@@ -382,13 +376,13 @@ async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict
 @pytest.mark.parametrize(
     "changes", [{"here": "n1"}, {"here": "n1", "verdict": "it ended well"}, {"final": {}, "verdict": "it ended well"}]
 )
-async def test_a_master_that_goes_on_elsewhere_or_is_done_asks_nobody(changes: dict[str, Any]) -> None:
+async def test_a_master_that_goes_on_elsewhere_or_is_done_asks_nobody(changes):
     made = shell(**changes)
     assert await prestop_listener.save_node(made, ASKED) == ""
     assert (made.told, made.asked) == ([], [])
 
 
-async def test_primemaster_hears_prestop_on_its_own_socket_and_drops_malformed_words() -> None:
+async def test_primemaster_hears_prestop_on_its_own_socket_and_drops_malformed_words():
     uid = secrets.token_hex(16)
     serving = asyncio.create_task(prestop_listener.serve(shell(here="n1"), uid))
     try:
@@ -429,9 +423,7 @@ class Silent(FileBook):
         del place, mark
 
 
-def test_without_prime_master_each_node_saves_its_share_and_the_next_life_has_it_whole(
-    folders: tuple[Path, Path],
-) -> None:
+def test_without_prime_master_each_node_saves_its_share_and_the_next_life_has_it_whole(folders):
     _, saved = folders
     with a_saver(book=Silent()) as (one, _), a_saver(book=Silent()) as (two, _):
         ranks = [client(place(saver, saved, rank=rank, world=2)) for rank, saver in enumerate((one, two))]
@@ -450,9 +442,7 @@ def test_without_prime_master_each_node_saves_its_share_and_the_next_life_has_it
             mine.close(wait=False)
 
 
-def test_prime_master_is_waited_for_no_longer_than_its_time_in_a_last_save(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prime_master_is_waited_for_no_longer_than_its_time_in_a_last_save(folders, monkeypatch):
     monkeypatch.setattr("dljob.runtime.checkpoint.final_save.ANSWER_S", 0.0)
     monkeypatch.setattr("dljob.runtime.checkpoint.process.LOOK_S", 0.01)
     _, saved = folders

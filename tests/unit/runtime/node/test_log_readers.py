@@ -41,9 +41,7 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize(("node", "again"), [("ab" * 28, True), ("cd" * 28, False)])
-async def test_a_caller_whose_shared_reader_ended_asks_again(
-    monkeypatch: pytest.MonkeyPatch, node: str, again: bool
-) -> None:
+async def test_a_caller_whose_shared_reader_ended_asks_again(monkeypatch, node, again):
     made = Made(monkeypatch)
     known = readers.Readers()
     both = [asyncio.create_task(known.ask(node, len, "abc")) for _ in range(2)]

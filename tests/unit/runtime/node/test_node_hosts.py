@@ -116,7 +116,7 @@ def steps(beacon: Heartbeat) -> dict[int, tuple[int, int]]:
     return {rank: (incarnation, step) for rank, (incarnation, step, _) in beacon.steps.items()}
 
 
-def test_steps_are_said_until_they_are_heard_and_then_no_more(agent: NodeHosts, host: Host) -> None:
+def test_steps_are_said_until_they_are_heard_and_then_no_more(agent, host):
     assert not agent.has_unreported()
     host.counters.slots[0].put(0, 1, 7, {"loss": 0.5})
     assert agent.has_unreported()
@@ -135,7 +135,7 @@ def test_steps_are_said_until_they_are_heard_and_then_no_more(agent: NodeHosts, 
     assert [beacon.steps for beacon in agent.report(ask()).hosts] == [{}]
 
 
-def test_usage_is_said_until_it_is_heard_and_is_no_news(agent: NodeHosts, host: Host) -> None:
+def test_usage_is_said_until_it_is_heard_and_is_no_news(agent, host):
     host.counters.put_usage(b'{"memory":[[0,7]]}')
     assert not agent.has_unreported()
     first = agent.report(ask())
@@ -146,7 +146,7 @@ def test_usage_is_said_until_it_is_heard_and_is_no_news(agent: NodeHosts, host: 
     assert [beacon.usage for beacon in agent.report(ask()).hosts] == [{}]
 
 
-def test_a_new_master_is_told_all_and_an_old_one_nothing(agent: NodeHosts, host: Host) -> None:
+def test_a_new_master_is_told_all_and_an_old_one_nothing(agent, host):
     host.counters.slots[1].put(1, 3, 9, {})
     agent.accept_request(ask(agent.report(ask()).number))
     assert not agent.has_unreported()
@@ -159,7 +159,7 @@ def test_a_new_master_is_told_all_and_an_old_one_nothing(agent: NodeHosts, host:
     assert host.counters.renewal() == before, "the answer of a master that is over renews nothing"
 
 
-def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent: NodeHosts, host: Host) -> None:
+def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent, host):
     before = now()
     pulse = agent.report(ask())
     after = now()
@@ -172,15 +172,13 @@ def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent: Nod
     assert renewal.sent_at + 60 < renewal.until < renewal.sent_at + 120
 
 
-def test_an_answer_that_another_master_was_given_renews_nothing(agent: NodeHosts, host: Host) -> None:
+def test_an_answer_that_another_master_was_given_renews_nothing(agent, host):
     pulse = agent.report(ask())
     agent.accept_request(ask(pulse.number, epoch=2))
     assert host.line.renewal() is None
 
 
-def test_a_host_that_nobody_knows_is_told_so_and_no_other(
-    agent: NodeHosts, host: Host, join: Callable[..., Host]
-) -> None:
+def test_a_host_that_nobody_knows_is_told_so_and_no_other(agent, host, join):
     other = join("job/w/1/1")
     until(lambda: len(agent.observe()) == 2)
     agent.accept_request(ask(agent.report(ask()).number, "job/w/1/1"))
@@ -188,9 +186,7 @@ def test_a_host_that_nobody_knows_is_told_so_and_no_other(
     assert [renewal.known for renewal in found if renewal] == [True, False]
 
 
-def test_an_agent_that_is_not_asked_any_more_does_not_speak_for_anybody(
-    agent: NodeHosts, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_is_not_asked_any_more_does_not_speak_for_anybody(agent, host, monkeypatch):
     agent.accept_request(ask(agent.report(ask()).number))
     renewal = host.line.renewal()
     assert renewal is not None
@@ -198,9 +194,7 @@ def test_an_agent_that_is_not_asked_any_more_does_not_speak_for_anybody(
     assert host.line.renewal() is None
 
 
-def test_a_host_that_is_stopped_is_seen_as_such_and_its_steps_are_still_read(
-    agent: NodeHosts, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_is_stopped_is_seen_as_such_and_its_steps_are_still_read(agent, host, monkeypatch):
     host.counters.slots[0].put(0, 1, 3, {})
     monkeypatch.setattr(node_hosts, "now", lambda: host.counters.heart() + 601)
     (beacon,) = agent.report(ask()).hosts
@@ -225,7 +219,7 @@ time.sleep(600)
 """
 
 
-def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> None:
+def test_a_host_that_is_killed_is_gone_at_once(agent, where):
     with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
         try:
             until(lambda: [host.pid for host in agent.observe()] == [child.pid])
@@ -238,7 +232,7 @@ def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> 
 
 
 @NEEDS_ENDS
-def test_a_host_that_cannot_connect_is_found_by_an_agent_that_starts_later(where: str) -> None:
+def test_a_host_that_cannot_connect_is_found_by_an_agent_that_starts_later(where):
     """It is stopped, as if its code held the GIL; then it goes on, and connects."""
     start = CHILD.replace("\nline.renewal()", "\nprint(flush=True)\ninput()\nprint(line.renewal().sent_at, flush=True)")
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -263,7 +257,7 @@ def test_a_host_that_cannot_connect_is_found_by_an_agent_that_starts_later(where
 
 
 @NEEDS_ENDS
-def test_a_host_that_was_found_and_ends_without_a_connection_is_gone(where: str) -> None:
+def test_a_host_that_was_found_and_ends_without_a_connection_is_gone(where):
     start = CHILD.replace("time.sleep(600)", "print(flush=True)\ntime.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", start, where[1:]], stdout=subprocess.PIPE) as child:
         assert child.stdout
@@ -281,9 +275,7 @@ def test_a_host_that_was_found_and_ends_without_a_connection_is_gone(where: str)
 
 @NEEDS_ENDS
 @pytest.mark.parametrize(("unknown", "stopped"), [(True, True), (True, False), (False, True)])
-def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(
-    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch, *, unknown: bool, stopped: bool
-) -> None:
+def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(agent, where, monkeypatch, unknown, stopped):
     with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
         try:
             until(lambda: [host.pid for host in agent.observe()] == [child.pid])
@@ -304,7 +296,7 @@ def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(
 
 
 @NEEDS_ENDS
-def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str, monkeypatch: Any) -> None:
+def test_the_end_of_a_host_can_be_asked_for_a_while(agent, where, monkeypatch):
     monkeypatch.setattr(node_hosts, "ENDED", 1)
     gone, before = list[int](), _opened("pidfd")
     for number in (signal.SIGKILL, signal.SIGSEGV):
@@ -324,7 +316,7 @@ def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str
     until(lambda: _opened("pidfd") == before)
 
 
-def test_a_host_exists_until_its_process_has_ended_not_its_connection(agent: NodeHosts, where: str) -> None:
+def test_a_host_exists_until_its_process_has_ended_not_its_connection(agent, where):
     assert not agent.exists(os.getpid()), "no host of this node"
     closes = CHILD.replace("time.sleep(600)", "input()\nline.close()\ntime.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", closes, where[1:]], stdin=subprocess.PIPE) as child:
@@ -341,9 +333,7 @@ def test_a_host_exists_until_its_process_has_ended_not_its_connection(agent: Nod
     until(lambda: not agent.exists(child.pid))
 
 
-def test_who_forked_a_host_tells_its_end_where_the_kernel_does_not(
-    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_forked_a_host_tells_its_end_where_the_kernel_does_not(agent, where, monkeypatch):
     noted = {7: 4 << 8}
     monkeypatch.setattr(process_end, "wait_status", lambda _: None)
     monkeypatch.setattr(worker_ends, "wait_status", noted.get)
@@ -359,7 +349,7 @@ def test_who_forked_a_host_tells_its_end_where_the_kernel_does_not(
     assert agent.end_of(8) is None
 
 
-def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: NodeHosts, host: Host, where: str) -> None:
+def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent, host, where):
     agent.accept_request(ask(agent.report(ask()).number))
     assert host.line.renewal() is not None
     agent.close()
@@ -370,7 +360,7 @@ def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: Nod
 
 
 @pytest.mark.parametrize("hello", [b"{", b"{}", json.dumps({"role": "w", "actor": "a"}).encode()])
-def test_a_host_that_does_not_introduce_itself_is_dropped(agent: NodeHosts, where: str, hello: bytes) -> None:
+def test_a_host_that_does_not_introduce_itself_is_dropped(agent, where, hello):
     name = uuid.uuid4().hex
     fd = os.memfd_create(name, os.MFD_CLOEXEC)  # no counters
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
@@ -383,9 +373,7 @@ def test_a_host_that_does_not_introduce_itself_is_dropped(agent: NodeHosts, wher
     assert agent.observe() == ()
 
 
-def test_a_process_of_another_user_is_neither_host_nor_agent(
-    agent: NodeHosts, join: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_another_user_is_neither_host_nor_agent(agent, join, monkeypatch):
     def stranger(_: socket.socket) -> tuple[int, int]:
         return 1, os.getuid() + 1
 
@@ -398,7 +386,7 @@ def test_a_process_of_another_user_is_neither_host_nor_agent(
     assert other.line._line is None
 
 
-def test_questions_and_answers_come_back_as_they_were_packed() -> None:
+def test_questions_and_answers_come_back_as_they_were_packed():
     asked = AgentRequest(3, 0.5, 0.2, 41, ("job/w/0/1",))
     assert AgentRequest.unpacked(asked.packed()) == asked
     told = Heartbeat("w", "job/w/1/1", 3, {7: (2, 10**20, {"loss": 0.5, "worst": float("inf")}), 8: (1, 3, {})}, 1.5)
@@ -406,7 +394,7 @@ def test_questions_and_answers_come_back_as_they_were_packed() -> None:
     assert NodeHeartbeat.unpacked(pulse.packed()) == pulse
 
 
-def test_a_prestop_request_is_passed_on_and_answered_by_primemaster(agent: NodeHosts, where: str) -> None:
+def test_a_prestop_request_is_passed_on_and_answered_by_primemaster(agent, where):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.settimeout(60)
         line.connect(where)

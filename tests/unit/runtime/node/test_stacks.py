@@ -38,7 +38,7 @@ def spinner() -> Iterator[int]:
         process.kill()
 
 
-def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner: int) -> None:
+def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner):
     target = DumpTarget("w/0", spinner, spinner)
     (before,) = stacks.sample_processes([target], stacks=False)
     assert (before.sample.activity, before.sample.stopped, before.stack) == (Where.UNKNOWN, "", "")
@@ -53,7 +53,7 @@ def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner: int) ->
     assert '"other" idle' in seen.stack
 
 
-def test_a_stopped_process_or_one_whose_host_is_stopped_is_seen_to_be_and_has_a_stack(spinner: int) -> None:
+def test_a_stopped_process_or_one_whose_host_is_stopped_is_seen_to_be_and_has_a_stack(spinner):
     os.kill(spinner, signal.SIGSTOP)
     words = f"process {spinner} is stopped by a signal (state T)"
     while not stacks.why_stopped(spinner):
@@ -75,7 +75,7 @@ def process(proc: Path, state: str = "S", **files: str) -> int:
     return 7
 
 
-def test_the_states_and_control_groups_of_a_process_that_cannot_run(tmp_path: Path) -> None:
+def test_the_states_and_control_groups_of_a_process_that_cannot_run(tmp_path):
     groups = tmp_path / "cgroups"
     (groups / "pod/a").mkdir(parents=True)
     assert stacks.why_stopped(process(tmp_path), tmp_path, groups) == ""
@@ -91,7 +91,7 @@ def test_the_states_and_control_groups_of_a_process_that_cannot_run(tmp_path: Pa
     assert stacks.cpu_seconds(8, tmp_path) == 0
 
 
-def test_a_process_runs_where_one_of_its_threads_does_or_waits_for_a_cpu(tmp_path: Path) -> None:
+def test_a_process_runs_where_one_of_its_threads_does_or_waits_for_a_cpu(tmp_path):
     pid = process(tmp_path, "S")
     for thread, state in (("7", "S"), ("8", "S")):
         (tmp_path / "7" / "task" / thread).mkdir(parents=True)
@@ -112,9 +112,7 @@ def frames(*files: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("with_stacks", [False, True])
-def test_a_process_that_a_debugger_holds_is_no_proof_of_a_hang(
-    spinner: int, monkeypatch: pytest.MonkeyPatch, *, with_stacks: bool
-) -> None:
+def test_a_process_that_a_debugger_holds_is_no_proof_of_a_hang(spinner, monkeypatch, with_stacks):
     monkeypatch.setattr(stacks, "why_stopped", lambda pid: f"process {pid} {stacks.HELD}")
     for program in (stacks.program(), ""):
         monkeypatch.setattr(stacks, "program", lambda program=program: program)
@@ -168,17 +166,17 @@ DATA = f"{SITE}/dljob/runtime/data"
         ([f"{LIB}/socket.py", f"{SITE}/dljob/runtime/worker/lifecycle.py"], Where.USER),
     ],
 )
-def test_the_call_of_the_innermost_user_frame_tells_where_a_thread_is(files: list[str], expected: Where) -> None:
+def test_the_call_of_the_innermost_user_frame_tells_where_a_thread_is(files, expected):
     assert stacks.activity_of(frames(*files)) is expected
 
 
-def test_the_line_is_the_innermost_of_user_code() -> None:
+def test_the_line_is_the_innermost_of_user_code():
     inner = f"{SITE}/torch/distributed/distributed_c10d.py"
     assert stacks.line(frames(inner, "/code/train.py")) == "train.py:1 in f1"
     assert stacks.line(frames(inner)) == ""
 
 
-def test_the_call_of_torch_is_the_one_that_user_code_has_made() -> None:
+def test_the_call_of_torch_is_the_one_that_user_code_has_made():
     calls = [
         {"filename": f"{SITE}/torch/distributed/distributed_c10d.py", "name": "_wait", "line": 1},
         {"filename": f"{SITE}/torch/distributed/distributed_c10d.py", "name": "all_reduce", "line": 2},
@@ -190,7 +188,7 @@ def test_the_call_of_torch_is_the_one_that_user_code_has_made() -> None:
     assert stacks.torch_call(calls[3:]) == stacks.torch_call([]) == ""
 
 
-def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one() -> None:
+def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one():
     main, user = frames("main.py"), frames("user.py")
     threads = [{"thread_name": "MainThread", "os_thread_id": 7, "frames": main}]
     assert stacks.user_frames(threads, 7) == main
@@ -218,7 +216,7 @@ script.finish(0)
         ("threading.Thread(target=threading.Event().wait).start()", ""),
     ],
 )
-def test_a_script_that_has_ended_is_where_the_thread_is_that_keeps_it(thread: str, place: str) -> None:
+def test_a_script_that_has_ended_is_where_the_thread_is_that_keeps_it(thread, place):
     code = ENDED.format(thread=thread, workers=str(Path(stacks.__file__).parents[3]))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -235,7 +233,7 @@ def test_a_script_that_has_ended_is_where_the_thread_is_that_keeps_it(thread: st
 # -- where there is no stack
 
 
-def test_the_reason_for_a_missing_stack_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_missing_stack_is_told(monkeypatch):
     end = time.monotonic() + 60
     found, why = stacks.dump(2**22 + 1, end)
     assert (found, why[:16]) == ([], "no stack: py-spy")
@@ -248,13 +246,13 @@ def test_the_reason_for_a_missing_stack_is_told(monkeypatch: pytest.MonkeyPatch)
     assert seen.stack == "no stack: py-spy is not installed here (it comes with ray[default])"
 
 
-def test_errors_of_py_spy_are_told_in_words() -> None:
+def test_errors_of_py_spy_are_told_in_words():
     assert "SYS_PTRACE" in stacks._reason("Error: Permission Denied: Try running again with elevated permissions")
     assert stacks._reason("Error: it\n\nCaused by:\n  bad") == "py-spy: bad"
     assert stacks._reason("") == "py-spy: failed without a message"
 
 
-def test_py_spy_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_py_spy_that_does_not_answer_is_given_up(monkeypatch, tmp_path):
     slow = tmp_path / "py-spy"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
@@ -263,9 +261,7 @@ def test_py_spy_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert "did not answer" in stacks.dump(os.getpid(), time.monotonic() + 0.2)[1]
 
 
-def test_py_spy_is_found_on_the_path_where_it_is_not_beside_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_py_spy_is_found_on_the_path_where_it_is_not_beside_python(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert stacks.program() == ""
@@ -276,7 +272,7 @@ def test_py_spy_is_found_on_the_path_where_it_is_not_beside_python(
     assert stacks.program() == str(tool)
 
 
-def test_threads_with_the_user_s_code_come_first_in_the_text() -> None:
+def test_threads_with_the_user_s_code_come_first_in_the_text():
     def thread(name: str, file: str) -> dict[str, Any]:
         frame = {"name": "f", "filename": file, "line": 1}
         return {"thread_name": name, "os_thread_id": 1, "active": False, "owns_gil": False, "frames": [frame]}
@@ -290,7 +286,7 @@ def test_threads_with_the_user_s_code_come_first_in_the_text() -> None:
     ]
 
 
-def test_the_line_of_who_holds_the_gil_is_of_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_of_who_holds_the_gil_is_of_any_thread(monkeypatch):
     def thread(name: str, file: str, *, owns_gil: bool) -> dict[str, Any]:
         frames = [{"name": "findall", "filename": "/usr/lib/python3.11/re.py", "line": 240}]
         frames += [{"name": "f", "filename": file, "line": 7}]

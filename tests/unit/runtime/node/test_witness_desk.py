@@ -84,7 +84,7 @@ class Desk:
 LOOKS, ACTS = Sighting("look", 1.0, (("rank", "0"),), 5.0), Sighting("act", 1.0, (("rank", "0"),), 5.0)
 
 
-async def test_a_witness_that_may_not_act_gives_evidence_once_for_an_incarnation(tmp_path: Path) -> None:
+async def test_a_witness_that_may_not_act_gives_evidence_once_for_an_incarnation(tmp_path):
     kit = Desk(tmp_path)
     evidence, note = await kit.hear(LOOKS)
     assert isinstance(evidence, ev.CauseLearned)
@@ -98,7 +98,7 @@ async def test_a_witness_that_may_not_act_gives_evidence_once_for_an_incarnation
     assert not kit.desk.hanging("v")
 
 
-async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_is_older(tmp_path: Path) -> None:
+async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_is_older(tmp_path):
     kit = Desk(tmp_path)
     (found,) = await kit.hear(ACTS)
     assert isinstance(found, ev.HangFound)
@@ -108,14 +108,14 @@ async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_
     assert [type(one) for one in await kit.hear(ACTS)] == [ev.CauseLearned, ev.NoteReported]
 
 
-async def test_a_witness_that_lies_of_a_rank_of_another_node_accuses_nobody(tmp_path: Path) -> None:
+async def test_a_witness_that_lies_of_a_rank_of_another_node_accuses_nobody(tmp_path):
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("act", 1.0, (("rank", "1"),), 5.0))  # it runs on the node `gone`
     assert isinstance(note, ev.NoteReported)
     assert "no one rank is meant" in note.message
 
 
-async def test_a_witness_that_always_lies_costs_its_rank_one_restart(tmp_path: Path) -> None:
+async def test_a_witness_that_always_lies_costs_its_rank_one_restart(tmp_path):
     kit = Desk(tmp_path)
     accused = 0
     for incarnation in range(1, 6):
@@ -128,7 +128,7 @@ async def test_a_witness_that_always_lies_costs_its_rank_one_restart(tmp_path: P
     assert accused == 1
 
 
-async def test_words_about_no_one_rank_are_told_once_however_their_labels_change(tmp_path: Path) -> None:
+async def test_words_about_no_one_rank_are_told_once_however_their_labels_change(tmp_path):
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("look", 1.0, (("rank", "8"),)))
     assert isinstance(note, ev.NoteReported)
@@ -137,7 +137,7 @@ async def test_words_about_no_one_rank_are_told_once_however_their_labels_change
     assert not kit.desk.hanging("w")
 
 
-async def test_a_witness_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+async def test_a_witness_that_cannot_be_read_is_told_once(tmp_path):
     kit = Desk(tmp_path)
     (note,) = await kit.hear(troubles=(("look", "no answer within 1 s"),))
     assert note == ev.NoteReported(
@@ -160,7 +160,7 @@ async def dumps(kit: Desk) -> tuple[Path, Path]:
         (OSError("lost"), "no dump of look: lost\n"),
     ],
 )
-def test_dumps_are_linked_at_once_and_each_file_says_what_came_of_it(tmp_path: Path, answer: Any, said: str) -> None:
+def test_dumps_are_linked_at_once_and_each_file_says_what_came_of_it(tmp_path, answer, said):
     async def one() -> tuple[Path, Path]:
         return await dumps(Desk(tmp_path, answer))
 
@@ -170,9 +170,7 @@ def test_dumps_are_linked_at_once_and_each_file_says_what_came_of_it(tmp_path: P
     assert gone.read_text() == "no dump of look: its node's agent does not answer\n"
 
 
-async def test_dumps_are_waited_for_but_not_those_that_are_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dumps_are_waited_for_but_not_those_that_are_late(tmp_path, monkeypatch):
     kit = Desk(tmp_path)
     await kit.desk.wait_for_dumps()
     _, here = kit.desk.dump("w", "w-0-1")
@@ -200,9 +198,7 @@ async def never(*_: object) -> None:
     await asyncio.Event().wait()
 
 
-async def test_only_witnesses_of_hangs_are_asked_for_the_rank_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_witnesses_of_hangs_are_asked_for_the_rank_that_hangs(tmp_path, monkeypatch):
     kit, asked = Desk(tmp_path), list[object]()
 
     def counted(state: Any, node: str, labels: Any) -> Any:

@@ -54,7 +54,7 @@ def why_not(answer: Answer, within_s: float = 30.0) -> str:
     return str(raised.value).removeprefix(f"127.0.0.1:{port}")
 
 
-def test_an_answer_of_a_gigabyte_is_left_after_one_mebibyte() -> None:
+def test_an_answer_of_a_gigabyte_is_left_after_one_mebibyte():
     sent = 0
 
     def flood(request: BaseHTTPRequestHandler) -> None:
@@ -72,7 +72,7 @@ def test_an_answer_of_a_gigabyte_is_left_after_one_mebibyte() -> None:
     assert sent < 1 << 29, "the connection was closed long before the end"
 
 
-def test_a_server_that_never_answers_is_left_after_its_time() -> None:
+def test_a_server_that_never_answers_is_left_after_its_time():
     over = threading.Event()
 
     def silent(_: BaseHTTPRequestHandler) -> None:
@@ -96,7 +96,7 @@ def test_a_server_that_never_answers_is_left_after_its_time() -> None:
                 over.set()
 
 
-def test_a_redirect_is_not_followed_and_an_error_is_no_reading() -> None:
+def test_a_redirect_is_not_followed_and_an_error_is_no_reading():
     asked: list[str] = []
     with serving(lambda request: asked.append(request.path)) as elsewhere:
         moved = says("", 302, location=f"http://127.0.0.1:{elsewhere}/secret")
@@ -108,7 +108,7 @@ def test_a_redirect_is_not_followed_and_an_error_is_no_reading() -> None:
         asyncio.run(fetched(1, "/"))
 
 
-def test_only_lines_of_the_metric_are_parsed() -> None:
+def test_only_lines_of_the_metric_are_parsed():
     text = b'# TYPE grad_norm gauge\ngrad_norm_max{} }{ broken\ngrad_norm{rank="1",b="x"} 2.5\ngrad_norm 1\n\xff\xfe\n'
     assert parsed("grad_norm", text) == (((("b", "x"), ("rank", "1")), 2.5), ((), 1.0))
     assert parsed("absent", text) == ()
@@ -138,7 +138,7 @@ def readings(plan: WitnessPlan, *texts: str) -> list[tuple[object, object]]:
     return found
 
 
-def test_a_reader_tells_what_holds_and_names_a_witness_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_tells_what_holds_and_names_a_witness_that_cannot_be_read(monkeypatch):
     monkeypatch.setattr(witnesses, "EVERY_S", 0.0)
     monkeypatch.setattr(witnesses, "WITHIN_S", 30.0)
     ((found, why),) = readings(PLAN, 'grad_norm{rank="1"} 2.5\ngrad_norm{rank="0"} 0.5\n')
@@ -151,14 +151,14 @@ def test_a_reader_tells_what_holds_and_names_a_witness_that_cannot_be_read(monke
     assert found == (), "not for long enough yet"
 
 
-def test_a_reader_without_witnesses_starts_no_thread(tmp_path: Path) -> None:
+def test_a_reader_without_witnesses_starts_no_thread(tmp_path):
     before = threading.active_count()
     reader = WitnessReader([], tmp_path)
     assert (threading.active_count(), reader.sightings(), reader.troubles()) == (before, (), ())
     reader.close()
 
 
-def test_a_dump_is_asked_for_with_its_body_and_the_folder_of_the_job(tmp_path: Path) -> None:
+def test_a_dump_is_asked_for_with_its_body_and_the_folder_of_the_job(tmp_path):
     bodies: list[bytes] = []
 
     def take(request: BaseHTTPRequestHandler) -> None:
@@ -182,7 +182,7 @@ def test_a_dump_is_asked_for_with_its_body_and_the_folder_of_the_job(tmp_path: P
     ("name", "ranks"),
     [("xpu-timer", {"0", "2", "5"}), ("npu-exporter", set()), ("dcgm", {"1"})],
 )
-def test_a_preset_reads_the_recorded_answer_of_its_project(name: str, ranks: set[str]) -> None:
+def test_a_preset_reads_the_recorded_answer_of_its_project(name, ranks):
     """Source and commit of each are in NOTICE; that of dcgm was written from its documentation."""
     plan = PRESETS[name]
     samples = parsed(plan.metric, (GOLDEN / f"{name}.txt").read_bytes())

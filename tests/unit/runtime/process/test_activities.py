@@ -41,7 +41,7 @@ def waiting_for(name: str, *targets: tuple[str, int, str]) -> Waiting:
     return Waiting("call", name, "score", lambda: targets)
 
 
-def test_a_wait_is_reported_with_its_targets_and_line_while_it_lasts() -> None:
+def test_a_wait_is_reported_with_its_targets_and_line_while_it_lasts():
     activities.begin_main()
     with waiting_for("reward", ("reward", 0, "c:1")):
         row = rows()["main"]
@@ -53,7 +53,7 @@ def test_a_wait_is_reported_with_its_targets_and_line_while_it_lasts() -> None:
 
 
 @pytest.mark.parametrize("file", [pdb.__file__, "/x/site-packages/debugpy/adapter/a.py"])
-def test_code_at_a_debugger_s_prompt_is_reported_as_that(file: str) -> None:
+def test_code_at_a_debugger_s_prompt_is_reported_as_that(file):
     names: dict[str, Any] = {}
     exec(compile("def prompt(typed): typed.wait()", file, "exec"), names)  # noqa: S102 - a debugger's frame
     typed, at_prompt = threading.Event(), threading.Event()
@@ -79,7 +79,7 @@ def _chain_of(thread: threading.Thread) -> list[str]:
     return [frame.f_code.co_filename for frame in frames]
 
 
-def test_earlier_waits_of_a_kind_are_counted_and_measured() -> None:
+def test_earlier_waits_of_a_kind_are_counted_and_measured():
     activities.begin_main()
     for _ in range(3):
         with waiting_for("reward"):
@@ -90,7 +90,7 @@ def test_earlier_waits_of_a_kind_are_counted_and_measured() -> None:
         assert rows()["main"][7][0][4][0] == 0
 
 
-def test_what_a_call_waits_for_is_put_down_to_the_call_also_from_its_tasks_and_threads() -> None:
+def test_what_a_call_waits_for_is_put_down_to_the_call_also_from_its_tasks_and_threads():
     running = CallActivity("t/0:p:1", "score", "t/0")
     done = threading.Event()
 
@@ -115,7 +115,7 @@ def test_what_a_call_waits_for_is_put_down_to_the_call_also_from_its_tasks_and_t
     assert "t/0:p:1" not in rows()
 
 
-def test_a_bare_thread_of_the_user_s_is_an_activity_of_its_own() -> None:
+def test_a_bare_thread_of_the_user_s_is_an_activity_of_its_own():
     seen: list[Any] = []
 
     def work() -> None:
@@ -129,7 +129,7 @@ def test_a_bare_thread_of_the_user_s_is_an_activity_of_its_own() -> None:
     assert row[2] == "loader"
 
 
-def test_a_call_that_has_not_begun_says_what_it_waits_for() -> None:
+def test_a_call_that_has_not_begun_says_what_it_waits_for():
     queued = CallActivity("t/0:p:1", "score", "t/0")
     queued.note_wait("score")
     assert rows()["t/0:p:1"][3] == "score"
@@ -137,7 +137,7 @@ def test_a_call_that_has_not_begun_says_what_it_waits_for() -> None:
     assert rows()["t/0:p:1"][3] == ""
 
 
-def test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning() -> None:
+def test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning():
     assert activities.line_of_call("t/0:p:1") == "", "nothing runs"
     activities.begin_main()
     queued = CallActivity("t/0:p:1", "score", "t/0")
@@ -154,7 +154,7 @@ def test_the_line_of_a_call_is_where_it_runs_or_what_keeps_it_from_beginning() -
     assert activities.line_of_call("t/0:p:1").endswith(here)
 
 
-def test_a_rank_that_nobody_calls_is_idle() -> None:
+def test_a_rank_that_nobody_calls_is_idle():
     assert [row[1] for row in activities.report(0.0)["rows"]] == ["idle"]
     call = CallActivity("t/0:p:1", "score", "t/0")
     assert "idle" not in rows()
@@ -162,7 +162,7 @@ def test_a_rank_that_nobody_calls_is_idle() -> None:
     assert "idle" in rows()
 
 
-def test_a_call_that_was_refused_is_no_work() -> None:
+def test_a_call_that_was_refused_is_no_work():
     before = activities.report(0.0)["finished"]
     CallActivity("t/0:p:1", "score", "t/0").end()
     assert activities.report(0.0)["finished"] == before
@@ -173,7 +173,7 @@ def test_a_call_that_was_refused_is_no_work() -> None:
     assert activities.report(0.0)["finished"] == before + 1
 
 
-def test_a_wait_that_ends_by_an_error_is_no_progress_and_no_measure_of_the_next_one() -> None:
+def test_a_wait_that_ends_by_an_error_is_no_progress_and_no_measure_of_the_next_one():
     activities.begin_main()
     last_finished = activities.present().last_finished
     before = activities.report(0.0)["finished"]
@@ -186,7 +186,7 @@ def test_a_wait_that_ends_by_an_error_is_no_progress_and_no_measure_of_the_next_
     assert activities.present().last_finished > last_finished
 
 
-def test_a_step_and_an_item_are_progress() -> None:
+def test_a_step_and_an_item_are_progress():
     activities.begin_main()
     before = rows()["main"][5], activities.report(0.0)["finished"]
     threading.Event().wait(0.11)
@@ -199,14 +199,14 @@ def test_a_step_and_an_item_are_progress() -> None:
     assert activities.report(0.0)["finished"] == before[1] + 2, "how often PrimeMaster is asked is no work"
 
 
-def test_a_stream_that_is_ahead_of_its_caller_rests() -> None:
+def test_a_stream_that_is_ahead_of_its_caller_rests():
     running = CallActivity("t/0:p:1", "tokens", "t/0")
     with running, activities.paused("its caller"):
         assert rows()["t/0:p:1"][3] == "its caller"
     assert rows()["t/0:p:1"][3] == ""
 
 
-def test_queues_that_are_used_are_named_with_their_ways() -> None:
+def test_queues_that_are_used_are_named_with_their_ways():
     activities.use("queue", "samples", "put")
     activities.use("queue", "samples", "get")
     assert activities.report(0.0)["uses"] == {"queue:samples": ["get", "put"]}
@@ -215,7 +215,7 @@ def test_queues_that_are_used_are_named_with_their_ways() -> None:
     assert len(activities.report(0.0)["uses"]) == activities.MOST_USES
 
 
-def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed() -> None:
+def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed():
     counters = StepCounters.made(2)
     slot = counters.slots[1]
     reporter = activities.Reporter(slot, 5, 2)
@@ -236,7 +236,7 @@ def test_a_report_reaches_its_reader_through_shared_memory_once_it_has_changed()
     counters.close()
 
 
-def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch):
     counters = StepCounters.made(1)
     slot = counters.slots[0]
     for name, value in {"_pid": os.getpid(), "_reporter": None}.items():  # no thread is started that looks
@@ -257,7 +257,7 @@ def test_a_process_that_no_longer_looks_is_told_to_be_silent(monkeypatch: pytest
     counters.close()
 
 
-def test_an_asynchronous_call_is_told_by_what_its_task_awaits() -> None:
+def test_an_asynchronous_call_is_told_by_what_its_task_awaits():
     begun = threading.Event()
 
     async def generate() -> None:
@@ -276,7 +276,7 @@ def test_an_asynchronous_call_is_told_by_what_its_task_awaits() -> None:
     assert line.endswith("in generate")
 
 
-def test_a_report_that_is_too_long_loses_its_youngest_activities() -> None:
+def test_a_report_that_is_too_long_loses_its_youngest_activities():
     counters = StepCounters.made(1)
     calls = [CallActivity(f"{'t' * 100}/0:p:{number}", "m" * 200, "t/0") for number in range(40)]
     activities.Reporter(counters.slots[0], 0, 1).look()
@@ -288,7 +288,7 @@ def test_a_report_that_is_too_long_loses_its_youngest_activities() -> None:
     counters.close()
 
 
-def test_a_forked_child_reports_nothing_of_its_parent() -> None:
+def test_a_forked_child_reports_nothing_of_its_parent():
     activities.begin_main()
     with waiting_for("reward"):
         child = os.fork()
@@ -297,7 +297,7 @@ def test_a_forked_child_reports_nothing_of_its_parent() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_script_that_asks_nothing_is_reported_from_its_first_group_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_asks_nothing_is_reported_from_its_first_group_on(monkeypatch):
     begun, asked, connected = threading.Event(), threading.Event(), threading.Event()
 
     def have_begun() -> bool:
@@ -313,7 +313,7 @@ def test_a_script_that_asks_nothing_is_reported_from_its_first_group_on(monkeypa
     assert connected.wait(10)
 
 
-def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypatch):
     connected = threading.Event()
 
     class Still:
@@ -340,7 +340,7 @@ def test_a_script_that_asks_nothing_is_reported_once_it_has_stood_still(monkeypa
     assert "still" not in activities.report(1.5), "who reports steps is judged by them"
 
 
-def test_dead_links_are_looked_for_while_a_thread_waits_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_links_are_looked_for_while_a_thread_waits_for_a_group(monkeypatch):
     looks: list[None] = []
     monkeypatch.setattr(activities.own_sockets, "look_for_dead_links", lambda: looks.append(None))
     activities._look_for_dead_links([["main", "", "", "", 0, 0, "", [["call"]]]])
@@ -349,7 +349,7 @@ def test_dead_links_are_looked_for_while_a_thread_waits_for_a_group(monkeypatch:
     assert len(looks) == 1
 
 
-def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch):
     begun = monotonic() - 100.0
 
     class Groups:
@@ -369,7 +369,7 @@ def test_a_wait_for_a_group_is_a_row_of_the_activity_once_it_is_old(monkeypatch:
 
 
 @pytest.mark.parametrize("look", ["report", "line of a call", "threads that have ended"])
-def test_a_look_at_all_threads_keeps_no_locals_of_the_user_s_alive(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_all_threads_keeps_no_locals_of_the_user_s_alive(look, monkeypatch):
     class Tensor:
         """What a user's function works with."""
 

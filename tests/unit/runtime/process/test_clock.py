@@ -17,7 +17,7 @@ class Machine:
         monkeypatch.setattr(clock, "_passed", lambda: self.passed)
 
 
-def test_a_clock_that_is_set_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_moves_nothing(monkeypatch):
     machine = Machine(monkeypatch)
     job = JobClock()
     machine.unix, machine.passed = 1000.0 + 3600.0, 9.0
@@ -26,7 +26,7 @@ def test_a_clock_that_is_set_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert job.now() == 1003.0
 
 
-def test_a_later_master_goes_on_from_the_journal_where_its_clock_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_master_goes_on_from_the_journal_where_its_clock_is_behind(monkeypatch):
     machine = Machine(monkeypatch)
     job = JobClock()
     job.not_before(4600.0)
@@ -37,5 +37,5 @@ def test_a_later_master_goes_on_from_the_journal_where_its_clock_is_behind(monke
     assert job.now() == 4605.0
 
 
-def test_the_clock_advances_with_the_machines_monotonic_clock() -> None:
+def test_the_clock_advances_with_the_machines_monotonic_clock():
     assert abs(JobClock().now() - time.time()) < 1.0

@@ -15,7 +15,7 @@ from dljob.runtime.process.daemon_threads import DaemonExecutor, DaemonThreads
 WAIT_S = 30.0
 
 
-def test_pool_runs_as_many_as_it_has_threads_and_the_rest_later() -> None:
+def test_pool_runs_as_many_as_it_has_threads_and_the_rest_later():
     pool, gate, began = DaemonThreads(2, "two of them"), threading.Event(), SimpleQueue[int]()
 
     def work(number: int) -> None:
@@ -36,7 +36,7 @@ def refuse_start(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch):
     pool, go_on, done = DaemonThreads(2, "test"), threading.Event(), SimpleQueue[int]()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse_start)
@@ -50,7 +50,7 @@ def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytes
     assert [done.get(timeout=WAIT_S) for _ in range(2)] == [1, 2]
 
 
-def test_thread_of_a_pool_outlives_an_error_of_its_work(caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_of_a_pool_outlives_an_error_of_its_work(caplog):
     pool, done = DaemonThreads(1, "pool"), SimpleQueue[int]()
     pool.submit(lambda: done.put(1 // 0))
     pool.submit(lambda: done.put(2))
@@ -58,7 +58,7 @@ def test_thread_of_a_pool_outlives_an_error_of_its_work(caplog: pytest.LogCaptur
     assert "a thread of pool goes on after an error of its work" in caplog.text
 
 
-def test_future_has_the_result_or_the_error_and_a_cancelled_call_is_not_made() -> None:
+def test_future_has_the_result_or_the_error_and_a_cancelled_call_is_not_made():
     executor, gate = DaemonExecutor(1, "pool"), threading.Event()
     first, cancelled = executor.submit(gate.wait, WAIT_S), executor.submit(pytest.fail)
     assert cancelled.cancel()
@@ -69,7 +69,7 @@ def test_future_has_the_result_or_the_error_and_a_cancelled_call_is_not_made() -
         executor.submit(divmod, 7, 0).result(WAIT_S)
 
 
-def test_process_exits_while_a_thread_waits() -> None:
+def test_process_exits_while_a_thread_waits():
     program = (
         "import sys, threading\n"
         "from dljob.runtime.process.daemon_threads import DaemonExecutor\n"

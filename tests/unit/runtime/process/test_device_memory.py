@@ -31,12 +31,12 @@ def used(mib: int, *, initialized: bool = True) -> Any:
         (torch(cuda=SimpleNamespace(), npu=used(3)), 3),
     ],
 )
-def test_memory_of_a_device_in_use_is_found(monkeypatch: pytest.MonkeyPatch, module: Any, found: int | None) -> None:
+def test_memory_of_a_device_in_use_is_found(monkeypatch, module, found):
     monkeypatch.setitem(sys.modules, "torch", module)
     assert device_mib() == found
 
 
-def test_device_is_looked_at_now_and_then_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_looked_at_now_and_then_with_the_steps(monkeypatch):
     now, seen = [100.0], iter([None, 5, 6])
     monkeypatch.setattr(worker_context.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(worker_context, "device_mib", lambda: next(seen))

@@ -42,14 +42,14 @@ def unraisable(thing: Any, error: BaseException | None, message: str | None = No
     sys.unraisablehook(SimpleNamespace(exc_value=error, object=thing, err_msg=message))  # type: ignore[arg-type]
 
 
-def test_an_error_of_a_thread_is_reported_with_its_place(reports: list[str]) -> None:
+def test_an_error_of_a_thread_is_reported_with_its_place(reports):
     in_thread(fail)
     assert reports[0].startswith("thread loader raised KeyError: 'labels' at test_earlier_errors.py:")
     assert reports[0].endswith(" in fail")
     assert reports[1:] == ["printed"]
 
 
-def test_call_of_a_thread_that_meets_the_jobs_end_is_neither_reported_nor_printed(reports: list[str]) -> None:
+def test_call_of_a_thread_that_meets_the_jobs_end_is_neither_reported_nor_printed(reports):
     def call() -> None:
         raise JobEndingError("reward/0.score: the job is ending: Succeeded", role="reward", rank=0)
 
@@ -57,7 +57,7 @@ def test_call_of_a_thread_that_meets_the_jobs_end_is_neither_reported_nor_printe
     assert reports == []
 
 
-def test_what_python_ignores_is_reported_with_its_origin(reports: list[str]) -> None:
+def test_what_python_ignores_is_reported_with_its_origin(reports):
     class Buffer:
         def __del__(self) -> None:
             raise ValueError("mapped")
@@ -70,14 +70,14 @@ def test_what_python_ignores_is_reported_with_its_origin(reports: list[str]) -> 
     ]
 
 
-def test_few_errors_are_reported_and_all_are_printed(reports: list[str]) -> None:
+def test_few_errors_are_reported_and_all_are_printed(reports):
     for _ in range(outcome.EARLIER_MOST + 2):
         in_thread(fail)
     assert len(reports) - reports.count("printed") == outcome.EARLIER_MOST
     assert reports.count("printed") == outcome.EARLIER_MOST + 2
 
 
-def test_an_exit_and_a_forked_child_report_nothing(reports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_and_a_forked_child_report_nothing(reports, monkeypatch):
     unraisable(fail, SystemExit(3))
     unraisable(fail, None)
     pid = os.getpid()
@@ -86,7 +86,7 @@ def test_an_exit_and_a_forked_child_report_nothing(reports: list[str], monkeypat
     assert set(reports) == {"printed"}
 
 
-def test_a_failed_end_has_them_as_clues() -> None:
+def test_a_failed_end_has_them_as_clues():
     ended = Outcome(ok=False, reason=Reason.USER_ERROR, code=7)
     assert outcome.with_earlier(ended, ["thread t raised E"]).clues == (Clue("earlier", "thread t raised E"),)
     assert outcome.with_earlier(Outcome(ok=True), ["thread t raised E"]).clues == ()

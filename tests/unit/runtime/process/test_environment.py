@@ -49,16 +49,14 @@ def set_by_ray(manager: type, ids: tuple[str, ...], monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("ids", [("1",), ("0", "3"), ("0", "1", "2")])
-def test_every_kind_is_shown_as_ray_shows_it(
-    ids: tuple[str, ...], managers: dict[str, type], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_kind_is_shown_as_ray_shows_it(ids, managers, monkeypatch):
     for manager in managers.values():
         variable = manager.get_visible_accelerator_ids_env_var()  # type: ignore[attr-defined]
         if variable:
             assert visible_devices(variable, ids) == set_by_ray(manager, ids, monkeypatch), manager.__name__
 
 
-def test_every_switch_that_ray_obeys_is_obeyed(managers: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_switch_that_ray_obeys_is_obeyed(managers, monkeypatch):
     for manager in managers.values():
         variable = manager.get_visible_accelerator_ids_env_var()  # type: ignore[attr-defined]
         if not variable:
@@ -70,7 +68,7 @@ def test_every_switch_that_ray_obeys_is_obeyed(managers: dict[str, type], monkey
         assert set_by_ray(manager, ("0",), monkeypatch) == {}
 
 
-def test_a_kind_has_rays_variable_here_and_other_resources_none() -> None:
+def test_a_kind_has_rays_variable_here_and_other_resources_none():
     environment.variable_of.cache_clear()
     for kind in KNOWN:
         manager = accelerators.get_accelerator_manager_for_resource(kind)
@@ -78,7 +76,7 @@ def test_a_kind_has_rays_variable_here_and_other_resources_none() -> None:
     assert environment.variable_of("licence") == ""
 
 
-def test_the_vendor_of_the_machines_gpus_decides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vendor_of_the_machines_gpus_decides_the_variable(monkeypatch):
     amd = accelerators.AMDGPUAcceleratorManager
     monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", lambda _: amd)
     environment.variable_of.cache_clear()
@@ -89,7 +87,7 @@ def test_the_vendor_of_the_machines_gpus_decides_the_variable(monkeypatch: pytes
         environment.variable_of.cache_clear()
 
 
-def test_our_table_says_the_same_as_ray() -> None:
+def test_our_table_says_the_same_as_ray():
     for device in DEVICES.values():
         if device.ray and device.ray != "GPU":
             assert environment.variable_of(device.ray) == device.visible_env
@@ -99,7 +97,7 @@ def start(index: int, *ids: str) -> RankStart:
     return RankStart(0, 2, 0, 1, 0, devices=(("NPU", ids),), device_index=index)
 
 
-def test_a_process_that_starts_its_rank_again_sees_what_it_saw_first() -> None:
+def test_a_process_that_starts_its_rank_again_sees_what_it_saw_first():
     """Its peers were moved elsewhere: a new process of this node sees fewer, this one's runtime has looked already."""
     first = start(2, "0", "1", "2", "3")
     assert environment.keep_devices("NPU", None, first) is first
@@ -109,7 +107,7 @@ def test_a_process_that_starts_its_rank_again_sees_what_it_saw_first() -> None:
     assert environment.keep_devices("", RankStart(0, 1, 0, 1, 0), RankStart(0, 2, 0, 1, 0)) == RankStart(0, 2, 0, 1, 0)
 
 
-def test_where_nobody_hides_devices_a_rank_finds_its_own_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_hides_devices_a_rank_finds_its_own_among_all(monkeypatch):
     switch = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
     alone = role_of(**{switch: "1"})
     assert environment.device_index("NPU", start(0, "5"), role_of()) == 0
@@ -133,7 +131,7 @@ def role_of(quota: object = None, **env: str) -> RolePlan:
     return replace(made.roles["w"], env=tuple(env.items()), quota=quota)
 
 
-def test_workers_without_user_code_have_what_python_ray_and_dljob_read() -> None:
+def test_workers_without_user_code_have_what_python_ray_and_dljob_read():
     read = {
         "PYTHONPATH": "/p",
         "LD_PRELOAD": "x.so",
@@ -148,14 +146,14 @@ def test_workers_without_user_code_have_what_python_ray_and_dljob_read() -> None
     assert environment.of_fork_server(role) == dict(role.env)
 
 
-def test_devices_of_kinds_that_a_rank_takes_none_of_are_hidden() -> None:
+def test_devices_of_kinds_that_a_rank_takes_none_of_are_hidden():
     every = {environment.variable_of(kind) for kind in KNOWN}
     assert environment.hidden(role_of(), {}, {}) == dict.fromkeys(every, "")
     rest = environment.hidden(role_of(), {"NPU": ("3",)}, {})
     assert set(rest) == every - {"ASCEND_RT_VISIBLE_DEVICES"}
 
 
-def test_the_environment_of_a_rank_hides_them() -> None:
+def test_the_environment_of_a_rank_hides_them():
     spec = SimpleNamespace(role=role_of(), job=SimpleNamespace(name="j", uid="u", dir="/d"))
     order = SimpleNamespace(world_size=1, generation=1, store="")
     bare = environment.rank_environment(spec, order, RankStart(0, 1, 0, 1, 0))  # type: ignore[arg-type]
@@ -169,9 +167,7 @@ def test_the_environment_of_a_rank_hides_them() -> None:
 
 @pytest.mark.parametrize("switch", ["0", "1"])
 @pytest.mark.parametrize("local_rank", [0, 2])
-def test_a_virtual_local_rank_finds_what_torch_sets(
-    local_rank: int, switch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_virtual_local_rank_finds_what_torch_sets(local_rank, switch, monkeypatch):
     """Also where Ray is told to leave the variable alone, or all ranks would take device 0."""
     agent = pytest.importorskip("torch.distributed.elastic.agent.server.local_elastic_agent").LocalElasticAgent
     ids, variable = ("4", "5", "6", "7"), "CUDA_VISIBLE_DEVICES"
@@ -189,7 +185,7 @@ def test_a_virtual_local_rank_finds_what_torch_sets(
     assert environment.device_index("GPU", begins, role) == 0
 
 
-def test_a_role_that_asks_for_it_sees_all_devices() -> None:
+def test_a_role_that_asks_for_it_sees_all_devices():
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"), {}, {}) == {}
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"), {}, {})
     assert environment.hidden(role_of(quota=(("GPU", 10_000),)), {}, {}) == {}
@@ -201,7 +197,7 @@ def test_a_role_that_asks_for_it_sees_all_devices() -> None:
     }  # fmt: skip
 
 
-def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray._private", None)
     environment.known_kinds.cache_clear()
     try:
@@ -223,8 +219,8 @@ def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch: pytest.M
     ],
 )
 def test_the_code_takes_no_place_of_the_standard_librarys_in_a_script_of_torchruns(
-    elastic: bool, pythonpath: str | None, found: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    elastic, pythonpath, found, monkeypatch
+):
     """Nor does the psutil that Ray brings take the place of the installed one."""
     thirdparty = str(Path(ray.__file__).parent / "thirdparty_files")
     more = ["/more"] if "more" in (pythonpath or "") else []
@@ -244,7 +240,7 @@ def in_pod(monkeypatch: pytest.MonkeyPatch, root: Path, uid: int = 1000660000) -
     return str(root / "user")
 
 
-def test_a_user_that_the_image_does_not_know_has_a_home_and_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_user_that_the_image_does_not_know_has_a_home_and_a_name(monkeypatch, tmp_path):
     home = in_pod(monkeypatch, tmp_path)
     found = environment.of_user({"HOME": "/no/such"})
     user = {"USER": "uid-1000660000", "LOGNAME": "uid-1000660000"}
@@ -255,7 +251,7 @@ def test_a_user_that_the_image_does_not_know_has_a_home_and_a_name(monkeypatch: 
     assert environment.of_user(kept) == {"USER": "ann", "LOGNAME": "ann"}
 
 
-def test_a_user_with_a_home_and_an_entry_keeps_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_user_with_a_home_and_an_entry_keeps_both(monkeypatch, tmp_path):
     in_pod(monkeypatch, tmp_path, uid=0)
     assert environment.of_user({"HOME": str(tmp_path)}) == {}
     # Outside of a pod it is the machine's business.

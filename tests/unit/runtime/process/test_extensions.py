@@ -68,7 +68,7 @@ def order(generation: int, size: int) -> Any:
     return SimpleNamespace(generation=generation, world_size=size)
 
 
-def test_an_extension_in_the_folder_of_the_code_is_found_and_one_that_is_nowhere_is_refused(package: Path) -> None:
+def test_an_extension_in_the_folder_of_the_code_is_found_and_one_that_is_nowhere_is_refused(package):
     extensions.check(spec(RING).spec, str(package))
     with pytest.raises(UsageError, match=r"role ring: the SubMaster 'ring' is not installed; installed: none") as error:
         extensions.check(spec(RING).spec, "")
@@ -78,7 +78,7 @@ def test_an_extension_in_the_folder_of_the_code_is_found_and_one_that_is_nowhere
         extensions.check(other, str(package))
 
 
-def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(package: Path) -> None:
+def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(package):
     made = host(package)
     assert made.address() == "here:1"
     for generation, size in ((1, 3), (1, 3), (2, 2)):
@@ -97,14 +97,12 @@ def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(pac
         ("none", {}, UsageError, "'none' is not installed"),
     ],
 )
-def test_a_broken_sub_master_tells_why_in_its_first_answer(
-    package: Path, name: str, config: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_a_broken_sub_master_tells_why_in_its_first_answer(package, name, config, error, words):
     with pytest.raises(error, match=words):
         host(package, name, **config).address()
 
 
-def test_the_base_class_says_what_a_sub_master_must_have() -> None:
+def test_the_base_class_says_what_a_sub_master_must_have():
     own = SubMaster()
     own.setup()
     own.begin(1, 2)
@@ -112,13 +110,13 @@ def test_the_base_class_says_what_a_sub_master_must_have() -> None:
         own.address()
 
 
-def test_a_role_with_a_sub_master_is_a_world_without_torch() -> None:
+def test_a_role_with_a_sub_master_is_a_world_without_torch():
     role = plan(spec(RING)).roles["ring"]
     assert (role.uses_store, role.comm_backend, role.rejoins) == (True, None, False)
     assert plan(spec({**RING, "comm": {}})).digest != plan(spec(RING)).digest
 
 
-def test_a_sub_master_beside_a_process_group_is_refused() -> None:
+def test_a_sub_master_beside_a_process_group_is_refused():
     from dljob.errors import SpecError
 
     with pytest.raises(SpecError, match="has the SubMaster ring in the place of torch's store"):

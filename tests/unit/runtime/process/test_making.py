@@ -24,7 +24,7 @@ async def cancelled(task: asyncio.Task[object]) -> None:
         await task
 
 
-async def test_work_that_has_begun_is_awaited_though_its_caller_is_gone(pool: ThreadPoolExecutor) -> None:
+async def test_work_that_has_begun_is_awaited_though_its_caller_is_gone(pool):
     making, began, go, made = Making(pool), threading.Event(), threading.Event(), list[str]()
 
     def make() -> None:
@@ -46,7 +46,7 @@ async def test_work_that_has_begun_is_awaited_though_its_caller_is_gone(pool: Th
     assert making.names("") == ()
 
 
-async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool: ThreadPoolExecutor) -> None:
+async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool):
     making, go, made = Making(pool), threading.Event(), list[str]()
     first = asyncio.create_task(making.make("first", go.wait))
     second = asyncio.create_task(making.make("second", made.append, "second"))
@@ -58,7 +58,7 @@ async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool: ThreadPo
     assert made == []
 
 
-async def test_a_cancelled_waiter_does_not_cancel_the_making(pool: ThreadPoolExecutor) -> None:
+async def test_a_cancelled_waiter_does_not_cancel_the_making(pool):
     making, go = Making(pool), threading.Event()
     blocks = asyncio.create_task(making.make("first", go.wait))
     wanted = asyncio.create_task(making.make("second", str, 2))
@@ -70,7 +70,7 @@ async def test_a_cancelled_waiter_does_not_cancel_the_making(pool: ThreadPoolExe
     assert (await blocks, await wanted) == (True, "2")
 
 
-async def test_an_error_reaches_its_own_caller_only(pool: ThreadPoolExecutor) -> None:
+async def test_an_error_reaches_its_own_caller_only(pool):
     making, go = Making(pool), threading.Event()
 
     def fails() -> None:

@@ -352,7 +352,7 @@ def test_an_error_out_of_a_handler_of_sigterm_is_an_end_from_outside():
     assert later.reason is Reason.USER_ERROR
 
 
-def test_an_error_of_a_loaders_worker_is_told_by_itself() -> None:
+def test_an_error_of_a_loaders_worker_is_told_by_itself():
     text = (
         "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
         '  File "/lib/worker.py", line 375, in _worker_loop\n    data = fetcher.fetch(index)\nKeyError: 33\n'
@@ -375,7 +375,7 @@ RuntimeError:{" "}
 BROKEN_POOL = "A process in the process pool was terminated abruptly while the future was running or pending."
 
 
-def test_the_error_of_a_lost_child_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_lost_child_is_read_from_the_log(monkeypatch):
     monkeypatch.setattr(outcome, "_end_of_own_log", lambda: f"Traceback (most recent call last):\n{SPAWNED}")
     said = outcome.from_exception(BrokenProcessPool(BROKEN_POOL), code_dir="/w", phase="run")
     (clue,) = said.clues
@@ -386,7 +386,7 @@ def test_the_error_of_a_lost_child_is_read_from_the_log(monkeypatch: pytest.Monk
     assert not outcome.from_exception(RuntimeError("another"), code_dir="/w", phase="run").clues
 
 
-def test_a_lost_child_without_words_stays_a_lost_child(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_child_without_words_stays_a_lost_child(monkeypatch):
     monkeypatch.setattr(outcome, "_end_of_own_log", lambda: "Traceback (most recent call last):\n  cut\n")
     said = outcome.from_exception(BrokenProcessPool(BROKEN_POOL), code_dir="/w", phase="run")
     assert (said.clues, classify(said).rule) == ((), "child-lost")
@@ -412,8 +412,8 @@ FULL_LOG = "no room is left on the volume of its log (0 KiB free): programs that
     ],
 )
 def test_a_full_disk_is_the_cause_of_what_is_cut_off_and_of_a_child_that_failed(
-    source: str, words: str, error: BaseException, children: int, is_disk: bool, *, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, words, error, children, is_disk, *, monkeypatch
+):
     monkeypatch.setattr(outcome.full_disks, source, lambda _: words)
     monkeypatch.setattr(outcome.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=9 * children))
     end = outcome.from_exception(error, code_dir="/w", phase="run")
@@ -421,7 +421,7 @@ def test_a_full_disk_is_the_cause_of_what_is_cut_off_and_of_a_child_that_failed(
     assert classify(end).reason is (Reason.DISK if is_disk else Reason.USER_ERROR)
 
 
-def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_has_the_dead_connection_that_was_seen_before_it(monkeypatch):
     words = "what it sent to 10.0.0.7:4 is not acknowledged for 28 s"
     monkeypatch.setattr(outcome.own_sockets, "describe_dead_links", lambda: words)
     said = outcome.from_exception(RuntimeError("Timed out"), code_dir="/w", phase="run")

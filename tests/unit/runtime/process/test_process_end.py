@@ -45,13 +45,13 @@ def ended(code: str, within_s: float = 10.0) -> int | None:
         ("pass", 0),
     ],
 )
-def test_the_kernel_tells_the_wait_status_of_a_dead_process(code: str, status: int) -> None:
+def test_the_kernel_tells_the_wait_status_of_a_dead_process(code, status):
     found = ended(code)
     assert found is not None
     assert os.waitstatus_to_exitcode(found) == status
 
 
-def test_a_living_or_unknown_process_has_no_wait_status() -> None:
+def test_a_living_or_unknown_process_has_no_wait_status():
     pidfd = process_end.opened(os.getpid())
     assert process_end.wait_status(pidfd, 0.0) is None
     os.close(pidfd)
@@ -60,7 +60,7 @@ def test_a_living_or_unknown_process_has_no_wait_status() -> None:
     assert process_end.opened(child.pid) == -1
 
 
-def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_kernel_gives_no_wait_status(monkeypatch):
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
@@ -91,9 +91,7 @@ def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
-    status: int, tail: str, said: str, reason: str
-) -> None:
+def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(status, tail, said, reason):
     made = process_end.with_status(VANISHED, status, tail)
     cause = classify(made)
     assert not made.ok
@@ -105,18 +103,18 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
 @pytest.mark.parametrize(
     ("status", "lines"), [(9, ("exit code 137",)), (EndCode.LEASE_OVER << 8, ()), (0, ("exit code 0",))]
 )
-def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status: int, lines: tuple[str, ...]) -> None:
+def test_nothing_is_told_of_rays_text_where_it_knows_nothing(status, lines):
     vanished = Outcome(ok=False, reason=Reason.UNKNOWN, detail=UNEXPLAINED_END)
     assert evidence(process_end.with_status(vanished, status, "")) == lines
 
 
-def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:
+def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script():
     tail = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE)\n"
     cause = classify(process_end.with_status(VANISHED, 6, tail))
     assert (cause.rule, cause.secondary) == ("peer-gone", True)
 
 
-def test_clues_of_others_stay_in_the_outcome() -> None:
+def test_clues_of_others_stay_in_the_outcome():
     clue = Clue("pod", "OOMKilled")
     made = process_end.with_status(Outcome(ok=False, reason=Reason.UNKNOWN, clues=(clue,)), 9, "")
     assert made.clues == (clue,)

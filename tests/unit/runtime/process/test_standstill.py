@@ -25,7 +25,7 @@ class Machine:
         return self.standstill.since
 
 
-def test_a_loop_that_looks_for_a_file_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_looks_for_a_file_stands_still(monkeypatch):
     machine = Machine(monkeypatch)
     assert [machine.look(cpu_s=0.01, moved=900) for _ in range(10)] == [100.0] * 10
     assert machine.standstill.lasts(20.0)
@@ -33,14 +33,14 @@ def test_a_loop_that_looks_for_a_file_stands_still(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("work", [{"cpu_s": 0.3}, {"cpu_s": -1.0}, {"printed": 5}, {"moved": 1 << 20}])
-def test_cpu_output_and_input_are_work(work: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_output_and_input_are_work(work, monkeypatch):
     machine = Machine(monkeypatch)
     assert machine.look() == 100.0
     assert machine.look(**work) is None  # type: ignore[arg-type]
     assert machine.look() == 104.0
 
 
-def test_work_of_dljobs_own_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_dljobs_own_does_not_count(monkeypatch):
     machine = Machine(monkeypatch)
     assert machine.look() == 100.0
     machine.done = (9.0, 10, 1 << 20)
@@ -48,14 +48,14 @@ def test_work_of_dljobs_own_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.look() == 100.0
 
 
-def test_a_server_waits_for_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_waits_for_its_clients(monkeypatch):
     machine = Machine(monkeypatch)
     machine.listens = True
     assert machine.look() is None
     assert not machine.standstill.lasts(0.0)
 
 
-def test_what_this_process_does_is_seen() -> None:
+def test_what_this_process_does_is_seen():
     cpu_s, size, moved = Standstill._look()
     assert cpu_s > 0.0
     assert size >= 0

@@ -32,7 +32,7 @@ def seen(made: StepCounters) -> Iterator[StepCounters]:
     counters.close()
 
 
-def test_a_step_written_by_the_rank_is_read_by_the_agent(made: StepCounters, seen: StepCounters) -> None:
+def test_a_step_written_by_the_rank_is_read_by_the_agent(made, seen):
     assert (len(seen.slots), seen.ranks(), seen.heart(), seen.renewal()) == (2, (), 0.0, None)
     before = now()
     made.slots[1].begin(5, 1)
@@ -47,7 +47,7 @@ def test_a_step_written_by_the_rank_is_read_by_the_agent(made: StepCounters, see
     assert seen.renewal() == Renewal(3, 12.5, 14.25, known=False)
 
 
-def test_a_number_tells_that_there_is_news(made: StepCounters, seen: StepCounters) -> None:
+def test_a_number_tells_that_there_is_news(made, seen):
     slot = made.slots[0]
     numbers = [seen.slots[0].number()]
     for step in range(3):
@@ -59,7 +59,7 @@ def test_a_number_tells_that_there_is_news(made: StepCounters, seen: StepCounter
     assert count.number == 3
 
 
-def test_a_process_that_was_followed_is_not_heard_any_more(made: StepCounters) -> None:
+def test_a_process_that_was_followed_is_not_heard_any_more(made):
     slot = made.slots[0]
     slot.begin(0, 1)
     slot.put(0, 1, 7, {})
@@ -70,7 +70,7 @@ def test_a_process_that_was_followed_is_not_heard_any_more(made: StepCounters) -
     assert [(c.incarnation, c.step) for c in made.ranks()] == [(2, 6)]
 
 
-def test_a_writer_that_died_between_two_instructions_leaves_the_value_before(made: StepCounters) -> None:
+def test_a_writer_that_died_between_two_instructions_leaves_the_value_before(made):
     slot, memory = made.slots[0], made._memory
     for step in range(200):
         slot.put(0, 1, step, {"loss": step / 3})
@@ -85,7 +85,7 @@ def test_a_writer_that_died_between_two_instructions_leaves_the_value_before(mad
         assert (count.step, count.metrics) == (step, {"loss": step / 3})
 
 
-def test_nonsense_in_the_memory_is_no_value(made: StepCounters) -> None:
+def test_nonsense_in_the_memory_is_no_value(made):
     memory = made._memory
     memory[:] = b"\xff" * len(memory)
     assert (made.ranks(), made.renewal(), made.heart()) == ((), None, 0.0)
@@ -93,7 +93,7 @@ def test_nonsense_in_the_memory_is_no_value(made: StepCounters) -> None:
     assert [c.step for c in made.ranks()] == [3]
 
 
-def test_a_reader_beside_a_writer_never_sees_half_a_value(made: StepCounters, seen: StepCounters) -> None:
+def test_a_reader_beside_a_writer_never_sees_half_a_value(made, seen):
     code = (
         "import sys; from dljob.runtime.process.step_counters import StepCounters\n"
         "c = StepCounters.opened(int(sys.argv[1]))\n"
@@ -116,7 +116,7 @@ def test_a_reader_beside_a_writer_never_sees_half_a_value(made: StepCounters, se
     assert last > 100
 
 
-def test_threads_of_a_rank_that_write_at_once_leave_a_whole_value(made: StepCounters) -> None:
+def test_threads_of_a_rank_that_write_at_once_leave_a_whole_value(made):
     def write(of: int) -> None:
         for step in range(500):
             made.slots[0].put(0, 1, 1000 * of + step, {"of": of})
@@ -131,7 +131,7 @@ def test_threads_of_a_rank_that_write_at_once_leave_a_whole_value(made: StepCoun
 
 
 @pytest.mark.parametrize("how", ["holds the GIL", "is stopped"])
-def test_the_last_step_of_a_rank_that_hangs_is_readable(made: StepCounters, seen: StepCounters, how: str) -> None:
+def test_the_last_step_of_a_rank_that_hangs_is_readable(made, seen, how):
     hang = "ctypes.PyDLL(None).pause()" if how == "holds the GIL" else "os.kill(os.getpid(), 19)"
     code = (
         "import ctypes, os, sys; from dljob.runtime.process.step_counters import StepCounters\n"
@@ -149,9 +149,7 @@ def test_the_last_step_of_a_rank_that_hangs_is_readable(made: StepCounters, seen
             os.kill(rank.pid, signal.SIGKILL)
 
 
-def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(
-    made: StepCounters, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(made, capsys):
     many = {f"metric number {i}": i / 7 for i in range(1000)}
     for step in (1, 2):
         made.slots[0].put(0, 1, step, many)
@@ -162,14 +160,14 @@ def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(
     assert capsys.readouterr().err.count("are left out") == 1
 
 
-def test_a_value_that_does_not_fit_is_refused() -> None:
+def test_a_value_that_does_not_fit_is_refused():
     counters = StepCounters.made(1)
     with pytest.raises(ValueError, match="does not fit"):
         counters._heartbeat.write(b"x" * 64)
     counters.close()
 
 
-def test_a_file_that_is_no_segment_is_refused() -> None:
+def test_a_file_that_is_no_segment_is_refused():
     fd = os.memfd_create("t", os.MFD_CLOEXEC)
     os.ftruncate(fd, ROOM)
     with pytest.raises(ValueError, match="no segment"):
@@ -177,7 +175,7 @@ def test_a_file_that_is_no_segment_is_refused() -> None:
     os.close(fd)
 
 
-def test_a_closed_segment_leaves_no_descriptor() -> None:
+def test_a_closed_segment_leaves_no_descriptor():
     before = descriptors()
     StepCounters.made(1).close()
     assert not descriptors() - before, "what earlier tests have left may be closed meanwhile"
@@ -192,7 +190,7 @@ def descriptors() -> Counter[str]:
     return found
 
 
-def test_a_note_stands_beside_the_steps_until_the_next_process(made: StepCounters, seen: StepCounters) -> None:
+def test_a_note_stands_beside_the_steps_until_the_next_process(made, seen):
     slot = made.slots[0]
     slot.note(3, 1, "held:policy", 1)  # no process has begun
     assert seen.ranks() == ()
@@ -211,7 +209,7 @@ def test_a_note_stands_beside_the_steps_until_the_next_process(made: StepCounter
     assert [c.beside for c in seen.ranks()] == [{}]
 
 
-def test_usage_of_a_host_is_read_by_the_agent(made: StepCounters, seen: StepCounters) -> None:
+def test_usage_of_a_host_is_read_by_the_agent(made, seen):
     assert (seen.usage_number(), seen.usage()) == (0, b"")
     made.put_usage(b"some")
     assert (seen.usage_number(), seen.usage()) == (1, b"some")

@@ -107,20 +107,18 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
         ("store", "the store", "wait"),
     ],
 )
-def test_a_wait_for_a_late_rank_is_seen_with_its_group(
-    seen: dict[str, list[object]], wait: str, group: str, call: str
-) -> None:
+def test_a_wait_for_a_late_rank_is_seen_with_its_group(seen, wait, group, call):
     name, function, count, ranks = seen[wait]
     assert (name, function, ranks) == (group, call, [[0, 2, 1]])
     assert isinstance(count, int)
     assert count > 5
 
 
-def test_a_rank_that_sleeps_waits_for_no_group(seen: dict[str, list[object]]) -> None:
+def test_a_rank_that_sleeps_waits_for_no_group(seen):
     assert "sleep" not in seen
 
 
-def test_a_process_without_a_group_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_group_waits_for_none(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
     groups = TorchGroups()
     assert groups.look(1.0, is_idle=True) == 0
@@ -130,13 +128,13 @@ def test_a_process_without_a_group_waits_for_none(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "ranks", [(), (0,), (0, 1, 2, 3), (0, 8, 16), (0, 1, 4, 5, 8, 9), tuple(range(0, 4096, 8)), (3, 1024, 7000)]
 )
-def test_ranks_of_a_group_are_told_in_runs(ranks: tuple[int, ...]) -> None:
+def test_ranks_of_a_group_are_told_in_runs(ranks):
     runs = _runs(ranks)
     assert [rank for run in runs for rank in range(*run)] == list(ranks)
     assert len(runs) <= max(1, (len(ranks) + 1) // 2)
 
 
-def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch):
     cpu = iter([0.0, 1.0, 1.0, 1.01, 3.0])
     monkeypatch.setattr("time.process_time", lambda: next(cpu))
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
@@ -148,7 +146,7 @@ def test_a_process_is_idle_from_the_last_look_at_which_it_worked(monkeypatch: py
     assert seen == [None, 102.0, 102.0, None]
 
 
-def test_a_process_whose_children_work_is_idle_alone_and_works_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_children_work_is_idle_alone_and_works_with_them(monkeypatch):
     children = iter([5.0, 7.0, 7.0, 7.0])
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
@@ -160,7 +158,7 @@ def test_a_process_whose_children_work_is_idle_alone_and_works_with_them(monkeyp
     assert seen == [(100.0, 100.0), (100.0, None), (100.0, 104.0), (100.0, 104.0)]
 
 
-def test_a_name_of_a_frame_is_read_without_keeping_the_others_alive() -> None:
+def test_a_name_of_a_frame_is_read_without_keeping_the_others_alive():
     class Large: ...
 
     def run() -> tuple[object, object]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import pytest
-
 from dljob import rpc
 from dljob.calls.dispatch import CallPlan, Send
 from dljob.calls.mark import RpcMark
@@ -17,7 +15,7 @@ from dljob.runtime.rpc import server
 from dljob.runtime.rpc.futures import CallFuture, Invocation, ready
 
 
-def test_threads_that_wait_together_count_once() -> None:
+def test_threads_that_wait_together_count_once():
     now, noted = [100.0], list[tuple[str, int]]()
     clock = WaitClock("rollout", lambda: now[0])
     clock.note = lambda name, value: noted.append((name, value))
@@ -29,7 +27,7 @@ def test_threads_that_wait_together_count_once() -> None:
     assert noted == [("waited:rollout", 2500)]
 
 
-def test_short_waits_are_noted_once_a_second() -> None:
+def test_short_waits_are_noted_once_a_second():
     now, noted = [100.0], list[int]()
     clock = WaitClock("rollout", lambda: now[0])
     clock.note = lambda _name, value: noted.append(value)
@@ -39,7 +37,7 @@ def test_short_waits_are_noted_once_a_second() -> None:
     assert noted == [125, 1125, 2125, 3125]
 
 
-def test_a_wait_is_noted_while_it_lasts() -> None:
+def test_a_wait_is_noted_while_it_lasts():
     now, noted = [100.0], list[int]()
     clock = WaitClock("rollout", lambda: now[0])
     clock.note = lambda _name, value: noted.append(value)
@@ -54,7 +52,7 @@ def test_a_wait_is_noted_while_it_lasts() -> None:
     assert noted == [2000, 4000, 4250]
 
 
-def test_clock_of_a_role_outlives_a_call() -> None:
+def test_clock_of_a_role_outlives_a_call():
     noted: list[str] = []
     first = standing_still("only-here", lambda *_: None)
     again = standing_still("only-here", lambda name, _value: noted.append(name))
@@ -64,7 +62,7 @@ def test_clock_of_a_role_outlives_a_call() -> None:
     assert noted == ["waited:only-here"]
 
 
-def test_rank_that_runs_calls_tells_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_runs_calls_tells_for_how_long(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
     callee = server.RpcServer("w")
@@ -89,7 +87,7 @@ class Sleeper:
         self.now[0] += 2.0
 
 
-def test_wait_for_an_answer_is_noted_for_its_role() -> None:
+def test_wait_for_an_answer_is_noted_for_its_role():
     noted: list[str] = []
     sent = CallPlan((Send(0, 0),), (((), {}),))
     made = Invocation("callee", "f", RpcMark(), sent, (ready(Reply(payload=wire.dump(7, ""))),), note=note_in(noted))

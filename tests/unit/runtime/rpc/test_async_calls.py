@@ -125,7 +125,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     made.server.close(Outcome(ok=True))
 
 
-def test_hundreds_of_calls_run_at_once_in_few_threads(scene: Scene) -> None:
+def test_hundreds_of_calls_run_at_once_in_few_threads(scene):
     before = threading.active_count()
     calls = [scene.call("generate", number) for number in range(300)]
     assert scene.engine.all_run.wait(WAIT_S), scene.engine.most
@@ -135,26 +135,26 @@ def test_hundreds_of_calls_run_at_once_in_few_threads(scene: Scene) -> None:
     assert activities._calls == {}
 
 
-def test_concurrency_is_kept_and_a_call_that_waits_for_its_turn_can_be_withdrawn(scene: Scene) -> None:
+def test_concurrency_is_kept_and_a_call_that_waits_for_its_turn_can_be_withdrawn(scene):
     assert max(wire.load(call.result(WAIT_S).payload) for call in [scene.call("two") for _ in range(9)]) == 2
     scene.call("stand")
     with pytest.raises(CallTimeoutError, match=r"in the queue of t/0, not run"):
         scene.call("stand", timeout_s=0.3).result(WAIT_S)
 
 
-def test_error_and_large_answer_come_as_of_other_methods(scene: Scene) -> None:
+def test_error_and_large_answer_come_as_of_other_methods(scene):
     failed, large = scene.call("fail"), scene.call("large")
     assert (failed.result(WAIT_S).error_type, failed.result().message) == ("ValueError", "no words")
     assert wire.load(large.result(WAIT_S).payload) == bytes(LARGE)
 
 
-def test_stack_of_a_call_is_its_coroutines(scene: Scene) -> None:
+def test_stack_of_a_call_is_its_coroutines(scene):
     late = scene.call("stand", timeout_s=0.5)
     with pytest.raises(CallTimeoutError, match=r"t/0 runs it to its end, now at test_async_calls.py:\d+ in stand"):
         late.result(WAIT_S)
 
 
-def test_death_of_the_callee_loses_the_calls_that_run() -> None:
+def test_death_of_the_callee_loses_the_calls_that_run():
     scene = Scene("Ray")
     scene.calls._idempotent["t", "stand"] = False
     lost = scene.call("stand")
@@ -165,7 +165,7 @@ def test_death_of_the_callee_loses_the_calls_that_run() -> None:
         lost.result(WAIT_S)
 
 
-def test_answers_that_nobody_fetches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_nobody_fetches_are_dropped(monkeypatch):
     monkeypatch.setattr(kept_answers, "LOOK_S", 0.01)
     kept = KeptAnswers(LargeAnswers())
 
@@ -183,7 +183,7 @@ def test_answers_that_nobody_fetches_are_dropped(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("count", "words"), [(4097, "wanted at most 4096"), (65, "a thread for each call, and a rank has 64")]
 )
-def test_concurrency_that_cannot_be_is_refused(count: int, words: str) -> None:
+def test_concurrency_that_cannot_be_is_refused(count, words):
     with pytest.raises(UsageError, match=words):
 
         @rpc(concurrency=count)
@@ -197,6 +197,6 @@ def test_concurrency_that_cannot_be_is_refused(count: int, words: str) -> None:
         ({"on_timeout": "restart", "timeout": None}, "no call is ever late"),
     ],
 )
-def test_on_timeout_that_means_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+def test_on_timeout_that_means_nothing_is_refused(options, words):
     with pytest.raises(UsageError, match=words):
         rpc(**options)

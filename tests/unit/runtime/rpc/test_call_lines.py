@@ -42,7 +42,7 @@ def sent(calls: CallLines, message: bytes, actor: str = "a") -> Future[bytes | N
     return answer
 
 
-def test_calls_of_many_threads_get_their_own_answers(uid: str) -> None:
+def test_calls_of_many_threads_get_their_own_answers(uid):
     gate = threading.Barrier(32)
 
     def answer(message: bytes) -> bytes:
@@ -65,18 +65,18 @@ def test_calls_of_many_threads_get_their_own_answers(uid: str) -> None:
     assert found == {number: message * 2 for number, message in enumerate(messages)}
 
 
-def test_actor_without_a_listener_has_no_line(uid: str) -> None:
+def test_actor_without_a_listener_has_no_line(uid):
     assert not CallLines(uid).send("a", b"x", pytest.fail)
 
 
-def test_second_listener_at_an_address_is_refused(uid: str) -> None:
+def test_second_listener_at_an_address_is_refused(uid):
     LineServer(address(uid, "a"), bytes)
     with pytest.raises(OSError, match="in use"):
         LineServer(address(uid, "a"), bytes)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen as another user")
-def test_process_of_another_user_is_sent_nothing(uid: str) -> None:
+def test_process_of_another_user_is_sent_nothing(uid):
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(address(uid, "a"))
         os.seteuid(65534)  # the kernel notes who listens
@@ -87,7 +87,7 @@ def test_process_of_another_user_is_sent_nothing(uid: str) -> None:
             assert made.recv(1) == b""
 
 
-def test_process_that_reads_nothing_holds_up_no_sender_and_gets_all_later(uid: str, callee: socket.socket) -> None:
+def test_process_that_reads_nothing_holds_up_no_sender_and_gets_all_later(uid, callee):
     calls, message = CallLines(uid), bytes(range(256)) * 1000
     begin = time.monotonic()
     answers = [sent(calls, message) for _ in range(20)]
@@ -99,7 +99,7 @@ def test_process_that_reads_nothing_holds_up_no_sender_and_gets_all_later(uid: s
     assert [answer.result(WAIT_S) for answer in answers] == [b"y"] * 20
 
 
-def test_line_that_breaks_is_told_for_each_call_once_and_not_made_again(uid: str, callee: socket.socket) -> None:
+def test_line_that_breaks_is_told_for_each_call_once_and_not_made_again(uid, callee):
     calls = CallLines(uid)
     answers = [sent(calls, b"x"), sent(calls, b"y" * (1 << 20))]
     callee.accept()[0].close()
@@ -108,7 +108,7 @@ def test_line_that_breaks_is_told_for_each_call_once_and_not_made_again(uid: str
 
 
 @pytest.mark.parametrize("cut", [1, 5, 13, 14])
-def test_answer_that_comes_in_pieces_is_taken_when_it_is_whole(uid: str, callee: socket.socket, cut: int) -> None:
+def test_answer_that_comes_in_pieces_is_taken_when_it_is_whole(uid, callee, cut):
     answer = sent(CallLines(uid), b"x")
     line, _ = callee.accept()
     head = line.recv(12)
@@ -121,7 +121,7 @@ def test_answer_that_comes_in_pieces_is_taken_when_it_is_whole(uid: str, callee:
     line.close()
 
 
-def test_server_goes_on_when_a_caller_is_gone_before_its_answer(uid: str) -> None:
+def test_server_goes_on_when_a_caller_is_gone_before_its_answer(uid):
     gate, began = threading.Event(), threading.Event()
 
     def answer(message: bytes) -> bytes:
@@ -139,7 +139,7 @@ def test_server_goes_on_when_a_caller_is_gone_before_its_answer(uid: str) -> Non
     assert sent(CallLines(uid), b"x").result(WAIT_S) == b"x"
 
 
-def test_send_on_a_line_that_breaks_meanwhile_is_told_or_refused_but_not_both() -> None:
+def test_send_on_a_line_that_breaks_meanwhile_is_told_or_refused_but_not_both():
     reader = lines.LineReader()
     for _ in range(50):
         here, there = socket.socketpair()
@@ -153,9 +153,7 @@ def test_send_on_a_line_that_breaks_meanwhile_is_told_or_refused_but_not_both() 
             pass
 
 
-def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(
-    uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(uid, callee, monkeypatch):
     calls = CallLines(uid)
 
     def torn(line: lines.Line) -> None:
@@ -175,7 +173,7 @@ def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(
     assert not calls.send("a", b"again", answers.append) or answers == [None], "it is told as lost"
 
 
-def test_message_that_cannot_be_taken_ends_its_line_alone(uid: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_message_that_cannot_be_taken_ends_its_line_alone(uid, caplog):
     reader, heard = lines.LineReader(), SimpleQueue[bytes]()
 
     def fail(*_: object) -> None:
@@ -196,7 +194,7 @@ def test_message_that_cannot_be_taken_ends_its_line_alone(uid: str, caplog: pyte
         end.close()
 
 
-def test_answer_that_nobody_waits_for_is_left() -> None:
+def test_answer_that_nobody_waits_for_is_left():
     made = CallLine()
     made._waiting[2] = took = pytest.fail
     made.answered(lines.Line.__new__(lines.Line), 1, b"late")
@@ -208,9 +206,7 @@ def refused(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(
-    uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(uid, callee, monkeypatch, caplog):
     calls = CallLines(uid)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
@@ -225,9 +221,7 @@ def test_line_that_no_thread_can_read_is_closed_and_the_next_one_is_read(
         assert answer.result(WAIT_S) == b"hi"
 
 
-def test_listener_without_a_descriptor_tries_again(
-    uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_listener_without_a_descriptor_tries_again(uid, monkeypatch, caplog):
     class FullOnce(socket.socket):
         left = 1
 

@@ -58,7 +58,7 @@ def made(trace: RankTrace, number: int, outcome: str = "ok") -> None:
     trace.ended(one, outcome, 7)
 
 
-def test_a_call_is_written_with_its_times_by_the_wall_clock(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_call_is_written_with_its_times_by_the_wall_clock(trace, tmp_path):
     one = call()
     trace.begin(one, 1)
     assert one.span == CallSpan(0)
@@ -73,7 +73,7 @@ def test_a_call_is_written_with_its_times_by_the_wall_clock(trace: RankTrace, tm
     assert (row.parked_s, row.sends, row.outcome, row.argument_bytes, row.answer_bytes) == (0.125, 1, "ok", 5, 7)
 
 
-def test_a_batch_is_written_by_the_method_of_its_calls(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_batch_is_written_by_the_method_of_its_calls(trace, tmp_path):
     def answer() -> Reply:
         trace.began(request())  # as unpacked
         return Reply()
@@ -89,7 +89,7 @@ def test_a_batch_is_written_by_the_method_of_its_calls(trace: RankTrace, tmp_pat
     assert counts.methods == {"t.m": [1, 0, 0, 0]}
 
 
-def test_a_call_that_is_run_is_written_with_its_wait(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_call_that_is_run_is_written_with_its_wait(trace, tmp_path):
     def answer() -> Reply:
         time.sleep(0.01)
         trace.began(request())
@@ -110,7 +110,7 @@ def test_a_call_that_is_run_is_written_with_its_wait(trace: RankTrace, tmp_path:
     assert broken.outcome == "error"
 
 
-def test_calls_that_are_not_sampled_are_written_only_in_trouble(trace: RankTrace, tmp_path: Path) -> None:
+def test_calls_that_are_not_sampled_are_written_only_in_trouble(trace, tmp_path):
     assert not is_sampled(AWAY, 1)
     trace.level = 1
     for number, outcome in ((AWAY, "ok"), (AWAY, "PeerLostError")):
@@ -126,7 +126,7 @@ def test_calls_that_are_not_sampled_are_written_only_in_trouble(trace: RankTrace
     assert [row.outcome for row in written(tmp_path).rows if isinstance(row, CallerRow)] == ["PeerLostError"]
 
 
-def test_a_callee_with_many_callers_writes_a_part_of_them(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_callee_with_many_callers_writes_a_part_of_them(trace, tmp_path):
     trace.level = 1
     for own in (request(AWAY), request(AWAY, again=True)):
         assert trace.serve(own, Reply) == Reply()
@@ -134,7 +134,7 @@ def test_a_callee_with_many_callers_writes_a_part_of_them(trace: RankTrace, tmp_
     assert len(written(tmp_path).rows) == 1
 
 
-def test_a_call_of_which_no_row_is_made_leaves_nothing_behind(trace: RankTrace) -> None:
+def test_a_call_of_which_no_row_is_made_leaves_nothing_behind(trace):
     """Callers sample by their own level, so a rank with many of them runs far more traced calls than it writes."""
     trace.level = 1
 
@@ -153,13 +153,13 @@ def test_a_call_of_which_no_row_is_made_leaves_nothing_behind(trace: RankTrace) 
 
 
 @pytest.mark.parametrize("own", [call(method=DESCRIBE), call(role=":queue:q")])
-def test_calls_to_hosts_and_storage_actors_are_not_traced(trace: RankTrace, own: RankCall) -> None:
+def test_calls_to_hosts_and_storage_actors_are_not_traced(trace, own):
     trace.begin(own, 1)
     trace.follow(own, is_sent=False)
     assert own.span is None
 
 
-def test_a_burst_is_bounded_and_raises_the_level(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_burst_is_bounded_and_raises_the_level(trace, tmp_path):
     for number in range(call_trace.ROOM + 5):
         made(trace, number)
     trace.flush(1.0)
@@ -172,7 +172,7 @@ def test_a_burst_is_bounded_and_raises_the_level(trace: RankTrace, tmp_path: Pat
     assert trace.level == 0
 
 
-def test_a_file_stays_within_its_room_over_many_rows(tmp_path: Path) -> None:
+def test_a_file_stays_within_its_room_over_many_rows(tmp_path):
     trace = RankTrace(tmp_path / "calls", "w", 2, 20_000)
     for number in range(3000):
         made(trace, number)
@@ -192,9 +192,7 @@ def full(*_: object) -> int:
 
 
 @pytest.mark.parametrize("fails", ["open", "write"])
-def test_a_folder_that_cannot_be_written_is_told_once_and_rows_are_counted(
-    trace: RankTrace, tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_told_once_and_rows_are_counted(trace, tmp_path, fails, monkeypatch, capsys):
     with monkeypatch.context() as broken:
         broken.setattr(call_trace.os, fails, full)
         for number in (1, 2):
@@ -208,9 +206,7 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_rows_are_counted(
     assert [row.id for row in found.rows if isinstance(row, CallerRow)] == ["ab:3"]
 
 
-def test_a_row_that_a_full_disk_tore_costs_no_later_one(
-    trace: RankTrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_a_full_disk_tore_costs_no_later_one(trace, tmp_path, monkeypatch):
     made(trace, 1)
     trace.flush(1.0)
     write = os.write
@@ -225,7 +221,7 @@ def test_a_row_that_a_full_disk_tore_costs_no_later_one(
     assert found.damaged_lines == 1
 
 
-def test_a_file_that_another_process_deleted_is_begun_anew(trace: RankTrace, tmp_path: Path) -> None:
+def test_a_file_that_another_process_deleted_is_begun_anew(trace, tmp_path):
     for number in (1, 2):
         made(trace, number)
         trace.flush(1.0)
@@ -249,16 +245,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 @pytest.mark.parametrize("env", [{}, {"DLJOB_TRACE_CALLS": "0"}, {"DLJOB_TRACE_CALLS": ""}])
-def test_a_role_that_is_not_traced_records_nothing(
-    host: Callable[..., CallTraces], tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_a_role_that_is_not_traced_records_nothing(host, tmp_path, env):
     assert host(**env).of(0) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
-    host: Callable[..., CallTraces], tmp_path: Path
-) -> None:
+def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(host, tmp_path):
     traces = host(DLJOB_TRACE_CALLS="1")
     for rank in (0, 1):
         own = traces.of(rank)
@@ -270,9 +262,7 @@ def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
     assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
 
 
-def test_a_disk_that_hangs_delays_neither_calls_nor_the_end(
-    host: Callable[..., CallTraces], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_hangs_delays_neither_calls_nor_the_end(host, monkeypatch):
     hangs, waits = threading.Event(), threading.Event()
 
     def hang(*_: object) -> None:
@@ -300,7 +290,7 @@ class Slow:
         """Take no time."""
 
 
-def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_path: Path) -> None:
+def test_the_wait_for_setup_is_told_apart_from_the_run(trace, tmp_path):
     served = RpcServer("w")
     served.trace = trace
     asked = replace(request(), method="once")
@@ -319,9 +309,7 @@ def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_pat
     assert row.outcome == "ok"
 
 
-def test_traced_calls_are_copied_to_the_volume_of_the_checkpoints(
-    host: Callable[..., CallTraces], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traced_calls_are_copied_to_the_volume_of_the_checkpoints(host, tmp_path, monkeypatch):
     monkeypatch.setenv("DLJOB_CHECKPOINT", str(tmp_path / "ckpt"))
     monkeypatch.setattr(archive, "check_room", lambda *_: None)
     traces = host(DLJOB_TRACE_CALLS="1")

@@ -152,7 +152,7 @@ def caught(call: Callable[[], object]) -> RemoteError:
         lambda: talker().furthest(),
     ],
 )
-def test_error_of_a_callee_has_its_line_and_its_traceback_below_the_callers(call: Callable[[], object]) -> None:
+def test_error_of_a_callee_has_its_line_and_its_traceback_below_the_callers(call):
     error = caught(call)
     assert error.origin is not None
     assert (error.origin.rank, error.origin.incarnation) == ("talker/1", 1)
@@ -175,18 +175,18 @@ def test_error_of_a_callee_has_its_line_and_its_traceback_below_the_callers(call
         ("odd_answer", "WireError", ""),
     ],
 )
-def test_error_or_answer_that_cannot_be_pickled_is_the_callees(method: str, error_type: str, line: str) -> None:
+def test_error_or_answer_that_cannot_be_pickled_is_the_callees(method, error_type, line):
     origin = caught(lambda: talker().call(method).result()).origin
     assert origin is not None
     assert (origin.rank, origin.error_type) == ("talker/1", error_type)
     assert origin.frame.endswith(line)
 
 
-def test_method_that_does_not_exist_is_the_callers_error() -> None:
+def test_method_that_does_not_exist_is_the_callers_error():
     assert caught(lambda: talker().call("leave").result()).origin is None
 
 
-def test_callees_log_has_a_traceback_of_each_place_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_callees_log_has_a_traceback_of_each_place_once(capsys):
     for _ in range(5):
         caught(lambda: talker().leaf())
     caught(lambda: talker().odd())
@@ -200,9 +200,7 @@ def test_callees_log_has_a_traceback_of_each_place_once(capsys: pytest.CaptureFi
     ]
 
 
-def test_callees_log_remembers_a_bounded_number_of_places(
-    calls: Threads, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_callees_log_remembers_a_bounded_number_of_places(calls, monkeypatch, capsys):
     monkeypatch.setattr("dljob.runtime.rpc.server.PLACES", 1)
     for method in ("leaf", "odd", "odd"):
         caught(lambda method=method: talker().call(method).result())
@@ -264,7 +262,7 @@ def raise_anew() -> None:
         (raise_anew, ""),
     ],
 )
-def test_end_of_a_caller_has_the_origin_of_the_error_that_it_follows_from(code: Callable[[], None], rank: str) -> None:
+def test_end_of_a_caller_has_the_origin_of_the_error_that_it_follows_from(code, rank):
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - a group or an exit, too
         code()
     ended = outcome.from_exception(raised.value, code_dir="", phase="run")
@@ -272,7 +270,7 @@ def test_end_of_a_caller_has_the_origin_of_the_error_that_it_follows_from(code: 
     assert outcome.decode_outcome(asdict(ended)) == ended
 
 
-def test_errors_of_calls_come_back_from_pickle() -> None:
+def test_errors_of_calls_come_back_from_pickle():
     origin = ErrorOrigin("talker/1", 1, "KeyError", "'bad'", "f.py:9 in f")
     lost = PeerLostError("gone", role="talker", rank=1, incarnation=2, hint="look")
     raised = RemoteError("raised", role="talker", rank=1, remote_traceback="KeyError: 'bad'\n", origin=origin)

@@ -98,14 +98,14 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made.gate.set()
 
 
-def test_call_goes_by_the_line_and_ray_hears_nothing(scene: Scene) -> None:
+def test_call_goes_by_the_line_and_ray_hears_nothing(scene):
     scene.serve()
     assert scene.call().result(WAIT_S).payload == b"by line"
     assert [(call.method, call.incarnation, call.caller) for call in scene.heard] == [("score", 3, "w/0")]
     assert scene.handle.called == []
 
 
-def test_a_call_is_under_way_until_it_ends(scene: Scene) -> None:
+def test_a_call_is_under_way_until_it_ends(scene):
     scene.serve()
     scene.gate.clear()
     counts, call = scene.calls.counts, scene.call()
@@ -120,9 +120,7 @@ def test_a_call_is_under_way_until_it_ends(scene: Scene) -> None:
     assert (counts.under_way, counts.methods) == ({}, {"t.score": [2, 0, 0, 0]})
 
 
-def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(scene, monkeypatch):
     scene.serve()
     monkeypatch.setattr(client, "DirectCall", lambda answer, *_: answer)
     monkeypatch.setattr(scene.calls._unasked, "add", lambda *_: None)
@@ -133,9 +131,7 @@ def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(
     assert scene.heard == []
 
 
-def test_large_answer_is_fetched_by_ray_and_so_are_those_of_its_method_from_then_on(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_answer_is_fetched_by_ray_and_so_are_those_of_its_method_from_then_on(scene, monkeypatch):
     scene.serve()
     scene.reply = Reply(refused=NotRun.BY_RAY)
     assert scene.call().result(WAIT_S).payload == b"by Ray"
@@ -159,7 +155,7 @@ def host_of(answer: Callable[..., Reply]) -> Any:
     return made
 
 
-def test_host_keeps_a_large_answer_for_the_same_call_by_ray() -> None:
+def test_host_keeps_a_large_answer_for_the_same_call_by_ray():
     host = host_of(lambda call, *_, **__: Reply(payload=call.method.encode() * LARGE))
     packed = Call("1", 0, 3, "x", None, "w/0").packed(b"")
     assert Reply.unpacked(ThreadHost._by_line(host, packed)).refused is NotRun.BY_RAY
@@ -169,7 +165,7 @@ def test_host_keeps_a_large_answer_for_the_same_call_by_ray() -> None:
     assert Reply.unpacked(ThreadHost._by_line(small, packed)).payload == b"1"
 
 
-def test_host_that_cannot_answer_says_so() -> None:
+def test_host_that_cannot_answer_says_so():
     def fails(*_: object, **__: object) -> Reply:
         raise KeyError("x")
 
@@ -177,7 +173,7 @@ def test_host_that_cannot_answer_says_so() -> None:
     assert (said.message, said.refused) == ("t/0.x failed in its host: KeyError('x')", NotRun.BAD_ARGUMENTS)
 
 
-def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch):
     monkeypatch.setattr(call_lines, "KEPT_S", 0.01)
     kept, others = LargeAnswers(), threading.enumerate()
     kept.keep("1", Reply())
@@ -187,7 +183,7 @@ def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch: pytest.MonkeyP
     assert kept.take("1") is None
 
 
-def test_large_answers_share_a_thread_and_do_without_where_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_share_a_thread_and_do_without_where_none_is_left(monkeypatch):
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -205,7 +201,7 @@ def test_large_answers_share_a_thread_and_do_without_where_none_is_left(monkeypa
     assert kept.take("1") == Reply(payload=b"x" * LARGE)
 
 
-def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene: Scene) -> None:
+def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene):
     scene.serve()
     scene.gate.clear()
     scene.handle.said = lambda _: Reply(payload=Fate.BEGUN.encode())
@@ -224,7 +220,7 @@ def broken(scene: Scene, *, idempotent: bool, payload: bytes = b"") -> Any:
     return call
 
 
-def test_broken_line_of_a_callee_that_lives_is_a_lost_answer(scene: Scene) -> None:
+def test_broken_line_of_a_callee_that_lives_is_a_lost_answer(scene):
     scene.calls._idempotent["t", "score"] = False
     call = broken(scene, idempotent=False)
     with pytest.raises(PeerLostError, match="it may have run, or not"):
@@ -255,7 +251,7 @@ def with_server(scene: Scene) -> Scorer:
 NO_ARGUMENTS = wire.dump(((), {}), "")
 
 
-def test_call_that_had_not_begun_when_its_line_broke_goes_by_ray_whatever_its_method(scene: Scene) -> None:
+def test_call_that_had_not_begun_when_its_line_broke_goes_by_ray_whatever_its_method(scene):
     scorer = with_server(scene)
     scene.calls._idempotent["t", "score"] = False
     call = broken(scene, idempotent=False, payload=NO_ARGUMENTS)
@@ -263,7 +259,7 @@ def test_call_that_had_not_begun_when_its_line_broke_goes_by_ray_whatever_its_me
     assert (scorer.runs, scene.handle.called, scene.handle.again) == (1, [CANCEL, "score"], [False, False])
 
 
-def test_idempotent_call_whose_answer_was_lost_with_its_line_runs_again(scene: Scene) -> None:
+def test_idempotent_call_whose_answer_was_lost_with_its_line_runs_again(scene):
     scorer, heard = with_server(scene), threading.Event()
 
     def run_and_break(packed: bytes) -> bytes:
@@ -283,14 +279,14 @@ def test_idempotent_call_whose_answer_was_lost_with_its_line_runs_again(scene: S
     assert (scorer.runs, scene.handle.called) == (2, [CANCEL, "score"])
 
 
-def test_cancel_is_not_answered_with_the_kept_answer_of_its_call() -> None:
+def test_cancel_is_not_answered_with_the_kept_answer_of_its_call():
     host = host_of(lambda *_, **__: Reply(payload=Fate.BEGUN.encode()))
     host._large.keep("1", Reply(payload=b"large"))
     assert ThreadHost.answer(host, Call("1", 0, 3, CANCEL, None, "w/0"), b"").payload == b"begun"
     assert host._large.take("1") is None, "its caller has given up"
 
 
-def test_broken_line_of_a_callee_that_died_is_a_death(scene: Scene) -> None:
+def test_broken_line_of_a_callee_that_died_is_a_death(scene):
     def died(_: str) -> Reply:
         raise rx.ActorDiedError
 
@@ -301,7 +297,7 @@ def test_broken_line_of_a_callee_that_died_is_a_death(scene: Scene) -> None:
         call.result(WAIT_S)
 
 
-def test_callee_without_a_handle_of_rays_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callee_without_a_handle_of_rays_is_gone(scene, monkeypatch):
     def gone(*_: object) -> None:
         raise ValueError("no such actor")
 

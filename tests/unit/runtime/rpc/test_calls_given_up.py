@@ -127,7 +127,7 @@ async def turn_taken(scene: Scene) -> asyncio.Task[Reply]:
     return first
 
 
-async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up(scene: Scene) -> None:
+async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up(scene):
     holds = [asyncio.create_task(scene.call("hold")) for _ in range(Host.concurrency_groups["rpc"])]
     await asyncio.to_thread(scene.doer.all_hold.wait, WAIT_S)
     late = await asyncio.gather(
@@ -146,7 +146,7 @@ async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up
     assert not scene.callee._pending.cancelled
 
 
-async def test_a_caller_that_gives_up_is_told_why_its_callee_has_no_weights(scene: Scene) -> None:
+async def test_a_caller_that_gives_up_is_told_why_its_callee_has_no_weights(scene):
     scene.callee.hold("it loads version 4: load raised ValueError: shape mismatch")
     with pytest.raises(CallTimeoutError) as late:
         await scene.call("do", "late", timeout_s=SHORT_S)
@@ -156,7 +156,7 @@ async def test_a_caller_that_gives_up_is_told_why_its_callee_has_no_weights(scen
     assert scene.doer.ran == ["later"]
 
 
-async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scene: Scene) -> None:
+async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scene):
     first = await turn_taken(scene)
     with pytest.raises(
         CallTimeoutError, match=r"w/0\.one: no answer within 0\.3 s, waited [\d.]+ s in the queue of w/0, not"
@@ -167,7 +167,7 @@ async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scen
     assert scene.doer.ran == ["first"]
 
 
-async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(scene: Scene) -> None:
+async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(scene):
     first = await turn_taken(scene)
     second = asyncio.create_task(scene.call("one", "second"))
     await until(lambda: len(scene.callee._pending.has_begun) == 2)
@@ -179,7 +179,7 @@ async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(s
     assert scene.doer.ran == ["first"]
 
 
-async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
+async def test_a_call_that_runs_is_told_so_and_runs_on(scene):
     said = r"waited [\d.]+ s for its answer; w/0 runs it to its end, now at test_calls_given_up\.py:\d+ in one"
     with pytest.raises(CallTimeoutError, match=said) as late:
         await scene.call("one", "long", timeout_s=SHORT_S)
@@ -197,7 +197,7 @@ async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
 BATCH_OF_ONE = packed_calls("one", [wire.dump(((what,), {}), "") for what in "abc"])
 
 
-async def test_a_batch_whose_caller_gave_up_ends_at_the_call_that_it_is_at(scene: Scene) -> None:
+async def test_a_batch_whose_caller_gave_up_ends_at_the_call_that_it_is_at(scene):
     call = RankCall("w", 0, BATCH, BATCH_OF_ONE, SHORT_S, idempotent=False, id="me/0:x:1", label="one")
     with pytest.raises(CallTimeoutError, match="w/0 ends the call that it is at, and runs no more of the request"):
         await scene.calls._run(call, ())
@@ -206,7 +206,7 @@ async def test_a_batch_whose_caller_gave_up_ends_at_the_call_that_it_is_at(scene
     assert scene.doer.ran == ["a"]
 
 
-async def test_a_batch_that_is_withdrawn_long_before_its_deadline_runs_no_more(scene: Scene) -> None:
+async def test_a_batch_that_is_withdrawn_long_before_its_deadline_runs_no_more(scene):
     call = RankCall("w", 0, BATCH, BATCH_OF_ONE, WAIT_S, idempotent=False, id="me/0:x:1", label="one")
     made = asyncio.create_task(scene.calls._run(call, ()))
     await asyncio.to_thread(scene.doer.begun.wait, WAIT_S)
@@ -217,13 +217,13 @@ async def test_a_batch_that_is_withdrawn_long_before_its_deadline_runs_no_more(s
     assert scene.doer.ran == ["a"]
 
 
-async def test_a_callee_that_does_not_answer_leaves_it_open_whether_it_ran(scene: Scene) -> None:
+async def test_a_callee_that_does_not_answer_leaves_it_open_whether_it_ran(scene):
     scene.handle.deaf = True
     with pytest.raises(CallTimeoutError, match="for its answer; w/0 does not say whether it runs"):
         await scene.call("one", "long", timeout_s=SHORT_S)
 
 
-async def test_another_process_of_the_rank_cannot_say_whether_it_ran(scene: Scene) -> None:
+async def test_another_process_of_the_rank_cannot_say_whether_it_ran(scene):
     scene.handle.callee = cast("Any", SimpleNamespace(answer=lambda call, _: _Other.answer(call)))
     with pytest.raises(CallTimeoutError, match="for its answer; it may have run"):
         await scene.call("do", "x", timeout_s=SHORT_S)
@@ -240,7 +240,7 @@ class _Other:
         return Reply()
 
 
-async def test_setup_and_the_turn_count_on_one_timeout(scene: Scene) -> None:
+async def test_setup_and_the_turn_count_on_one_timeout(scene):
     waits: list[float | None] = []
     scene.callee._slots["one"] = cast("Any", SimpleNamespace(acquire=lambda timeout: bool(waits.append(timeout))))
     scene.callee._open = False
@@ -252,7 +252,7 @@ async def test_setup_and_the_turn_count_on_one_timeout(scene: Scene) -> None:
     assert waits[0] < WAIT_S - SHORT_S / 2
 
 
-async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Scene) -> None:
+async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene):
     with pytest.raises(CallTimeoutError, match="w/0 runs it to its end"):
         await scene.call("count", 1000, timeout_s=SHORT_S)
     scene.doer.gate.set()
@@ -261,9 +261,7 @@ async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Sce
     await until(lambda: not scene.callee._pending.has_begun)
 
 
-async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(scene, monkeypatch):
     monkeypatch.setattr(server, "KNOWN_S", 0.0)
     with pytest.raises(CallTimeoutError):
         await scene.call("count", 3, timeout_s=SHORT_S)
@@ -272,7 +270,7 @@ async def test_a_stream_that_nobody_wanted_does_not_hold_up_a_rank_that_leaves(
     assert await asyncio.to_thread(scene.callee.finish, WAIT_S)
 
 
-async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: Scene) -> None:
+async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene):
     scene.doer.gate.set()
     await scene.call("count", 1000)
     assert scene.callee._running == 1, "it waits a window ahead of its caller"
@@ -281,7 +279,7 @@ async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: S
     assert not scene.callee._streams
 
 
-async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_lost_before_its_cancel_may_have_run(scene, monkeypatch):
     # A busy machine answers the cancel late: the deadline is what is short here, not the wait for that answer.
     monkeypatch.setattr(client, "CANCEL_S", WAIT_S)
     monkeypatch.setattr(client, "CANCEL_LEAST_S", WAIT_S)
@@ -294,7 +292,7 @@ async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypa
     await first
 
 
-async def test_late_answer_that_is_large_is_told_with_its_size(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_answer_that_is_large_is_told_with_its_size(scene, monkeypatch):
     monkeypatch.setattr(server, "LONG_ON_ITS_WAY", 1)
     monkeypatch.setattr(server, "PLACES", 1)
     for number in range(2):  # the size of the last one is remembered
@@ -307,7 +305,7 @@ async def test_late_answer_that_is_large_is_told_with_its_size(scene: Scene, mon
     assert "it may have run" in await scene.calls._cancel(call, peer)
 
 
-async def test_calls_whose_answers_nobody_reads_are_known_until_they_end(scene: Scene) -> None:
+async def test_calls_whose_answers_nobody_reads_are_known_until_they_end(scene):
     turn = await turn_taken(scene)
     quiet = RankCall("w", 0, "one", wire.dump((("second",), {}), ""), WAIT_S, idempotent=False, quiet=True)
     scene.calls._name(quiet)
@@ -350,9 +348,7 @@ class Master:
     [(True, "loop", 2), (False, "loop", 1), (False, "one", 0), (True, "do", 0)],
     ids=["sent once more", "lost", "waits for its turn", "in time"],
 )
-async def test_callee_that_runs_a_late_call_is_restarted(
-    scene: Scene, idempotent: bool, method: str, ends: int
-) -> None:
+async def test_callee_that_runs_a_late_call_is_restarted(scene, idempotent, method, ends):
     master = Master(scene)
     scene.calls._master = cast("Any", master)
     turn = await turn_taken(scene) if method == "one" else None

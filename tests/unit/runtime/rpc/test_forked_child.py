@@ -83,21 +83,21 @@ def error_in_child(work: Callable[[], object]) -> str:
         ("WeightChannel('policy')", lambda _: WeightChannel("policy").publish(1, [])),
     ],
 )
-def test_what_needs_ray_is_refused_in_a_forked_child(rank: Rank, name: str, work: Callable[[Rank], object]) -> None:
+def test_what_needs_ray_is_refused_in_a_forked_child(rank, name, work):
     said = error_in_child(lambda: work(rank))
     who = rf"process \d+, a forked child, .* of process {os.getpid()}, a rank"
     assert re.match(rf"{re.escape(name)} was used in {who}", said)
     assert "\n  use it in the rank itself and hand the child what it needs" in said
 
 
-def test_forked_child_writes_nothing_into_the_line_of_its_parent(rank: Rank) -> None:
+def test_forked_child_writes_nothing_into_the_line_of_its_parent(rank):
     assert rank.call().payload == b"by line"
     assert error_in_child(rank.call).startswith("t/0.score was used in process")
     assert rank.call().payload == b"by line"
     assert len(rank.heard) == 2
 
 
-def test_place_of_checkpoints_is_not_asked_for_in_a_forked_child() -> None:
+def test_place_of_checkpoints_is_not_asked_for_in_a_forked_child():
     host: Any = SimpleNamespace(_pid=os.getpid())
     said = error_in_child(lambda: ThreadHost._saver(host, cast("Any", None), cast("Any", None)))
     assert said.startswith("checkpoint was used in process")

@@ -75,7 +75,7 @@ def outgoing(rank: int, payload: bytes, common: bytes = b"") -> RankCall:
     return RankCall("t", rank, "f", payload, None, idempotent=False, common=common)
 
 
-async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last_call_ends(store: Store) -> None:
+async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last_call_ends(store):
     calls, common = store.known(), bytes(LARGE)
     to_send = [outgoing(rank, b"own", common) for rank in range(3)]
     futures = calls.send_all(to_send)
@@ -88,9 +88,7 @@ async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last
     assert [(call.payload, call.common) for call in to_send] == [(b"", b"")] * 3
 
 
-async def test_a_call_that_its_own_thread_sends_and_reads_drops_its_arguments_then(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_its_own_thread_sends_and_reads_drops_its_arguments_then(store, monkeypatch):
     calls, call = store.known(), outgoing(0, bytes(LARGE))
     calls._peers["t", 0] = Peer("t", 0, 1, "a", ready=True)
     store.invoke.remote = lambda *_: object()
@@ -101,7 +99,7 @@ async def test_a_call_that_its_own_thread_sends_and_reads_drops_its_arguments_th
     assert (store.put_in[0](), call.payload) == (None, b"")
 
 
-async def test_a_call_of_a_stream_that_may_resume_keeps_its_pickled_arguments_alone(store: Store) -> None:
+async def test_a_call_of_a_stream_that_may_resume_keeps_its_pickled_arguments_alone(store):
     calls, call = store.known(), outgoing(0, bytes(LARGE))
     call.once = True
     store.gate.set()
@@ -109,7 +107,7 @@ async def test_a_call_of_a_stream_that_may_resume_keeps_its_pickled_arguments_al
     assert (store.put_in[0](), call.payload) == (None, bytes(LARGE))
 
 
-async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(store: Store) -> None:
+async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(store):
     calls = store.known()
     store.gate.set()
     for payload in (bytes(LARGE), bytes(LARGE), b"small"):
@@ -119,7 +117,7 @@ async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(stor
     assert [ref() for ref in store.put_in] == [None, None]
 
 
-async def test_a_call_whose_arguments_find_no_room_is_sent_to_none_of_its_ranks(store: Store) -> None:
+async def test_a_call_whose_arguments_find_no_room_is_sent_to_none_of_its_ranks(store):
     calls = store.known()
     store.room = 2
     said = r"^no rank was called: arguments for t/2: Ray's object store of this node takes no 0 MiB more"

@@ -37,7 +37,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_answer_completes_the_call_and_is_learned(scene: Scene) -> None:
+def test_answer_completes_the_call_and_is_learned(scene):
     call = scene.call()
     threading.Timer(0.05, call.took, [ANSWER.packed()]).start()
     assert call.result(WAIT_S) == ANSWER
@@ -45,7 +45,7 @@ def test_answer_completes_the_call_and_is_learned(scene: Scene) -> None:
     assert (scene.given, scene.learned) == ([], [ANSWER])
 
 
-def test_wait_that_timed_out_may_be_repeated(scene: Scene) -> None:
+def test_wait_that_timed_out_may_be_repeated(scene):
     call = scene.call()
     with pytest.raises(TimeoutError):
         call.result(0.01)
@@ -56,14 +56,14 @@ def test_wait_that_timed_out_may_be_repeated(scene: Scene) -> None:
     assert scene.given == []
 
 
-def test_refusal_is_the_loops(scene: Scene) -> None:
+def test_refusal_is_the_loops(scene):
     call, refused = scene.call(), Reply(refused=NotRun.ENDED)
     call.took(refused.packed())
     assert scene.given == [call]
     assert (call.later.future.result(0), call.done(), scene.learned) == (refused, False, [])
 
 
-async def test_loss_is_the_loops(scene: Scene) -> None:
+async def test_loss_is_the_loops(scene):
     call = scene.call()
     call.took(None)
     assert scene.given == [call]
@@ -72,7 +72,7 @@ async def test_loss_is_the_loops(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["deadline", "callback", "unasked"])
-async def test_call_that_is_handed_over_is_completed_by_the_loop_with_the_answer(scene: Scene, how: str) -> None:
+async def test_call_that_is_handed_over_is_completed_by_the_loop_with_the_answer(scene, how):
     call, heard = scene.call(), []
     if how == "deadline":
         scene.sending.left = 0.0
@@ -94,7 +94,7 @@ async def _of(call: LineCall) -> Reply:
     return await call.later
 
 
-def test_thread_that_waits_can_be_interrupted_between_slices(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_waits_can_be_interrupted_between_slices(scene, monkeypatch):
     monkeypatch.setattr(line_call, "SLICE_S", 0.01)
     call, begin = scene.call(), time.monotonic()
     threading.Timer(0.1, call.took, [ANSWER.packed()]).start()
@@ -102,7 +102,7 @@ def test_thread_that_waits_can_be_interrupted_between_slices(scene: Scene, monke
     assert time.monotonic() - begin < WAIT_S
 
 
-def test_answers_of_several_are_awaited_together_and_the_first_error_ends_the_wait(scene: Scene) -> None:
+def test_answers_of_several_are_awaited_together_and_the_first_error_ends_the_wait(scene):
     calls = [scene.call() for _ in range(3)]
     for number, call in enumerate(calls):
         threading.Timer(0.02 * number, call.took, [ANSWER.packed()]).start()
@@ -120,7 +120,7 @@ def test_answers_of_several_are_awaited_together_and_the_first_error_ends_the_wa
     assert not calls[0].done()
 
 
-def test_waiting_for_several_ends_with_its_time_and_late_ones_are_the_loops(scene: Scene) -> None:
+def test_waiting_for_several_ends_with_its_time_and_late_ones_are_the_loops(scene):
     end = time.monotonic() + 0.05
     calls = [scene.call() for _ in range(2)]
     with pytest.raises(TimeoutError):

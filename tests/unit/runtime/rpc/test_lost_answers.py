@@ -79,16 +79,14 @@ async def called(
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(("idempotent", "known"), [(True, None), (False, True)])
-async def test_a_call_with_a_lost_answer_is_sent_again_where_idempotent(
-    error: Any, idempotent: bool, known: bool | None
-) -> None:
+async def test_a_call_with_a_lost_answer_is_sent_again_where_idempotent(error, idempotent, known):
     host = Host(error, error, Reply(payload=b"1", idempotent=True))
     assert (await called(host, idempotent=idempotent, known=known)).payload == b"1"
     assert [call.again for call in host.called] == [False, not idempotent, not idempotent]
 
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
-async def test_a_lost_answer_is_told_as_a_lost_peer_with_rays_words(error: Any) -> None:
+async def test_a_lost_answer_is_told_as_a_lost_peer_with_rays_words(error):
     host = Host(error)
     with pytest.raises(PeerLostError) as caught:
         await called(host, known=False)
@@ -100,12 +98,12 @@ async def test_a_lost_answer_is_told_as_a_lost_peer_with_rays_words(error: Any) 
         assert "All copies of ff have been lost due to node failure" in str(caught.value)
 
 
-async def test_the_callee_tells_whether_a_call_with_a_lost_answer_is_idempotent() -> None:
+async def test_the_callee_tells_whether_a_call_with_a_lost_answer_is_idempotent():
     with pytest.raises(PeerLostError, match=r"the answer of t/0 \(incarnation 3\) was lost: ObjectLostError: Failed"):
         await called(Host(NODE_LOST, Reply(refused=NotRun.NOT_AGAIN)))
 
 
-async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
+async def test_a_dead_process_is_told_as_a_lost_peer():
     with pytest.raises(
         PeerLostError, match=r"the process of t/0 \(incarnation 3\) died with the call: it may have run"
     ):
@@ -115,7 +113,7 @@ async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
 @pytest.mark.parametrize(
     "hang", ["w/0 has waited 181 s for t/0.score", rx.ActorDiedError(), None], ids=["hung", "no answer", "older master"]
 )
-async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(hang: Any) -> None:
+async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(hang):
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), Host(rx.ActorDiedError())
     calls._master.hang = hang
@@ -129,7 +127,7 @@ async def test_a_call_that_is_lost_for_a_hang_says_so_where_the_master_answers(h
     assert caught.value.message == said + more
 
 
-async def test_a_call_that_the_next_process_refuses_says_for_what_the_one_before_was_ended() -> None:
+async def test_a_call_that_the_next_process_refuses_says_for_what_the_one_before_was_ended():
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), Host(rx.ActorDiedError(), Reply(refused=NotRun.NOT_AGAIN))
     calls._peers["t", 0], calls._master.hang = Peer("t", 0, 2, "a", ready=True), "w/0 has waited 181 s for t/0.score"
@@ -144,7 +142,7 @@ async def test_a_call_that_the_next_process_refuses_says_for_what_the_one_before
     assert calls._master.asked == [2]
 
 
-async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type() -> None:
+async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type():
     raised = rx.RayTaskError("invoke", "its traceback", NODE_LOST).as_instanceof_cause()
     assert isinstance(raised, rx.ObjectLostError)
     host = Host(raised)
@@ -153,7 +151,7 @@ async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type
     assert (type(caught.value), len(host.called)) == (CallError, 1)
 
 
-async def test_an_answer_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
+async def test_an_answer_that_cannot_be_had_is_not_asked_for_again_and_again():
     host = Host(rx.RaySystemError("cannot be read"))
     with pytest.raises(
         CallError, match=r"t/0\.score: its answer cannot be fetched: RaySystemError: .*cannot be read"
@@ -163,7 +161,7 @@ async def test_an_answer_that_cannot_be_had_is_not_asked_for_again_and_again() -
 
 
 @pytest.mark.parametrize("method", [PULL, CLOSE])
-async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -> None:
+async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method):
     host = Host(Reply(refused=NotRun.ENDED, message="t/0 ended well"))
     with pytest.raises(PeerLostError, match=r"t/0\.tokens: the process of t/0 \(incarnation 3\) died"):
         await called(host, method=method, label="tokens")
@@ -180,7 +178,7 @@ async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -
         (Reply(refused=NotRun.NOT_AGAIN), False),
     ],
 )
-async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answer: Any, died: bool) -> None:
+async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answer, died):
     calls, host = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0"), Host(answer)
     calls._master, calls._handles["a"] = Master(), host
     with pytest.raises(PeerLostError) as caught:
@@ -188,7 +186,7 @@ async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answe
     assert (caught.value.incarnation, caught.value.died, len(host.called)) == (3, died, 1)
 
 
-async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch):
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), Host()
     monkeypatch.setattr(client, "known_dead", lambda _: True)
@@ -197,7 +195,7 @@ async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch
     assert not caught.value.died
 
 
-async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
+async def test_a_call_for_one_process_does_not_wait_for_a_later_one():
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     host = Host(Reply(payload=b"1"))
     calls._master, calls._handles["a"] = Master(), host
@@ -210,7 +208,7 @@ async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
     assert len(host.called) == 1
 
 
-async def test_python_does_not_warn_of_an_answer_for_which_no_time_is_left() -> None:
+async def test_python_does_not_warn_of_an_answer_for_which_no_time_is_left():
     async def answer() -> bytes:
         return b""
 
@@ -221,7 +219,7 @@ async def test_python_does_not_warn_of_an_answer_for_which_no_time_is_left() -> 
     assert inspect.getcoroutinestate(unread) == inspect.CORO_CLOSED
 
 
-async def test_calls_sent_again_and_lost_are_counted() -> None:
+async def test_calls_sent_again_and_lost_are_counted():
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     host = Host(NODE_LOST, Reply(payload=b"1"), NODE_LOST)
     calls._master, calls._handles["a"] = Master(), host
@@ -251,7 +249,7 @@ async def traced(host: Host, tmp_path: Path, *calls: RankCall) -> list[CallerRow
     return callers_in(tmp_path)
 
 
-async def test_calls_sent_again_and_lost_are_traced_though_not_sampled(tmp_path: Path) -> None:
+async def test_calls_sent_again_and_lost_are_traced_though_not_sampled(tmp_path):
     host = Host(Reply(payload=b"1"), NODE_LOST, Reply(payload=b"1"), NODE_LOST)
     usual, again = (RankCall("t", 0, "score", b"", 60.0, True, id=number) for number in "12")
     lost = RankCall("t", 0, "other", b"", 60.0, False, id="3")
@@ -260,7 +258,7 @@ async def test_calls_sent_again_and_lost_are_traced_though_not_sampled(tmp_path:
     assert [call.traced for call in host.called] == [False, False, True, False]
 
 
-def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path: Path) -> None:
+def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path):
     trace, call = RankTrace(tmp_path, "w", 0, 100_000), RankCall("t", 0, "score", b"", 60.0, True, id="1")
     client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0", trace)
     trace.begin(call, 1)
@@ -269,7 +267,7 @@ def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path: Path) -> Non
     assert [row.outcome for row in callers_in(tmp_path)] == ["ValueError"]
 
 
-async def test_call_that_waits_for_its_callee_is_counted_as_parked() -> None:
+async def test_call_that_waits_for_its_callee_is_counted_as_parked():
     calls, comes = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0"), asyncio.Event()
     asked = asyncio.Event()
 

@@ -77,7 +77,7 @@ def batches(calls: Threads) -> list[RankCall]:
     return [call for call in calls.sent if call.method == BATCH]
 
 
-def test_each_call_has_its_own_value_in_requests_of_the_batch_size(rank: Rank, calls: Threads) -> None:
+def test_each_call_has_its_own_value_in_requests_of_the_batch_size(rank, calls):
     words = ["a" * n for n in range(7)]
     assert [call.result(30) for call in rank.map("score", words, batch_size=3)] == list(range(7))
     assert len(batches(calls)) == 3
@@ -86,7 +86,7 @@ def test_each_call_has_its_own_value_in_requests_of_the_batch_size(rank: Rank, c
     assert calls.objects[0].seen == [*words, "ab", "c"]
 
 
-def test_error_of_one_call_is_its_own(rank: Rank) -> None:
+def test_error_of_one_call_is_its_own(rank):
     good, bad, after = rank.map("score", ["ab", "bad", "abc"])
     assert (good.result(30), after.result(30)) == (2, 3)
     with pytest.raises(RemoteError, match=r"talker/0\.score raised ValueError: no score for bad"):
@@ -97,7 +97,7 @@ def test_error_of_one_call_is_its_own(rank: Rank) -> None:
         result.result()
 
 
-async def test_calls_can_be_awaited_and_waited_for(rank: Rank, calls: Threads) -> None:
+async def test_calls_can_be_awaited_and_waited_for(rank, calls):
     gate = calls.objects[0].gate
     gate.clear()
     made = rank.map("score", ["a", "ab"])
@@ -114,7 +114,7 @@ async def _of(call: Any) -> Any:
     return await call
 
 
-def test_batch_ends_at_its_deadline_and_the_rest_is_not_run(rank: Rank, calls: Threads) -> None:
+def test_batch_ends_at_its_deadline_and_the_rest_is_not_run(rank, calls):
     calls.objects[0].gate.clear()
     made = rank.map("slowly", ["a", "b", "c"])
     for call in made:
@@ -123,7 +123,7 @@ def test_batch_ends_at_its_deadline_and_the_rest_is_not_run(rank: Rank, calls: T
     assert calls.objects[0].seen == ["a"]
 
 
-async def test_cancelled_await_costs_the_other_calls_of_its_request_nothing(rank: Rank, calls: Threads) -> None:
+async def test_cancelled_await_costs_the_other_calls_of_its_request_nothing(rank, calls):
     rank.call("score", "a").result(30)
     answer: Future[Reply] = Future()  # as a client makes it where it does not know its callee yet
     calls.send = lambda _: answer  # type: ignore[method-assign]
@@ -135,7 +135,7 @@ async def test_cancelled_await_costs_the_other_calls_of_its_request_nothing(rank
     assert await other == 2
 
 
-def test_batch_that_is_lost_is_lost_for_each_call(rank: Rank, calls: Threads) -> None:
+def test_batch_that_is_lost_is_lost_for_each_call(rank, calls):
     rank.call("score", "a").result(30)
     lost: Future[Reply] = Future()
     calls.send = lambda _: lost  # type: ignore[method-assign]
@@ -147,13 +147,13 @@ def test_batch_that_is_lost_is_lost_for_each_call(rank: Rank, calls: Threads) ->
         assert call.wait(0)
 
 
-def test_batch_that_cannot_run_says_so_for_each_call(rank: Rank) -> None:
+def test_batch_that_cannot_run_says_so_for_each_call(rank):
     for call in rank.map("scroe", ["a", "b"]):
         with pytest.raises(RemoteError, match=r"has no @rpc method 'scroe'; did you mean 'score'\?"):
             call.result(30)
 
 
-def test_what_cannot_be_mapped_is_refused_before_anything_is_sent(rank: Rank, calls: Threads) -> None:
+def test_what_cannot_be_mapped_is_refused_before_anything_is_sent(rank, calls):
     with pytest.raises(UsageError, match=r"talker/0\.items: it is a stream"):
         rank.map("items", ["a"])
     for size in (0, -1, 1.5, True):
@@ -164,7 +164,7 @@ def test_what_cannot_be_mapped_is_refused_before_anything_is_sent(rank: Rank, ca
     assert batches(calls) == []
 
 
-def test_batch_of_a_rank_that_is_broken_off_goes_back_whole(calls: Threads) -> None:
+def test_batch_of_a_rank_that_is_broken_off_goes_back_whole(calls):
     callee, scorer = calls.callees[0], calls.objects[0]
 
     def breaks(word: str, weight: int = 1) -> int:

@@ -28,7 +28,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "room", lambda size, _: SCARCE if size >= LARGE else None)
 
 
-def test_nothing_is_put_where_the_raylet_would_die_of_it(full: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_put_where_the_raylet_would_die_of_it(full, monkeypatch):
     puts: list[Any] = []
     monkeypatch.setattr(ray, "put", puts.append)
     with pytest.raises(UsageError, match=r"^w/0: /dev/shm of this node is full: 8 MiB .* 1 of 64 MiB are free") as info:
@@ -38,7 +38,7 @@ def test_nothing_is_put_where_the_raylet_would_die_of_it(full: None, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [ObjectStoreFullError, OutOfDiskError])
-def test_a_store_whose_disk_is_full_too_is_named(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_disk_is_full_too_is_named(kind, monkeypatch):
     def put(_: Any) -> None:
         raise kind("no")
 
@@ -57,9 +57,7 @@ def test_a_store_whose_disk_is_full_too_is_named(kind: type[Exception], monkeypa
         (None, True),
     ],
 )
-def test_only_objects_that_come_from_elsewhere_need_room(
-    places: dict[str, list[str]] | None, comes: bool, full: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_objects_that_come_from_elsewhere_need_room(places, comes, full, monkeypatch):
     def located(refs: list[str], timeout_ms: int) -> dict[str, Any]:
         assert (refs, timeout_ms) == (["a", "b"], 1000)
         if places is None:
@@ -75,7 +73,7 @@ def test_only_objects_that_come_from_elsewhere_need_room(
         pass
 
 
-def test_an_answer_without_room_becomes_an_error_and_a_small_one_needs_none(full: None) -> None:
+def test_an_answer_without_room_becomes_an_error_and_a_small_one_needs_none(full):
     said = object_store.answer(Reply(payload=bytes(LARGE), idempotent=True), "t/0")
     assert isinstance(said, bytes)
     reply = Reply.unpacked(said)
@@ -85,7 +83,7 @@ def test_an_answer_without_room_becomes_an_error_and_a_small_one_needs_none(full
     assert object_store.answer(small, "t/0") == small.packed()
 
 
-def test_the_turn_of_an_answer_ends_when_ray_has_stored_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_turn_of_an_answer_ends_when_ray_has_stored_it(monkeypatch):
     turns: list[str] = []
 
     @contextmanager
@@ -105,7 +103,7 @@ def test_the_turn_of_an_answer_ends_when_ray_has_stored_it(monkeypatch: pytest.M
     assert turns == ["begins", "ends"] * 2
 
 
-def test_a_large_answer_with_room_goes_by_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_answer_with_room_goes_by_the_store(monkeypatch):
     monkeypatch.setattr(shared_memory, "room", lambda *_: None)
     reply = Reply(payload=bytes(LARGE))
     assert object_store.answer(reply, "t/0") is reply

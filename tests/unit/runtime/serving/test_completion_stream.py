@@ -89,7 +89,7 @@ def process(die_at: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         child.stdout.close()
 
 
-def test_a_killed_server_costs_no_token_and_none_is_doubled(told: Any) -> None:
+def test_a_killed_server_costs_no_token_and_none_is_doubled(told):
     with process(7) as (first, child), process(0) as (second, _):
         told(first, second)
         stream = CompletionStream("rollout", {"prompt": PROMPT, "max_tokens": 30})
@@ -102,7 +102,7 @@ def test_a_killed_server_costs_no_token_and_none_is_doubled(told: Any) -> None:
     ]
 
 
-async def test_a_coroutine_goes_on_at_another_server_as_a_thread_does(told: Any) -> None:
+async def test_a_coroutine_goes_on_at_another_server_as_a_thread_does(told):
     with process(7) as (first, _), process(0) as (second, _):
         told(first, second)
         async with CompletionStream("rollout", {"prompt": PROMPT, "max_tokens": 30}) as stream:
@@ -112,7 +112,7 @@ async def test_a_coroutine_goes_on_at_another_server_as_a_thread_does(told: Any)
 
 
 @pytest.mark.parametrize("cut", [b"", b'data: {"choices": [{"te', event({"error": {"message": "engine", "code": 500}})])
-def test_a_stream_that_is_cut_goes_on_where_it_was(told: Any, cut: bytes) -> None:
+def test_a_stream_that_is_cut_goes_on_where_it_was(told, cut):
     one = event({"choices": [{"text": "a", "token_ids": undisturbed(PROMPT, 1)}]})
     with serving(Script(one + cut), Script()) as servers:
         told(*servers)
@@ -125,7 +125,7 @@ def test_a_stream_that_is_cut_goes_on_where_it_was(told: Any, cut: bytes) -> Non
     assert sent["headers"]["accept"] == "text/event-stream"
 
 
-def test_the_text_of_a_prompt_is_enough(told: Any) -> None:
+def test_the_text_of_a_prompt_is_enough(told):
     with serving(Script(5), Script()) as servers:
         told(*servers)
         stream = CompletionStream(
@@ -137,7 +137,7 @@ def test_the_text_of_a_prompt_is_enough(told: Any) -> None:
     assert stream.token_ids == tuple(undisturbed([ord(each) for each in "once"], 9))
 
 
-async def test_a_compressed_stream_is_read_too(told: Any) -> None:
+async def test_a_compressed_stream_is_read_too(told):
     whole = event({"choices": [{"text": "a", "token_ids": [1, 2, 3], "finish_reason": "length"}]})
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
     with serving(Script((200, headers, gzip.compress(whole)))) as servers:
@@ -146,7 +146,7 @@ async def test_a_compressed_stream_is_read_too(told: Any) -> None:
         assert ids_of([chunk async for chunk in completion(3)]) == [1, 2, 3]
 
 
-def test_a_line_without_end_fills_no_memory(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_fills_no_memory(told, monkeypatch):
     monkeypatch.setattr("dljob.calls.completions.SseDecoder", lambda: SseDecoder(max_event_bytes=1 << 20))
 
     def endless(handler: Any) -> str:
@@ -166,7 +166,7 @@ def test_a_line_without_end_fills_no_memory(told: Any, monkeypatch: pytest.Monke
         assert server.script.closed.wait(20)
 
 
-def test_a_server_that_refuses_connections_is_no_death(told: Any) -> None:
+def test_a_server_that_refuses_connections_is_no_death(told):
     # The one that stays listens first: it must not get the port that the other one leaves.
     with serving(Script()) as (server,):
         with serving(Script()) as (gone,):
@@ -186,7 +186,7 @@ def test_a_server_that_refuses_connections_is_no_death(told: Any) -> None:
         ((502, {}, b"proxy"), 0),
     ],
 )
-async def test_a_server_that_cannot_serve_now_is_passed_over(told: Any, answer: Any, deaths: int) -> None:
+async def test_a_server_that_cannot_serve_now_is_passed_over(told, answer, deaths):
     with serving(Script(answer), Script()) as servers:
         told(*servers)
         stream = completion()
@@ -211,7 +211,7 @@ async def test_a_server_that_cannot_serve_now_is_passed_over(told: Any, answer: 
         (event({"error": {"message": "too long", "code": 400}}), "the server says: too long"),
     ],
 )
-async def test_what_would_fail_elsewhere_too_is_raised_with_its_words(told: Any, answer: Any, words: str) -> None:
+async def test_what_would_fail_elsewhere_too_is_raised_with_its_words(told, answer, words):
     with serving(Script(answer), Script(answer)) as servers:
         told(*servers)
         with pytest.raises(RemoteError, match=words) as error:
@@ -222,7 +222,7 @@ async def test_what_would_fail_elsewhere_too_is_raised_with_its_words(told: Any,
         assert sum(len(each.script.requests) for each in servers) == 2
 
 
-def test_a_request_that_kills_three_servers_is_given_up_and_spares_the_fourth(told: Any) -> None:
+def test_a_request_that_kills_three_servers_is_given_up_and_spares_the_fourth(told):
     with serving(*(Script(3) for _ in range(4))) as servers:
         told(*servers)
         stream = completion()
@@ -235,7 +235,7 @@ def test_a_request_that_kills_three_servers_is_given_up_and_spares_the_fourth(to
     assert error.value.died
 
 
-def test_servers_that_are_stopped_are_no_deaths(told: Any) -> None:
+def test_servers_that_are_stopped_are_no_deaths(told):
     with serving(*(Script(3) for _ in range(4)), Script()) as servers:
         table = told(*servers)
         got: list[int] = []
@@ -248,7 +248,7 @@ def test_servers_that_are_stopped_are_no_deaths(told: Any) -> None:
     assert [loss.died for loss in stream.losses] == [False] * 4
 
 
-async def test_the_last_word_of_a_whole_answer_may_be_lost(told: Any) -> None:
+async def test_the_last_word_of_a_whole_answer_may_be_lost(told):
     whole = event({"choices": [{"text": "a", "token_ids": [1, 2, 3]}]})
     with serving(Script(whole)) as servers:
         told(*servers)
@@ -258,7 +258,7 @@ async def test_the_last_word_of_a_whole_answer_may_be_lost(told: Any) -> None:
         assert len(servers[0].script.requests) == 2
 
 
-def test_a_server_without_ids_begins_anew_or_fails_as_asked(told: Any) -> None:
+def test_a_server_without_ids_begins_anew_or_fails_as_asked(told):
     with serving(Script(4, without_ids=True), Script(without_ids=True)) as servers:
         told(*servers)
         with pytest.raises(PeerLostError, match="lost after 4 chunks; its server tells no token ids"):
@@ -271,7 +271,7 @@ def test_a_server_without_ids_begins_anew_or_fails_as_asked(told: Any) -> None:
     assert "".join(chunk.text for chunk in chunks[4:]).split() == [str(each) for each in undisturbed(PROMPT, 12)]
 
 
-def test_a_chat_is_sent_again_whole_and_told(told: Any) -> None:
+def test_a_chat_is_sent_again_whole_and_told(told):
     body = {"messages": [{"role": "user", "content": "hi"}]}
     with serving(Script(2), Script()) as servers:
         told(*servers)
@@ -285,7 +285,7 @@ def test_a_chat_is_sent_again_whole_and_told(told: Any) -> None:
     assert [chunk.restarted for chunk in chunks] == [False, False, True, *[False] * 7]
 
 
-def test_a_stream_of_one_version_waits_for_a_server_that_has_it(told: Any) -> None:
+def test_a_stream_of_one_version_waits_for_a_server_that_has_it(told):
     def version(number: int) -> dict[str, Any]:
         return {"headers": {"x-weights-version": str(number)}}
 
@@ -307,7 +307,7 @@ def test_a_stream_of_one_version_waits_for_a_server_that_has_it(told: Any) -> No
         assert [part.version for part in stream.segments] == ["1", "2"]
 
 
-async def test_a_wait_for_a_server_has_a_deadline(told: Any) -> None:
+async def test_a_wait_for_a_server_has_a_deadline(told):
     told()
     with pytest.raises(module.NoServerReadyError, match=r"no server of rollout was ready within 0\.05 s"):
         list(completion(timeout=0.05))
@@ -315,7 +315,7 @@ async def test_a_wait_for_a_server_has_a_deadline(told: Any) -> None:
         [chunk async for chunk in completion(timeout=0.05)]
 
 
-async def test_a_server_that_never_answers_is_waited_for_until_the_timeout(told: Any) -> None:
+async def test_a_server_that_never_answers_is_waited_for_until_the_timeout(told):
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         told(*[f"127.0.0.1:{stopped.getsockname()[1]}"] * 2)
         words = r"no server of rollout answered within 0\.3 s .*rollout/0 .*: ReadTimeout"
@@ -329,9 +329,7 @@ ONE = event({"choices": [{"text": "a", "token_ids": undisturbed(PROMPT, 1), "fin
 
 
 @pytest.mark.parametrize(("silence", "last"), [(60.0, ONE), (None, b"")])
-async def test_a_server_that_has_answered_may_be_silent_for_longer_than_the_timeout(
-    told: Any, silence: float | None, last: bytes
-) -> None:
+async def test_a_server_that_has_answered_may_be_silent_for_longer_than_the_timeout(told, silence, last):
     def slow(handler: Any) -> str:
         handler.send_response(200)
         handler.send_header("content-type", "text/event-stream")
@@ -348,7 +346,7 @@ async def test_a_server_that_has_answered_may_be_silent_for_longer_than_the_time
         assert ids_of([chunk async for chunk in stream]) == undisturbed(PROMPT, 1)
 
 
-def test_a_silent_server_counts_as_lost(told: Any) -> None:
+def test_a_silent_server_counts_as_lost(told):
     release = threading.Event()
 
     def silent(_: Any) -> Any:
@@ -363,7 +361,7 @@ def test_a_silent_server_counts_as_lost(told: Any) -> None:
     assert [loss.why.partition(":")[2][:13] for loss in stream.losses] == [" ReadTimeout:"]
 
 
-async def test_a_stream_that_is_left_early_frees_its_server(told: Any) -> None:
+async def test_a_stream_that_is_left_early_frees_its_server(told):
     with serving(Script(pace=0.01)) as servers:
         told(*servers)
         with completion(500) as stream:
@@ -378,14 +376,14 @@ async def test_a_stream_that_is_left_early_frees_its_server(told: Any) -> None:
     await CompletionStream("rollout", {"prompt": "a", "max_tokens": 1}).aclose()
 
 
-def test_an_option_that_does_not_exist_is_refused() -> None:
+def test_an_option_that_does_not_exist_is_refused():
     with pytest.raises(UsageError, match="versions='some': wanted same or any"):
         completion(versions="some")
     with pytest.raises(UsageError, match="without_ids='skip': wanted restart or fail"):
         completion(without_ids="skip")
 
 
-def test_many_streams_over_dying_servers_lose_no_token(told: Any) -> None:
+def test_many_streams_over_dying_servers_lose_no_token(told):
     scripts = [Script(20, None, 20, 20, None, 20, None) for _ in range(4)]
     with serving(*scripts) as servers:
         told(*servers)

@@ -71,7 +71,7 @@ def numbers(ready: Any) -> list[int]:
     return [one.rank for one in ready]
 
 
-def test_the_ready_ranks_are_those_of_now() -> None:
+def test_the_ready_ranks_are_those_of_now():
     own, master = found(0, 2)
     assert (numbers(own), len(own)) == ([0, 2], 2)
     changes = own.changes(timeout=20)
@@ -81,12 +81,12 @@ def test_the_ready_ranks_are_those_of_now() -> None:
     assert numbers(own.ready()) == [2]
 
 
-def test_changes_end_after_a_time_without_one() -> None:
+def test_changes_end_after_a_time_without_one():
     own, _ = found(0)
     assert [numbers(each) for each in own.changes(timeout=0)] == [[0]]
 
 
-def test_a_change_of_another_role_is_no_change() -> None:
+def test_a_change_of_another_role_is_no_change():
     own, master = found(0)
     changes = own.changes(timeout=20)
     next(changes)
@@ -100,19 +100,19 @@ def test_a_change_of_another_role_is_no_change() -> None:
     assert numbers(later[0]) == [0, 1]
 
 
-def test_an_endpoint_has_an_address_and_urls() -> None:
+def test_an_endpoint_has_an_address_and_urls():
     (one,) = found(3)[0]
     assert (one.address, one.url("/health"), one.url(port="rpc")) == ("h:3", "http://h:3/health", "http://h:9")
     assert hash(one) == hash(Endpoint("rollout", 3, 1, {}))
 
 
-def test_an_unknown_role_is_refused_with_those_that_exist() -> None:
+def test_an_unknown_role_is_refused_with_those_that_exist():
     with pytest.raises(NotFoundError, match="no such role with ports") as error:
         Endpoints("x", EndpointFeed(Master(0)))
     assert error.value.hint == "roles with ports: rollout"
 
 
-def test_ranks_are_picked_one_after_another_by_load_or_by_key() -> None:
+def test_ranks_are_picked_one_after_another_by_load_or_by_key():
     own, _ = found(0, 1)
     assert numbers([own.pick() for _ in range(4)]) == [0, 1, 0, 1]
     first = own.pick(without=())
@@ -126,7 +126,7 @@ def test_ranks_are_picked_one_after_another_by_load_or_by_key() -> None:
     assert own._load == {}
 
 
-def test_few_keys_move_when_a_rank_goes() -> None:
+def test_few_keys_move_when_a_rank_goes():
     ready = list(found(0, 1, 2)[0])
     keys = [f"k{i}" for i in range(300)]
     before = {key: chosen_by_key(ready, key).rank for key in keys}
@@ -135,12 +135,12 @@ def test_few_keys_move_when_a_rank_goes() -> None:
     assert set(before.values()) == {0, 1, 2}
 
 
-def test_equal_loads_take_turns() -> None:
+def test_equal_loads_take_turns():
     ready = list(found(0, 1, 2)[0])
     assert [least_loaded(ready, {(0, 1): 1}, turn).rank for turn in range(4)] == [1, 2, 1, 2]
 
 
-def test_a_pick_waits_until_a_rank_is_ready() -> None:
+def test_a_pick_waits_until_a_rank_is_ready():
     own, master = found()
     picked: list[Endpoint] = []
     thread = threading.Thread(target=lambda: picked.append(own.pick(timeout=None)))
@@ -150,7 +150,7 @@ def test_a_pick_waits_until_a_rank_is_ready() -> None:
     assert numbers(picked) == [5]
 
 
-def test_a_pick_ends_at_its_deadline() -> None:
+def test_a_pick_ends_at_its_deadline():
     own, _ = found()
     with pytest.raises(CallTimeoutError, match="no rank of rollout was ready within 0 s"):
         own.pick(timeout=0)
@@ -158,7 +158,7 @@ def test_a_pick_ends_at_its_deadline() -> None:
         own.pick(timeout=0.01)
 
 
-def test_the_last_table_stays_while_the_master_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_table_stays_while_the_master_restarts(monkeypatch):
     monkeypatch.setattr(module, "RETRY_S", 0)
     master = Master(0)
     feed = EndpointFeed(master)
@@ -171,7 +171,7 @@ def test_the_last_table_stays_while_the_master_restarts(monkeypatch: pytest.Monk
     assert numbers(own) == [0, 1]
 
 
-def test_the_file_has_the_newest_table(tmp_path: Path) -> None:
+def test_the_file_has_the_newest_table(tmp_path):
     path = tmp_path / "endpoints" / "r-0.json"
     feed = EndpointFeed(Master(0), path)
     feed.table()
@@ -181,9 +181,7 @@ def test_the_file_has_the_newest_table(tmp_path: Path) -> None:
     assert one_line(table(1, 2)["rollout"]) == "h:1,h:2"
 
 
-def test_a_file_that_cannot_be_written_for_a_while_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_written_for_a_while_is_written_later(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(module, "RETRY_S", 0)
     written: queue.Queue[Any] = queue.Queue()
     refusals = iter([False, True, True])
@@ -208,9 +206,7 @@ def test_a_file_that_cannot_be_written_for_a_while_is_written_later(
     assert "No space left on device" in warning
 
 
-def test_an_answer_that_fails_unexpectedly_does_not_end_the_follower(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_that_fails_unexpectedly_does_not_end_the_follower(monkeypatch, caplog):
     monkeypatch.setattr(module, "RETRY_S", 0)
     master = Master(0)
     ask, failures = master.ask, iter([False, True])
@@ -228,7 +224,7 @@ def test_an_answer_that_fails_unexpectedly_does_not_end_the_follower(
     assert "cannot follow the endpoints" in caplog.text
 
 
-def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_one_feed_for_all_roles(monkeypatch):
     monkeypatch.setattr(context, "_current", cast("Any", type("Rank", (), {"calls": Master(4)})()))
     monkeypatch.setattr(module, "_feeds", {})
     one, two = endpoints("rollout"), endpoints("rollout")
@@ -236,7 +232,7 @@ def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -
     assert numbers(one) == [4]
 
 
-def test_a_process_that_is_no_rank_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_no_rank_reads_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_feeds", {})
     monkeypatch.setattr(module, "FILE_POLL_S", 0.001)
     monkeypatch.setattr(context, "_current", None)
@@ -255,12 +251,12 @@ def test_a_process_that_is_no_rank_reads_the_file(tmp_path: Path, monkeypatch: p
     assert numbers(next(changes)) == [1, 2]
 
 
-def test_the_file_answers_at_its_time_without_a_change(tmp_path: Path) -> None:
+def test_the_file_answers_at_its_time_without_a_change(tmp_path):
     write_table(path := tmp_path / "e.json", table(1))
     assert EndpointFile(path).ask("endpoints", (table(1),), 0.0).result(0) == table(1)
 
 
-async def test_a_coroutine_can_wait_for_a_change() -> None:
+async def test_a_coroutine_can_wait_for_a_change():
     own, master = found(0)
     seen, _ = own.look()
     one, given_up = own.feed.on_change(seen), own.feed.on_change(seen)

@@ -56,11 +56,11 @@ async def asked(port: int, service: str = "", seconds: int = 5) -> tuple[bool, s
         ("other", False, "no status: it has no grpc.health.v1.Health, or that knows no service 'other'"),
     ],
 )
-async def test_the_answer_of_a_grpc_server_is_understood(port: int, service: str, ok: bool, said: str) -> None:
+async def test_the_answer_of_a_grpc_server_is_understood(port, service, ok, said):
     assert await asked(port, service) == (ok, said)
 
 
-async def test_what_is_asked_is_said(port: int) -> None:
+async def test_what_is_asked_is_said(port):
     answer = await ask(ProbePlan("grpc", str(port), "away"), ProbeTarget("127.0.0.1"))
     assert answer.words == f"gRPC health check of away at 127.0.0.1:{port}: NOT_SERVING"
 
@@ -109,14 +109,14 @@ ANSWER = b"\0\0\0\0\x02\x08\x01"
         ([frame(0, 0, 3, bytes(4000))] * 3, False, "no gRPC answer: it begins with"),
     ],
 )
-async def test_frames_of_other_servers_are_understood_or_told(parts: list[bytes], ok: bool, said: str) -> None:
+async def test_frames_of_other_servers_are_understood_or_told(parts, ok, said):
     found = await of_server(sending(*parts))
     assert found[0] is ok
     assert found[1].startswith(said)
     assert MOST_BYTES < 12_000, "three frames of 4000 bytes are too much"
 
 
-async def test_settings_and_pings_are_acknowledged_before_the_answer() -> None:
+async def test_settings_and_pings_are_acknowledged_before_the_answer():
     heard = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -132,7 +132,7 @@ async def test_settings_and_pings_are_acknowledged_before_the_answer() -> None:
     assert bytes(heard) == frame(4, 1, 0, b"") + frame(6, 1, 0, b"12345678")
 
 
-async def test_a_server_that_never_answers_or_hangs_up_is_told() -> None:
+async def test_a_server_that_never_answers_or_hangs_up_is_told():
     async def gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 

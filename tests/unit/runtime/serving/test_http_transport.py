@@ -80,7 +80,7 @@ def names(client: httpx.Client, count: int, **options: Any) -> list[str]:
     return [client.get("http://rollout/v1/models", **options).text for _ in range(count)]
 
 
-def test_requests_go_to_the_servers_in_turn_or_by_key(told: Any) -> None:
+def test_requests_go_to_the_servers_in_turn_or_by_key(told):
     with serving(Script(), Script()) as servers:
         told(*servers)
         with httpx.Client(transport=HttpTransport(port="metrics")) as client:
@@ -93,7 +93,7 @@ def test_requests_go_to_the_servers_in_turn_or_by_key(told: Any) -> None:
     assert sent["headers"]["host"] in {server.address for server in servers}
 
 
-def test_open_answers_count_as_load(told: Any) -> None:
+def test_open_answers_count_as_load(told):
     with serving(Script(), Script()) as servers:
         told(*servers)
         with httpx.Client(transport=HttpTransport(policy="least_loaded")) as client:
@@ -104,7 +104,7 @@ def test_open_answers_count_as_load(told: Any) -> None:
             assert len({client.get("http://rollout/").text for _ in range(4)}) == 2
 
 
-def test_nothing_sent_means_another_server_for_any_method(told: Any) -> None:
+def test_nothing_sent_means_another_server_for_any_method(told):
     with serving(Script((200, {}, b"ok"))) as (server,):
         told(refused(), server)
         with httpx.Client(transport=HttpTransport()) as client:
@@ -117,7 +117,7 @@ def test_nothing_sent_means_another_server_for_any_method(told: Any) -> None:
             assert [client.post("http://rollout/v1/x", content=once()).text for _ in range(2)] == ["ok"] * 2
 
 
-def test_a_lost_post_goes_elsewhere_only_where_it_is_declared_safe(told: Any) -> None:
+def test_a_lost_post_goes_elsewhere_only_where_it_is_declared_safe(told):
     def hang_up(_: Any) -> str:
         return "hang up"
 
@@ -134,7 +134,7 @@ def test_a_lost_post_goes_elsewhere_only_where_it_is_declared_safe(told: Any) ->
         assert len(bad.script.requests) == 1 + 1 + 1 + 1
 
 
-def test_a_request_that_ends_three_servers_is_given_up(told: Any) -> None:
+def test_a_request_that_ends_three_servers_is_given_up(told):
     scripts = [Script("hang up") for _ in range(5)]
     with serving(*scripts) as servers:
         told(*servers)
@@ -143,7 +143,7 @@ def test_a_request_that_ends_three_servers_is_given_up(told: Any) -> None:
     assert sum(len(script.requests) for script in scripts) == 3
 
 
-def test_a_busy_server_is_passed_over_where_that_is_safe(told: Any) -> None:
+def test_a_busy_server_is_passed_over_where_that_is_safe(told):
     busy = (503, {"retry-after": "0"}, b"later")
     with serving(Script(busy), Script((200, {}, b"ok"))) as servers:
         told(*servers)
@@ -155,9 +155,7 @@ def test_a_busy_server_is_passed_over_where_that_is_safe(told: Any) -> None:
             assert client.post("http://rollout/safe", json={}).status_code in {429, 503}, "the client decides"
 
 
-def test_a_ready_server_that_serves_errors_is_passed_over_and_told_once(
-    told: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_ready_server_that_serves_errors_is_passed_over_and_told_once(told, caplog):
     broken = Script((500, {}, b"no weights"))
     with serving(broken, Script((200, {}, b"ok"))) as servers:
         told(*servers)
@@ -173,7 +171,7 @@ def test_a_ready_server_that_serves_errors_is_passed_over_and_told_once(
             assert {client.post("http://rollout/x", json={}).status_code for _ in range(2)} == {200, 500}
 
 
-def test_an_error_that_three_servers_answer_reaches_the_client(told: Any) -> None:
+def test_an_error_that_three_servers_answer_reaches_the_client(told):
     """The request may be the cause."""
     scripts = [Script((500, {}, b"bad prompt")) for _ in range(5)]
     with serving(*scripts) as servers:
@@ -184,7 +182,7 @@ def test_an_error_that_three_servers_answer_reaches_the_client(told: Any) -> Non
     assert sum(len(script.requests) for script in scripts) == 3
 
 
-def test_a_request_waits_until_a_server_is_ready(told: Any) -> None:
+def test_a_request_waits_until_a_server_is_ready(told):
     with serving(Script()) as (server,):
         master = told()
         with httpx.Client(transport=HttpTransport(timeout=None)) as client:
@@ -196,7 +194,7 @@ def test_a_request_waits_until_a_server_is_ready(told: Any) -> None:
     assert got == ["server 0"]
 
 
-def test_the_wait_ends_at_its_deadline_with_the_role_and_its_ready_servers(told: Any) -> None:
+def test_the_wait_ends_at_its_deadline_with_the_role_and_its_ready_servers(told):
     told()
     with httpx.Client(transport=HttpTransport(timeout=0.05)) as client:
         with pytest.raises(NoServerReadyError, match=r"no server of rollout was ready within 0.05 s \(0 servers ready"):
@@ -207,7 +205,7 @@ def test_the_wait_ends_at_its_deadline_with_the_role_and_its_ready_servers(told:
         assert error.value.request.url.host == "rollout"
 
 
-def test_the_deadline_tells_who_refused_the_connection(told: Any) -> None:
+def test_the_deadline_tells_who_refused_the_connection(told):
     address = refused()
     told(address)
     with (
@@ -217,7 +215,7 @@ def test_the_deadline_tells_who_refused_the_connection(told: Any) -> None:
         client.get("http://rollout/")
 
 
-def test_the_time_for_a_server_begins_anew_after_one_that_had_the_request(told: Any) -> None:
+def test_the_time_for_a_server_begins_anew_after_one_that_had_the_request(told):
     """An answer may take longer than the search for a server may."""
     began = threading.Event()
 
@@ -235,7 +233,7 @@ def test_the_time_for_a_server_begins_anew_after_one_that_had_the_request(told: 
                 assert client.post("http://rollout/x", json={}).text == "ok"
 
 
-def test_a_host_that_is_no_role_is_refused_with_those_that_exist(told: Any) -> None:
+def test_a_host_that_is_no_role_is_refused_with_those_that_exist(told):
     told()
     words = "http://rolout: the host of a request"
     with httpx.Client(transport=HttpTransport()) as client, pytest.raises(NotFoundError, match=words) as error:
@@ -245,7 +243,7 @@ def test_a_host_that_is_no_role_is_refused_with_those_that_exist(told: Any) -> N
         HttpTransport(safe="/v1")
 
 
-def test_other_errors_and_timeouts_are_the_clients(told: Any) -> None:
+def test_other_errors_and_timeouts_are_the_clients(told):
     release = threading.Event()
 
     def slow(_: Any) -> Any:
@@ -262,7 +260,7 @@ def test_other_errors_and_timeouts_are_the_clients(told: Any) -> None:
     assert sum(len(each.script.requests) for each in servers) == 1
 
 
-async def test_coroutines_have_the_same_by_their_own_transport(told: Any) -> None:
+async def test_coroutines_have_the_same_by_their_own_transport(told):
     async def once() -> AsyncIterator[bytes]:
         yield b"{}"
 
@@ -286,7 +284,7 @@ async def test_coroutines_have_the_same_by_their_own_transport(told: Any) -> Non
             assert {each.text for each in await asyncio.gather(*parked)} == {"server 1"}
 
 
-async def test_a_timeout_in_a_coroutine_frees_the_server(told: Any) -> None:
+async def test_a_timeout_in_a_coroutine_frees_the_server(told):
     release = threading.Event()
 
     def slow(_: Any) -> Any:
@@ -303,7 +301,7 @@ async def test_a_timeout_in_a_coroutine_frees_the_server(told: Any) -> None:
         assert transport.servers("rollout")._load == {}
 
 
-def test_the_openai_clients_way_of_use_is_that_of_httpx(told: Any) -> None:
+def test_the_openai_clients_way_of_use_is_that_of_httpx(told):
     """The client builds its URLs from base_url, and passes `http_client` on."""
     with serving(Script()) as (server,):
         told(server)
@@ -315,7 +313,7 @@ def test_the_openai_clients_way_of_use_is_that_of_httpx(told: Any) -> None:
     assert len([each for each in map(json.loads, (line[6:] for line in lines)) if each["choices"]]) == 3
 
 
-def test_without_httpx_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_httpx_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     spec = importlib.util.spec_from_file_location("without_httpx", module.__file__)
     assert spec

@@ -43,7 +43,7 @@ def server() -> Iterator[tuple[socket.socket, ProbeTarget]]:
         yield made, ProbeTarget("127.0.0.1", {"http": made.getsockname()[1]})
 
 
-def test_a_server_without_the_path_is_told_once_and_another_that_starts_is_not(monkeypatch, server) -> None:
+def test_a_server_without_the_path_is_told_once_and_another_that_starts_is_not(monkeypatch, server):
     _, target = server
     said = Said()
     monitor = ProbeMonitor(said)
@@ -75,7 +75,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *oks: bool) -> None:
     monkeypatch.setattr(monitor_module, "ask", ask)
 
 
-def test_a_rank_is_ready_once_its_probe_succeeds(server: tuple[socket.socket, ProbeTarget]) -> None:
+def test_a_rank_is_ready_once_its_probe_succeeds(server):
     listener, target = server
     said = Said()
     monitor = ProbeMonitor(said)
@@ -89,7 +89,7 @@ def test_a_rank_is_ready_once_its_probe_succeeds(server: tuple[socket.socket, Pr
     monitor.end(ProbedRank(0, 2))
 
 
-def test_a_rank_that_has_ended_is_not_reported_any_more() -> None:
+def test_a_rank_that_has_ended_is_not_reported_any_more():
     said = Said()
     monitor = ProbeMonitor(said)
     monitor.end(FIRST)
@@ -98,7 +98,7 @@ def test_a_rank_that_has_ended_is_not_reported_any_more() -> None:
     assert said.queue.empty()
 
 
-def test_the_late_end_of_an_incarnation_leaves_the_probes_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_late_end_of_an_incarnation_leaves_the_probes_of_the_next_one(monkeypatch):
     answers(monkeypatch, False)
     said, second = Said(), ProbedRank(0, 2)
     monitor = ProbeMonitor(said)
@@ -110,7 +110,7 @@ def test_the_late_end_of_an_incarnation_leaves_the_probes_of_the_next_one(monkey
     monitor.end(second)
 
 
-def test_readiness_comes_and_goes_with_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_comes_and_goes_with_its_probe(monkeypatch):
     answers(monkeypatch, False, True, False, False, True)
     said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=2)
     monitor = ProbeMonitor(said)
@@ -119,7 +119,7 @@ def test_readiness_comes_and_goes_with_its_probe(monkeypatch: pytest.MonkeyPatch
     monitor.end(FIRST)
 
 
-def test_a_liveness_probe_ends_a_rank_after_its_failures_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_liveness_probe_ends_a_rank_after_its_failures_in_a_row(monkeypatch):
     answers(monkeypatch, True, False, True, False)
     said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=2)
     ProbeMonitor(said).begin(FIRST, role(liveness=probe), ProbeTarget("127.0.0.1"))
@@ -127,7 +127,7 @@ def test_a_liveness_probe_ends_a_rank_after_its_failures_in_a_row(monkeypatch: p
     assert said.next() == (FIRST, None, "liveness probe failed 2 times, last: ok False")
 
 
-def test_no_readiness_is_probed_after_a_failed_liveness_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_readiness_is_probed_after_a_failed_liveness_probe(monkeypatch):
     answers(monkeypatch, False)
     said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=1)
     monitor = ProbeMonitor(said)
@@ -137,7 +137,7 @@ def test_no_readiness_is_probed_after_a_failed_liveness_probe(monkeypatch: pytes
     monitor.end(FIRST)
 
 
-def test_the_other_probes_wait_for_the_startup_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_probes_wait_for_the_startup_probe(monkeypatch):
     answers(monkeypatch, False, True)
     said = Said()
     monitor = ProbeMonitor(said)
@@ -151,9 +151,7 @@ def test_the_other_probes_wait_for_the_startup_probe(monkeypatch: pytest.MonkeyP
     assert why == "startup probe without success for 0 s, last: ok False"
 
 
-def test_an_error_of_probing_is_logged_and_the_next_process_is_probed(
-    server: tuple[socket.socket, ProbeTarget], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_probing_is_logged_and_the_next_process_is_probed(server, monkeypatch, caplog):
     class Broken(Said):
         """Cannot take the first news."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ def listener() -> Iterator[tuple[socket.socket, int]]:
         yield made, made.getsockname()[1]
 
 
-def test_candidates_begin_at_the_seed_and_leave_out_the_ephemeral_range() -> None:
+def test_candidates_begin_at_the_seed_and_leave_out_the_ephemeral_range():
     found = list(candidates("u/r/0/http", (32_768, 60_999)))
     assert sorted(found) == [*range(20_000, 32_768), *range(61_000, 65_536)]
     assert found == list(candidates("u/r/0/http", (32_768, 60_999)))
@@ -29,7 +28,7 @@ def test_candidates_begin_at_the_seed_and_leave_out_the_ephemeral_range() -> Non
     assert list(candidates("x", (1_024, 65_535))) == []
 
 
-def test_a_free_port_is_outside_the_range_of_clients_and_kept_by_its_rank() -> None:
+def test_a_free_port_is_outside_the_range_of_clients_and_kept_by_its_rank():
     own = HostPorts()
     (first,) = own.take(0, [("http", 0)], "u/r/0", {}).values()
     low, high = ephemeral()
@@ -37,7 +36,7 @@ def test_a_free_port_is_outside_the_range_of_clients_and_kept_by_its_rank() -> N
     assert own.take(0, [("http", 0)], "another seed", {}) == {"http": first}
 
 
-def test_two_hosts_and_two_ports_of_one_rank_never_share_a_number() -> None:
+def test_two_hosts_and_two_ports_of_one_rank_never_share_a_number():
     one, two = HostPorts(), HostPorts()
     a = one.take(0, [("http", 0), ("rpc", 0)], "same", {})
     b = two.take(0, [("http", 0), ("rpc", 0)], "same", {})
@@ -45,9 +44,7 @@ def test_two_hosts_and_two_ports_of_one_rank_never_share_a_number() -> None:
     assert len({*a.values(), *b.values(), *c.values()}) == 5
 
 
-def test_a_port_of_an_earlier_host_is_taken_again_unless_somebody_listens_there(
-    listener: tuple[socket.socket, int],
-) -> None:
+def test_a_port_of_an_earlier_host_is_taken_again_unless_somebody_listens_there(listener):
     before = HostPorts()
     (had,) = before.take(0, [("http", 0)], "seed", {}).values()
     assert HostPorts().take(0, [("http", 0)], "other", {"http": had})["http"] != had, "it is reserved"
@@ -57,14 +54,14 @@ def test_a_port_of_an_earlier_host_is_taken_again_unless_somebody_listens_there(
     assert HostPorts().take(0, [("http", 0)], "other", {"http": port})["http"] != port
 
 
-def test_a_taken_fixed_port_is_an_error_that_names_its_holder(listener: tuple[socket.socket, int]) -> None:
+def test_a_taken_fixed_port_is_an_error_that_names_its_holder(listener):
     _, port = listener
     assert not is_free(port)
     with pytest.raises(PortTakenError, match=rf"port {port} \(http\) is taken by pid {os.getpid()} \(.*python"):
         HostPorts().take(0, [("http", port)], "u", {})
 
 
-def test_a_fixed_port_belongs_to_one_rank_of_a_host_and_of_a_machine() -> None:
+def test_a_fixed_port_belongs_to_one_rank_of_a_host_and_of_a_machine():
     own, other = HostPorts(), HostPorts()
     (port,) = own.take(0, [("a", 0)], "u", {}).values()
     own.take(0, [], "u", {})
@@ -78,13 +75,13 @@ def test_a_fixed_port_belongs_to_one_rank_of_a_host_and_of_a_machine() -> None:
     assert other.take(0, [("http", port)], "u", {}) == {"http": port}
 
 
-def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_port_is_an_error(monkeypatch):
     monkeypatch.setattr(ports, "ephemeral", lambda: (1_024, 65_535))
     with pytest.raises(PortTakenError, match="no port from 20000 to 65535 is free"):
         HostPorts().take(0, [("http", 0)], "u", {})
 
 
-def test_what_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_the_kernel_does_not_tell_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "missing")
     assert ephemeral() == (32_768, 60_999)
     assert ports._rows(str(tmp_path / "missing")) == []
@@ -94,7 +91,7 @@ def test_what_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatc
     assert holder(1) == ""
 
 
-def test_connections_of_clients_are_counted_for_each_rank() -> None:
+def test_connections_of_clients_are_counted_for_each_rank():
     own = HostPorts()
     assert own.connections() == {}
     taken = {rank: own.take(rank, [("http", 0)], f"u/r/{rank}", {})["http"] for rank in (0, 1)}

@@ -50,7 +50,7 @@ async def probed(
         return found, heard, port
 
 
-async def test_a_good_status_succeeds_and_the_request_is_the_specs() -> None:
+async def test_a_good_status_succeeds_and_the_request_is_the_specs():
     answer, (request,), port = await probed(OK)
     assert answer == Answer(ok=True, words=f"GET /health at 127.0.0.1:{port}: status 200, 'up'")
     assert request.startswith(b"GET /health HTTP/1.1\r\n")
@@ -58,7 +58,7 @@ async def test_a_good_status_succeeds_and_the_request_is_the_specs() -> None:
     assert b"x-token: t\r\n" in request
 
 
-async def test_a_path_that_a_server_does_not_know_is_told_apart() -> None:
+async def test_a_path_that_a_server_does_not_know_is_told_apart():
     for status, unknown in ((404, True), (405, True), (503, False)):
         answer, _, _ = await probed(f"HTTP/1.1 {status} No\r\n\r\n".encode())
         assert answer.unknown == unknown
@@ -81,13 +81,13 @@ async def test_a_path_that_a_server_does_not_know_is_told_apart() -> None:
         (b"HTTP/1.1 302 F\r\nLocation: /again\r\n\r\n", "more than 5 redirects"),
     ],
 )
-async def test_what_is_wrong_with_an_foundis_told(sent: bytes, words: str) -> None:
+async def test_what_is_wrong_with_an_foundis_told(sent, words):
     answer, _, _ = await probed(sent)
     assert not answer.ok
     assert words in answer.words
 
 
-async def test_a_redirect_on_the_same_port_is_followed() -> None:
+async def test_a_redirect_on_the_same_port_is_followed():
     async def moved(request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(OK if b"/health/?a=1 " in request else b"HTTP/1.1 307 F\r\nLocation: /health/?a=1\r\n\r\n")
 
@@ -96,12 +96,12 @@ async def test_a_redirect_on_the_same_port_is_followed() -> None:
     assert len(requests) == 2
 
 
-async def test_a_redirect_without_a_place_counts_as_in_kubernetes() -> None:
+async def test_a_redirect_without_a_place_counts_as_in_kubernetes():
     answer, _, _ = await probed(b"HTTP/1.1 302 F\r\n\r\n")
     assert answer.ok
 
 
-async def test_a_rank_that_never_answers_fails_in_time() -> None:
+async def test_a_rank_that_never_answers_fails_in_time():
     async def never(_request: bytes, _writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(30)
 
@@ -110,7 +110,7 @@ async def test_a_rank_that_never_answers_fails_in_time() -> None:
     assert "no answer within 0 s" in answer.words
 
 
-async def test_an_foundwithout_an_end_is_read_to_its_bound_alone() -> None:
+async def test_an_foundwithout_an_end_is_read_to_its_bound_alone():
     sent = 0
 
     async def gigabytes(_request: bytes, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ async def test_an_foundwithout_an_end_is_read_to_its_bound_alone() -> None:
     assert sent < 20_000_000
 
 
-async def test_a_rank_that_answers_slowly_has_the_timeout_for_the_whole_answer() -> None:
+async def test_a_rank_that_answers_slowly_has_the_timeout_for_the_whole_answer():
     """Not for each byte: a rank that sends one now and then would hold its probe for ever."""
 
     async def drips(_request: bytes, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +141,7 @@ async def test_a_rank_that_answers_slowly_has_the_timeout_for_the_whole_answer()
     assert asyncio.get_running_loop().time() - began < 10
 
 
-async def test_a_connection_suffices_for_a_tcp_probe() -> None:
+async def test_a_connection_suffices_for_a_tcp_probe():
     answer, _, port = await probed(b"", ProbePlan("tcp", port="http"))
     assert answer == Answer(ok=True, words=f"TCP 127.0.0.1:{port}: connected")
     gone = await ask(ProbePlan("tcp", port=str(port)), ProbeTarget("127.0.0.1"))
@@ -149,14 +149,14 @@ async def test_a_connection_suffices_for_a_tcp_probe() -> None:
     assert "Connect call failed" in gone.words or "refused" in gone.words
 
 
-async def test_a_certificate_is_not_verified() -> None:
+async def test_a_certificate_is_not_verified():
     context = probes._unverified()
     assert context.verify_mode == ssl.CERT_NONE
     answer, _, _ = await probed(OK, replace(HTTP, tls=True, headers=()))
     assert not answer.ok, "a server without TLS"
 
 
-async def test_a_body_that_breaks_off_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_breaks_off_is_no_failure(monkeypatch):
     class Broken:
         async def read(self, _count: int) -> bytes:
             raise ConnectionResetError
@@ -176,14 +176,14 @@ async def test_a_body_that_breaks_off_is_no_failure(monkeypatch: pytest.MonkeyPa
         ("sleep 60", False, "no answer within 0 s"),
     ],
 )
-async def test_a_command_is_judged_by_its_exit_code(script: str, ok: bool, words: str) -> None:
+async def test_a_command_is_judged_by_its_exit_code(script, ok, words):
     probe = ProbePlan("exec", command=("sh", "-c", script), timeout_s=0 if "sleep" in script else 30)
     answer = await ask(probe, ProbeTarget("", env={"A": "b", "PATH": os.environ["PATH"]}))
     assert answer.ok is ok
     assert words in answer.words
 
 
-async def test_a_command_that_does_not_exist_is_a_failure() -> None:
+async def test_a_command_that_does_not_exist_is_a_failure():
     answer = await ask(ProbePlan("exec", command=("/no/such",)), ProbeTarget(""))
     assert not answer.ok
     assert "No such file" in answer.words

@@ -46,9 +46,7 @@ class SearchClock:
         pytest.param(1, 0.01, 0.0, id="no pause at all"),
     ],
 )
-def test_servers_that_fail_are_asked_until_the_timeout_and_no_longer(
-    servers: int, each_s: float, pause_s: float | None
-) -> None:
+def test_servers_that_fail_are_asked_until_the_timeout_and_no_longer(servers, each_s, pause_s):
     clock = SearchClock(servers)
     search = clock.search(12.0)
     assert clock.tries(search, each_s=each_s, pause_s=pause_s) > servers
@@ -58,14 +56,14 @@ def test_servers_that_fail_are_asked_until_the_timeout_and_no_longer(
     assert clock.tries(search, each_s=each_s, pause_s=pause_s) > 0, "the time begins anew"
 
 
-def test_a_server_that_was_not_asked_yet_is_asked_however_late() -> None:
+def test_a_server_that_was_not_asked_yet_is_asked_however_late():
     clock = SearchClock(1)
     search = clock.search(0.0)
     clock.now = 5.0
     assert not isinstance(search.look(), NoServer)
 
 
-def test_a_retry_after_of_zero_is_no_order_to_ask_without_a_pause() -> None:
+def test_a_retry_after_of_zero_is_no_order_to_ask_without_a_pause():
     def said(words: str) -> float | None:
         return retry_after(httpx.Response(503, headers={"retry-after": words}))
 

@@ -15,7 +15,7 @@ def after(*answers: bool) -> Tally:
     return tally
 
 
-def test_a_verdict_takes_as_many_answers_in_a_row_as_the_thresholds_say() -> None:
+def test_a_verdict_takes_as_many_answers_in_a_row_as_the_thresholds_say():
     assert after(True).verdict is None
     assert after(True, True).verdict is True
     assert after(True, True, False, False).verdict is True
@@ -24,7 +24,7 @@ def test_a_verdict_takes_as_many_answers_in_a_row_as_the_thresholds_say() -> Non
     assert after(False, False, False, True).verdict is False
 
 
-def test_pauses_double_up_to_the_period_until_the_first_success() -> None:
+def test_pauses_double_up_to_the_period_until_the_first_success():
     pauses = [after(*[False] * tries).pause_s(PROBE) for tries in range(1, 9)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
     assert after(False, True).pause_s(PROBE) == 4

@@ -81,28 +81,26 @@ def fed(tmp_path: Path, kind: Any, *rows: MetricRow) -> tuple[Any, list[str]]:
         (SinkPosition(LIFE, 5, 5), row(4), True),
     ],
 )
-def test_an_earlier_step_or_the_same_of_a_later_process_is_a_way_back(
-    last: SinkPosition | None, now: MetricRow, back: bool
-) -> None:
+def test_an_earlier_step_or_the_same_of_a_later_process_is_a_way_back(last, now, back):
     assert went_back(last, now) is back
 
 
-def test_a_position_keeps_the_highest_step_of_all() -> None:
+def test_a_position_keeps_the_highest_step_of_all():
     assert follow(None, row(7)) == SinkPosition(LIFE, 7, 7)
     assert follow(SinkPosition(LIFE, 7, 7), row(3, (1, 2))) == SinkPosition((1, 2), 3, 7)
 
 
-def test_a_sink_that_can_rewrite_voids_the_later_rows(tmp_path: Path) -> None:
+def test_a_sink_that_can_rewrite_voids_the_later_rows(tmp_path):
     sink, said = fed(tmp_path, Rewinding, row(1), row(2), row(3), row(2, (1, 2)), row(3, (1, 2)), row(3))
     assert (sink.rows, sink.closed, said) == ([1, 2, 3, "from 2", 2, 3], True, [])
 
 
-def test_a_sink_that_cannot_rewrite_gets_no_step_twice(tmp_path: Path) -> None:
+def test_a_sink_that_cannot_rewrite_gets_no_step_twice(tmp_path):
     sink, _ = fed(tmp_path, Plain, row(1), row(3), row(2, (1, 2)), row(3, (1, 2)), row(4, (1, 2)))
     assert sink.rows == [1, 3, 4]
 
 
-def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+def test_the_next_process_goes_on_where_the_last_one_was(tmp_path):
     first, _ = fed(tmp_path, Rewinding, row(1), row(9))
     assert not first.run.resumed
     assert load(tmp_path / "s") == SinkPosition(LIFE, 9, 9)
@@ -112,9 +110,7 @@ def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None
     assert plain.rows == [10]
 
 
-def test_a_position_is_saved_at_most_once_a_second_and_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_position_is_saved_at_most_once_a_second_and_at_the_end(tmp_path, monkeypatch):
     saved = list[int]()
     monkeypatch.setattr(feeding, "save", lambda _, position: saved.append(position.step))
     fed(tmp_path, Plain, row(1), row(2), row(3))
@@ -122,7 +118,7 @@ def test_a_position_is_saved_at_most_once_a_second_and_at_the_end(
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"life": 1}', '{"life": ["a", 1], "step": 1, "highest": 1}'])
-def test_a_position_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+def test_a_position_that_cannot_be_read_is_none(tmp_path, text):
     assert load(tmp_path) is None
     (tmp_path / POSITION).write_text(text)
     assert load(tmp_path) is None
@@ -130,11 +126,11 @@ def test_a_position_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> No
     assert json.loads((tmp_path / POSITION).read_text()) == {"life": [1, 1], "step": 1, "highest": 2}
 
 
-def test_a_sink_that_is_not_configured_takes_rows_and_says_nothing(tmp_path: Path) -> None:
+def test_a_sink_that_is_not_configured_takes_rows_and_says_nothing(tmp_path):
     assert fed(tmp_path, lambda run: None, row(1)) == (None, [])
 
 
-def test_a_sink_that_fails_is_reported_once_and_gets_no_more_rows(tmp_path: Path) -> None:
+def test_a_sink_that_fails_is_reported_once_and_gets_no_more_rows(tmp_path):
     class Failing(Plain):
         def write(self, step: int, metrics: Mapping[str, float], at: float) -> None:
             raise ValueError("no such project")
@@ -143,7 +139,7 @@ def test_a_sink_that_fails_is_reported_once_and_gets_no_more_rows(tmp_path: Path
     assert said == ["s failed and gets no more rows: ValueError: no such project"]
 
 
-def test_a_sink_that_hangs_costs_rows_and_never_its_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_hangs_costs_rows_and_never_its_caller(tmp_path, monkeypatch):
     monkeypatch.setattr(feeding, "ROOM", 3)
     hung, let_go, said = threading.Event(), threading.Event(), list[str]()
 
@@ -164,9 +160,7 @@ def test_a_sink_that_hangs_costs_rows_and_never_its_caller(tmp_path: Path, monke
     let_go.set()
 
 
-def test_a_slow_sink_writes_all_rows_that_wait_at_the_end_and_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_sink_writes_all_rows_that_wait_at_the_end_and_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(feeding, "ROOM", 3)
     begun, let_go, made = threading.Event(), threading.Event(), list[Plain]()
 
@@ -195,9 +189,7 @@ def test_a_slow_sink_writes_all_rows_that_wait_at_the_end_and_is_closed(
     assert load(tmp_path) == SinkPosition(LIFE, 3, 3)
 
 
-def test_a_position_that_cannot_be_saved_is_said_once_and_costs_the_sink_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_position_that_cannot_be_saved_is_said_once_and_costs_the_sink_nothing(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -210,7 +202,7 @@ def test_a_position_that_cannot_be_saved_is_said_once_and_costs_the_sink_nothing
     ]
 
 
-def test_values_of_secret_variables_and_users_of_urls_are_left_out() -> None:
+def test_values_of_secret_variables_and_users_of_urls_are_left_out():
     environment = {"WANDB_API_KEY": "0123abcd", "HF_TOKEN": "t0p!", "PATH": "/bin", "SHORT_KEY": "a"}
     said = "0123abcd t0p! /bin a: https://me:word@host/x failed"
     assert redacted(said, environment) == "*** *** /bin a: https://***@host/x failed"

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dljob.logs import archive
 from dljob.runtime.process import extensions
 from dljob.runtime.sinks import process
@@ -39,9 +37,7 @@ def lines(*rows: Any) -> io.StringIO:
     return io.StringIO("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_rows_reach_a_sink_of_the_codes_folder_and_problems_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_reach_a_sink_of_the_codes_folder_and_problems_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: None)
     monkeypatch.delenv(archive.CHECKPOINT, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -62,13 +58,13 @@ def test_rows_reach_a_sink_of_the_codes_folder_and_problems_come_back(
     ]
 
 
-def test_files_go_to_the_checkpoint_volume_where_there_is_one(tmp_path: Path) -> None:
+def test_files_go_to_the_checkpoint_volume_where_there_is_one(tmp_path):
     order = {**ORDER, "folder": "/jobs/j"}
     assert process.folder_of(order, "") == Path("/jobs/j/metrics")
     assert process.folder_of(order, "/ckpt") == Path("/ckpt/j-01234567/metrics")
 
 
-def test_a_torn_line_is_left_out_and_the_rest_has_the_jobs_attempt() -> None:
+def test_a_torn_line_is_left_out_and_the_rest_has_the_jobs_attempt():
     class Feeder:
         def __init__(self) -> None:
             self.rows = list[MetricRow]()
@@ -81,7 +77,7 @@ def test_a_torn_line_is_left_out_and_the_rest_has_the_jobs_attempt() -> None:
     assert sink.rows == [MetricRow((2, 1), 5, 0.5, {"a": 1})]
 
 
-def test_a_sink_that_does_not_close_is_left_behind(tmp_path: Path) -> None:
+def test_a_sink_that_does_not_close_is_left_behind(tmp_path):
     let_go, said = threading.Event(), list[str]()
 
     class Hanging:
@@ -95,7 +91,7 @@ def test_a_sink_that_does_not_close_is_left_behind(tmp_path: Path) -> None:
     let_go.set()
 
 
-def test_a_report_to_a_primemaster_that_is_gone_stays_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_to_a_primemaster_that_is_gone_stays_in_the_log(capsys):
     class Gone(io.StringIO):
         def write(self, text: str, /) -> int:
             raise BrokenPipeError
@@ -104,9 +100,7 @@ def test_a_report_to_a_primemaster_that_is_gone_stays_in_the_log(capsys: pytest.
     assert json.loads(capsys.readouterr().err) == {"sink": "s", "said": "failed"}
 
 
-def test_sinks_are_found_beside_user_code_in_the_folder_where_ray_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sinks_are_found_beside_user_code_in_the_folder_where_ray_was_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert process.code_of({**ORDER, "code": "/code"}) == "/code"
     assert process.code_of(ORDER) == str(tmp_path)

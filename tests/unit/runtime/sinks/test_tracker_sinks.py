@@ -40,7 +40,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
     monkeypatch.setitem(sys.modules, name, made)
 
 
-def test_wandb_continues_one_run_in_the_sinks_folder(run: SinkRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_continues_one_run_in_the_sinks_folder(run, monkeypatch):
     calls, opened = list[Any](), list[Any]()
     module(monkeypatch, "wandb", init=lambda **options: opened.append(options) or Told(calls))
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -55,9 +55,7 @@ def test_wandb_continues_one_run_in_the_sinks_folder(run: SinkRun, monkeypatch: 
 
 
 @pytest.mark.parametrize("opened", [wandb_sink.open_sink, mlflow_sink.open_sink])
-def test_a_tracker_that_is_not_configured_or_not_installed_is_off(
-    run: SinkRun, monkeypatch: pytest.MonkeyPatch, opened: Any
-) -> None:
+def test_a_tracker_that_is_not_configured_or_not_installed_is_off(run, monkeypatch, opened):
     assert opened(run) is None
     for module in (wandb_sink, mlflow_sink):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
@@ -67,7 +65,7 @@ def test_a_tracker_that_is_not_configured_or_not_installed_is_off(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_mlflow_finds_its_run_by_a_tag_or_makes_it(run: SinkRun, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+def test_mlflow_finds_its_run_by_a_tag_or_makes_it(run, monkeypatch, known):
     calls, info = list[Any](), SimpleNamespace(info=SimpleNamespace(run_id="r1"))
 
     class Client(Told):

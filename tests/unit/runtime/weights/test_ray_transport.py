@@ -80,19 +80,19 @@ def found(buckets: Any) -> list[list[bytes]]:
     return [[bytes(view) for view in bucket] for bucket in buckets]
 
 
-def test_version_is_offered_with_a_checksum_of_each_bucket(store: Store) -> None:
+def test_version_is_offered_with_a_checksum_of_each_bucket(store):
     version = published(store)
     assert version.sums == tuple(checksum([memoryview(part) for part in bucket]) for bucket in STATE)
     assert (version.node, version.refs) == ("n1", [0, 1])
     assert found(carrier(store).fetch(version, None)) == STATE
 
 
-def test_checksums_that_another_transport_needed_are_not_made_again(store: Store) -> None:
+def test_checksums_that_another_transport_needed_are_not_made_again(store):
     carrier(store).publish(Version("a", 1, b"", sums=(5,)), [[memoryview(b"x")]])
     assert store.offered[0].sums == (5,)
 
 
-def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store: Store) -> None:
+def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store):
     version = published(store)
     store.put_[1] = [bytes([STATE[1][0][0] ^ 1]) + STATE[1][0][1:]]
     assert found(carrier(store).fetch(version, None)) == STATE
@@ -101,22 +101,20 @@ def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store: Store) -> 
         carrier(store).fetch(version, None)
 
 
-def test_publisher_that_asked_not_to_makes_no_checksums_and_its_readers_take_what_comes(store: Store) -> None:
+def test_publisher_that_asked_not_to_makes_no_checksums_and_its_readers_take_what_comes(store):
     carrier(store, verify=False).publish(Version("a", 1, b""), [[memoryview(b"x")], [memoryview(b"y")]])
     (version,) = store.offered
     assert version.sums == (None, None)
     assert found(carrier(store).fetch(version, None)) == [[b"x"], [b"y"]]
 
 
-def test_reader_that_asked_not_to_checks_nothing(store: Store) -> None:
+def test_reader_that_asked_not_to_checks_nothing(store):
     version = published(store)
     store.put_[0][0] = b"FIRST"
     assert found(carrier(store, verify=False).fetch(version, None)) == [[b"FIRST", b"", b"second"], STATE[1]]
 
 
-def test_version_without_room_is_refused_before_any_bucket_is_stored(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_without_room_is_refused_before_any_bucket_is_stored(store, monkeypatch):
     needed: list[int] = []
 
     def no_room(size: int, what: str) -> None:
@@ -132,9 +130,7 @@ def test_version_without_room_is_refused_before_any_bucket_is_stored(
 @pytest.mark.parametrize(
     ("node", "copied", "is_refused"), [("n2", False, True), ("n1", True, True), ("n1", False, False)]
 )
-def test_version_that_would_come_to_a_node_without_room_is_not_fetched(
-    node: str, copied: bool, is_refused: bool, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_that_would_come_to_a_node_without_room_is_not_fetched(node, copied, is_refused, store, monkeypatch):
     version = replace(published(store), node=node, copied=copied)
 
     def no_room(size: int, what: str) -> None:
@@ -151,9 +147,7 @@ def test_version_that_would_come_to_a_node_without_room_is_not_fetched(
         carrier(store).fetch(version, None)
 
 
-def test_version_whose_bytes_do_not_come_in_time_is_given_up_and_not_reported_lost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_whose_bytes_do_not_come_in_time_is_given_up_and_not_reported_lost(store, monkeypatch):
     version = published(store)
 
     def never(refs: Any, timeout: float) -> Any:
@@ -165,7 +159,7 @@ def test_version_whose_bytes_do_not_come_in_time_is_given_up_and_not_reported_lo
     assert carrier(store).fetch(version, 0.0) is None
 
 
-def test_next_keeper_gets_a_line_of_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_keeper_gets_a_line_of_its_own(store, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(ray_transport, "line_to", lambda where: asked.append(where) or f"line {len(asked)}")
     made = carrier(store)

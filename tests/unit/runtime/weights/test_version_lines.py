@@ -18,8 +18,6 @@ from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.version_lines import KeeperLines, VersionLine, line_to
 from dljob.tasks import TaskOwner, nobody_waits
 
-WAIT_S = 30.0
-
 
 class Keeper:
     """Answers as the keeper does, when it is told to."""
@@ -56,7 +54,7 @@ def in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
     return asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), work)
 
 
-async def test_version_arrives_with_references_that_keep_nothing(keeper: Keeper) -> None:
+async def test_version_arrives_with_references_that_keep_nothing(keeper):
     line = VersionLine(keeper.lines.address)
     keeper.answer = Version("n", 1, b"index", refs=["a", "b"])
     keeper.open("newer")
@@ -65,7 +63,7 @@ async def test_version_arrives_with_references_that_keep_nothing(keeper: Keeper)
     assert keeper.asked == [("newer", (("t", 1), 5.0))]
 
 
-async def test_buckets_are_kept_until_the_keeper_has_copied_them(keeper: Keeper) -> None:
+async def test_buckets_are_kept_until_the_keeper_has_copied_them(keeper):
     line, version = VersionLine(keeper.lines.address), Version("n", 1, b"", refs=["a"])
     keeper.answer = 7.5
     keeper.open("offer")
@@ -77,7 +75,7 @@ async def test_buckets_are_kept_until_the_keeper_has_copied_them(keeper: Keeper)
     await until(lambda: not line._borrowed)
 
 
-async def test_nothing_is_kept_for_a_keeper_that_is_gone(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_kept_for_a_keeper_that_is_gone(keeper, monkeypatch):
     ends: list[Line] = []
     begin = KeeperLines._begin
 
@@ -95,9 +93,7 @@ async def test_nothing_is_kept_for_a_keeper_that_is_gone(keeper: Keeper, monkeyp
     assert line.ask("newer", ("t", 1), 5.0, end=None) is None
 
 
-async def test_buckets_are_kept_for_a_while_where_the_line_broke_before_the_copy(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_buckets_are_kept_for_a_while_where_the_line_broke_before_the_copy(keeper, monkeypatch):
     line, version = VersionLine(keeper.lines.address), Version("n", 1, b"", refs=["a"])
     keeper.open("offer")
     keeper.answer = 7.5
@@ -112,7 +108,7 @@ async def test_buckets_are_kept_for_a_while_where_the_line_broke_before_the_copy
     await until(lambda: not line._borrowed)
 
 
-async def test_interrupted_offer_keeps_no_buckets(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interrupted_offer_keeps_no_buckets(keeper, monkeypatch):
     line = VersionLine(keeper.lines.address)
 
     def interrupted(*_: Any, **__: Any) -> None:
@@ -124,7 +120,7 @@ async def test_interrupted_offer_keeps_no_buckets(keeper: Keeper, monkeypatch: p
     assert line._borrowed == {}
 
 
-async def test_channels_of_a_process_share_one_line_and_one_thread(keeper: Keeper) -> None:
+async def test_channels_of_a_process_share_one_line_and_one_thread(keeper):
     first = line_to(keeper.lines.address)
     assert first is not None
     threads = threading.active_count()
@@ -136,9 +132,7 @@ async def test_channels_of_a_process_share_one_line_and_one_thread(keeper: Keepe
     assert line_to(keeper.lines.address) not in {None, first}
 
 
-async def test_keeper_that_fails_at_a_question_leaves_it_to_ray(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_keeper_that_fails_at_a_question_leaves_it_to_ray(keeper, caplog):
     line = VersionLine(keeper.lines.address)
     keeper.answer = RuntimeError("no such thing")
     keeper.open("newer")
@@ -146,7 +140,7 @@ async def test_keeper_that_fails_at_a_question_leaves_it_to_ray(
     assert "question by a line ended by an exception" in caplog.text
 
 
-async def test_question_without_an_answer_ends_at_its_end(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_question_without_an_answer_ends_at_its_end(keeper, monkeypatch):
     monkeypatch.setattr(version_lines, "LOOK_S", 0.001)
     line, begin = VersionLine(keeper.lines.address), time.monotonic()
     with pytest.raises(TimeoutError):
@@ -154,5 +148,5 @@ async def test_question_without_an_answer_ends_at_its_end(keeper: Keeper, monkey
     assert time.monotonic() >= begin + 0.05
 
 
-def test_machine_without_the_keeper_has_no_line() -> None:
+def test_machine_without_the_keeper_has_no_line():
     assert line_to("\0nobody listens here") is None

@@ -33,7 +33,7 @@ def published(state: Any) -> dict[str, NamedTensor]:
     return named(index, buckets.whole())
 
 
-def test_the_end_of_a_load_leaves_the_files_of_the_next_incarnations_load(tmp_path: Path) -> None:
+def test_the_end_of_a_load_leaves_the_files_of_the_next_incarnations_load(tmp_path):
     """A command that loads may outlive its rank, whose next incarnation is ordered to load meanwhile."""
     begun, ends = threading.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def test_the_end_of_a_load_leaves_the_files_of_the_next_incarnations_load(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_has_the_tensors_by_name_and_is_gone_after_the_block(tmp_path: Path) -> None:
+def test_a_file_has_the_tensors_by_name_and_is_gone_after_the_block(tmp_path):
     folder = tmp_path / "weights"
     folder.mkdir()
     (folder / "policy%2F0.safetensors").symlink_to("/proc/1/fd/77")  # of a host that was killed
@@ -79,7 +79,7 @@ def test_a_file_has_the_tensors_by_name_and_is_gone_after_the_block(tmp_path: Pa
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_file_that_cannot_be_written_leaves_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_leaves_no_memory(tmp_path, monkeypatch):
     def full(_fd: int, _data: object) -> int:
         raise OSError("no memory")
 
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_leaves_no_memory(tmp_path: Path, monkeypa
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_the_checksum_is_over_names_and_bytes_in_order() -> None:
+def test_the_checksum_is_over_names_and_bytes_in_order():
     found = hashlib.sha256()
     for name, value in (("a", np.arange(3)), ("b", np.ones(2))):
         found.update(name.encode())
@@ -108,12 +108,12 @@ def test_the_checksum_is_over_names_and_bytes_in_order() -> None:
         ({"a": np.zeros(1, dtype=">f4")}, "a is ndarray, which no file of weights holds"),
     ],
 )
-def test_what_no_file_holds_is_refused_by_name(state: Any, said: str) -> None:
+def test_what_no_file_holds_is_refused_by_name(state, said):
     with pytest.raises(UsageError, match=said):
         published(state)
 
 
-def test_versions_have_a_time_and_a_series_of_growing_numbers() -> None:
+def test_versions_have_a_time_and_a_series_of_growing_numbers():
     first = dated(Version("a", 5, b""), None, 10.0)
     assert (first.taken_at, first.since, first.first) == (10.0, 0.0, 5)
     second = dated(Version("b", 6, b""), first, 9.0)

@@ -33,7 +33,7 @@ PIECES = (
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=6).map("".join), max_size=3))
 @settings(max_examples=300)
-def test_arguments_of_a_line_have_the_local_rank_where_torchrun_puts_it(said: list[str]) -> None:
+def test_arguments_of_a_line_have_the_local_rank_where_torchrun_puts_it(said):
     macros = pytest.importorskip("torch.distributed.elastic.utils.api").macros
     script = replace(ROLE, args=tuple(torchrun.argument(each) for each in said), elastic=True)
     start = RankStart(6, 1, 2, 4, 1)
@@ -41,7 +41,7 @@ def test_arguments_of_a_line_have_the_local_rank_where_torchrun_puts_it(said: li
     assert environment.arguments(replace(script, elastic=False), start) == script.args
 
 
-def test_of_the_arguments_of_a_job_only_the_local_rank_means_something() -> None:
+def test_of_the_arguments_of_a_job_only_the_local_rank_means_something():
     said = {
         "--log=a-${local_rank}-${local_rank}.txt": "--log=a-2-2.txt",
         "$${local_rank} $$${local_rank}": "${local_rank} $2",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 import pytest
 from fork_kit import Server
@@ -52,7 +51,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def test_the_limit_waits_for_the_first_use_of_cuda(cuda: FakeCuda, capsys: Any) -> None:
+def test_the_limit_waits_for_the_first_use_of_cuda(cuda, capsys):
     DeviceMemoryLimit().hold(0.4, 3)
     assert (cuda.held, len(cuda.queue)) == ([], 1)
     cuda.initialise()
@@ -61,14 +60,14 @@ def test_the_limit_waits_for_the_first_use_of_cuda(cuda: FakeCuda, capsys: Any) 
     assert "torch is held to 0.4 of the memory of GPU 3 (accelerator.memoryLimit)" in capsys.readouterr().err
 
 
-def test_a_script_that_shows_itself_its_own_device_alone_is_held_on_that(cuda: FakeCuda) -> None:
+def test_a_script_that_shows_itself_its_own_device_alone_is_held_on_that(cuda):
     DeviceMemoryLimit().hold(0.4, 3)
     cuda.count = 1
     cuda.initialise()
     assert cuda.held == [(0.4, 0, 0)]
 
 
-def test_a_restart_in_the_process_says_nothing_new_unless_the_device_is_another(cuda: FakeCuda) -> None:
+def test_a_restart_in_the_process_says_nothing_new_unless_the_device_is_another(cuda):
     limit = DeviceMemoryLimit()
     for index in (1, 1, 1):
         limit.hold(0.5, index)
@@ -78,7 +77,7 @@ def test_a_restart_in_the_process_says_nothing_new_unless_the_device_is_another(
     assert cuda.held[-1] == (0.5, 2, 2)
 
 
-def test_a_rank_without_a_share_is_left_alone(cuda: FakeCuda) -> None:
+def test_a_rank_without_a_share_is_left_alone(cuda):
     before = list(sys.meta_path)
     DeviceMemoryLimit().hold(0.0, 0)
     assert (cuda.queue, sys.meta_path) == ([], before)
@@ -103,7 +102,7 @@ print("held")
 
 @pytest.mark.torch
 @pytest.mark.parametrize("before", [False, True], ids=["torch is imported later", "torch is there before"])
-def test_torch_itself_queues_the_limit_without_cuda(tmp_path: Any, *, before: bool) -> None:
+def test_torch_itself_queues_the_limit_without_cuda(tmp_path, before):
     pytest.importorskip("torch")
     (tmp_path / "own.py").write_text(HOLDS.format(before=before))
     server = Server(tmp_path, Preload(("torch",)) if before else Preload())

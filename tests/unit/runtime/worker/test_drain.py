@@ -61,7 +61,7 @@ class Drained:
 POST = ProbePlan("post", port="1", path="/drain", timeout_s=5)
 
 
-def test_a_request_is_answered_before_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_answered_before_sigterm(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1", POST))
     own.host._ranks[0].pid = 77
     monkeypatch.setattr(fork_host.os, "kill", lambda *_: own.said.append("signal"))
@@ -69,16 +69,14 @@ def test_a_request_is_answered_before_sigterm(monkeypatch: pytest.MonkeyPatch) -
     assert own.said == ["told", "unprobed", "signal", "post /drain", "term"]
 
 
-def test_a_rank_that_ends_at_the_signal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_ends_at_the_signal_is_not_waited_for(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(600, "SIGUSR1"))
     own.host._stop((0,), "restart", 5.0)
     assert own.said[:3] == ["told", "unprobed", "SIGUSR1 to 77"]
 
 
 @pytest.mark.parametrize("seen", [[2, 1, 0, 0], [0, 1, 0, 0], [0, 0]])
-def test_a_server_without_a_signal_or_request_ends_once_nobody_is_connected(
-    monkeypatch: pytest.MonkeyPatch, seen: list[int]
-) -> None:
+def test_a_server_without_a_signal_or_request_ends_once_nobody_is_connected(monkeypatch, seen):
     own = Drained(monkeypatch, DrainPlan(600))
     now, ended = [0.0], own.rank.ended
 
@@ -94,7 +92,7 @@ def test_a_server_without_a_signal_or_request_ends_once_nobody_is_connected(
     assert seen == [], "it ends after the last look, and no earlier"
 
 
-def test_a_server_without_ports_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_ports_has_its_whole_time(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(0.05))
     looks: list[int] = []
     own.host._serving.clients = looks.append
@@ -106,9 +104,7 @@ def test_a_server_without_ports_has_its_whole_time(monkeypatch: pytest.MonkeyPat
     assert own.said[-1] == "term"
 
 
-def test_a_rank_that_ignores_its_drain_is_ended_in_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rank_that_ignores_its_drain_is_ended_in_time(monkeypatch, caplog):
     own = Drained(monkeypatch, DrainPlan(0))
     own.rank.pid = 0
     began = time.monotonic()
@@ -123,7 +119,7 @@ def test_a_rank_that_ignores_its_drain_is_ended_in_time(
     assert late.said[-1] == "term"
 
 
-def test_a_process_that_is_gone_takes_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_gone_takes_no_signal(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(0, "SIGUSR1"))
 
     def gone(*_: int) -> None:
@@ -134,7 +130,7 @@ def test_a_process_that_is_gone_takes_no_signal(monkeypatch: pytest.MonkeyPatch)
     assert own.said[-1] == "term"
 
 
-def test_a_server_that_leaves_takes_requests_until_clients_have_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_leaves_takes_requests_until_clients_have_heard(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1"))
     own.host.spec.role = role_plan("s", ("module", "m"), drain=DrainPlan(5, "SIGUSR1"), ports=(("http", 0),))
     waits: list[float] = []
@@ -150,15 +146,13 @@ def test_a_server_that_leaves_takes_requests_until_clients_have_heard(monkeypatc
     assert KNOWN_S not in waits, "a rank that restarts is at the same place again"
 
 
-def test_a_hung_rank_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_rank_is_not_drained(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1", POST))
     own.host._stop((0,), "hang", 0.0)
     assert own.said == ["told", "term"]
 
 
-def test_a_rank_whose_probe_failed_is_ended_once_and_reported_with_the_probes_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_whose_probe_failed_is_ended_once_and_reported_with_the_probes_words(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(5))
     failed = Outcome(ok=False, reason=Reason.UNHEALTHY, message="liveness probe failed")
     reports: list[Any] = []
@@ -178,7 +172,7 @@ def test_a_rank_whose_probe_failed_is_ended_once_and_reported_with_the_probes_wo
     assert [said[:4] for said in reports] == [(0, 1, 77, None), (0, 1, 77, None)]
 
 
-def test_a_rank_that_ignores_sigterm_after_a_failed_probe_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_ignores_sigterm_after_a_failed_probe_is_killed(monkeypatch):
     own = Drained(monkeypatch, DrainPlan(5))
     monkeypatch.setattr(fork_host, "TERM_GRACE_S", 0.0)
     own.host._helper = SimpleNamespace(order=lambda kind, *_: own.said.append(kind))

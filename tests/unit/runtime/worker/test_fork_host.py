@@ -25,7 +25,7 @@ def bare() -> Any:
     return host
 
 
-def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once() -> None:
+def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once():
     host, forked = bare(), list[RankStart]()
     host._ranks, host._barred = {}, {}
     both_wait, both_register = threading.Barrier(2), threading.Barrier(2)
@@ -50,7 +50,7 @@ def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once() ->
     assert forked == [START]
 
 
-def test_the_end_of_a_rank_is_reported_once() -> None:
+def test_the_end_of_a_rank_is_reported_once():
     host, reports = bare(), list[Any]()
     host.reports = SimpleNamespace(add=lambda *said: reports.append(said) or len(reports))
     host._serving = SimpleNamespace(ended=lambda _rank: None)
@@ -63,7 +63,7 @@ def test_the_end_of_a_rank_is_reported_once() -> None:
     assert (reports, host._last_report) == ([(1, 3, 7, UNSEEN)], 1)
 
 
-def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles() -> None:
+def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles():
     job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 2), ("v", 1)))
     host = bare()
     host.spec = HostSpec(job, role_plan("w", ("script", "train.py"), config={"depth": 3}, replicas=2), 1)
@@ -78,7 +78,7 @@ def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles() ->
     assert (told["config"], told["peers"]) == ({"depth": 3}, {"w": 2, "v": 4})
 
 
-def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) -> None:
+def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import a\nimport b\n")
     host = bare()
@@ -94,7 +94,7 @@ def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) 
     assert not host._changed()
 
 
-def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_rank() -> None:
+def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_rank():
     host = bare()
     words = {"ok": False, "reason": "UserError", "error_type": "AssertionError", "message": "bad loss", "code": 1}
     rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_ra
 
 
 @pytest.mark.parametrize("words", ["", "1 process still ran after its end and was killed: cp a b (pid 5)"])
-def test_processes_that_were_killed_after_a_good_end_are_in_the_log_and_the_outcome(tmp_path, words: str) -> None:
+def test_processes_that_were_killed_after_a_good_end_are_in_the_log_and_the_outcome(tmp_path, words):
     host, log = bare(), tmp_path / "w-1.log"
     log.write_text("done\n")
     host.reports = SimpleNamespace(add=lambda *_: 1)
@@ -123,7 +123,7 @@ def test_processes_that_were_killed_after_a_good_end_are_in_the_log_and_the_outc
     assert log.read_text() == "done\n" + (f"[dljob] {words}\n" if words else "")
 
 
-def test_an_error_after_the_order_to_end_is_none_of_its_own() -> None:
+def test_an_error_after_the_order_to_end_is_none_of_its_own():
     host = bare()
     rank = _Rank(START, "", 0, {}, dict, 0, SimpleNamespace(), {}, pid=7, why="restart")  # type: ignore[arg-type]
     host._ranks = {1: rank}
@@ -143,13 +143,13 @@ def driver(monkeypatch: Any, told: Any) -> Any:
     return lambda: host._outcome(rank, {"status": 1 << 8, "words": {}})
 
 
-def test_a_driver_that_lost_an_actor_ends_with_that_loss(monkeypatch: Any) -> None:
+def test_a_driver_that_lost_an_actor_ends_with_that_loss(monkeypatch):
     end = driver(monkeypatch, lambda owner: f"its actor of {owner} was lost first")()
     assert (end.reason, end.error_type, end.code) == (Reason.UNKNOWN, "ActorLost", 1)
     assert end.message == "exited with code 1; its actor of u/w/1/1.3 was lost first"
 
 
-def test_a_driver_of_which_ray_tells_no_loss_ends_with_its_own_error(monkeypatch: Any) -> None:
+def test_a_driver_of_which_ray_tells_no_loss_ends_with_its_own_error(monkeypatch):
     def gone(_owner: str) -> str:
         raise OSError("the GCS is gone")
 

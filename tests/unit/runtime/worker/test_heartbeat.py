@@ -88,7 +88,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     scene[0].counters.close()
 
 
-def test_without_an_agent_a_host_speaks_for_itself_and_less_often_without_news(here: Scene) -> None:
+def test_without_an_agent_a_host_speaks_for_itself_and_less_often_without_news(here):
     for _ in range(10):
         here.turn()
     assert len(here.sent) == 2
@@ -100,7 +100,7 @@ def test_without_an_agent_a_host_speaks_for_itself_and_less_often_without_news(h
     assert here.counters.heart() > 0
 
 
-def test_while_the_agent_speaks_for_a_host_it_is_silent_and_its_lease_is_renewed(here: Scene) -> None:
+def test_while_the_agent_speaks_for_a_host_it_is_silent_and_its_lease_is_renewed(here):
     for _ in range(200):
         here.agent = Renewal(9, here.now - 5.0, here.now + 2.0, known=True)
         here.steps = {0: (1, 5, {})}
@@ -114,7 +114,7 @@ def test_while_the_agent_speaks_for_a_host_it_is_silent_and_its_lease_is_renewed
     assert here.lease.over, "from when the agent had sent what was answered"
 
 
-def test_when_the_agent_falls_silent_the_host_speaks_at_once(here: Scene) -> None:
+def test_when_the_agent_falls_silent_the_host_speaks_at_once(here):
     here.agent = Renewal(9, here.now, here.now + 2.0, known=True)
     here.turn()
     here.agent = None
@@ -122,7 +122,7 @@ def test_when_the_agent_falls_silent_the_host_speaks_at_once(here: Scene) -> Non
     assert len(here.sent) == 1
 
 
-def test_a_host_whose_lease_is_half_over_waits_for_no_agent(here: Scene) -> None:
+def test_a_host_whose_lease_is_half_over_waits_for_no_agent(here):
     here.agent = Renewal(9, here.now, here.now + 100.0, known=True)
     here.turn(15.0)
     assert here.sent == []
@@ -131,7 +131,7 @@ def test_a_host_whose_lease_is_half_over_waits_for_no_agent(here: Scene) -> None
 
 
 @pytest.mark.parametrize("by", ["agent", "master"])
-def test_a_host_that_nobody_knows_ends(here: Scene, by: str) -> None:
+def test_a_host_that_nobody_knows_ends(here, by):
     if by == "agent":
         here.agent = Renewal(9, here.now, here.now + 2.0, known=False)
     else:
@@ -142,7 +142,7 @@ def test_a_host_that_nobody_knows_ends(here: Scene, by: str) -> None:
     assert "epoch 9" in caught.value.args[1]
 
 
-def test_word_of_a_master_that_was_replaced_ends_no_host_and_renews_no_lease(here: Scene) -> None:
+def test_word_of_a_master_that_was_replaced_ends_no_host_and_renews_no_lease(here):
     here.agent = Renewal(9, here.now, here.now + 2.0, known=True)
     here.turn()
     # It wakes up after its successor has begun, and knows none of that one's hosts.
@@ -156,7 +156,7 @@ def test_word_of_a_master_that_was_replaced_ends_no_host_and_renews_no_lease(her
     assert here.lease.over
 
 
-def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
+def test_steps_that_nobody_took_are_sent_again(here):
     here.reply = TimeoutError()
     here.steps = {0: (1, 5, {})}
     here.turn()
@@ -169,8 +169,8 @@ def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
 
 @pytest.mark.parametrize(("standby", "looks"), [("m/2", 2), ("", 1)])
 def test_after_a_failed_heartbeat_a_host_looks_again_who_commands_if_that_may_be_another_one(
-    here: Scene, monkeypatch: pytest.MonkeyPatch, standby: str, looks: int
-) -> None:
+    here, monkeypatch, standby, looks
+):
     """Of a job without a standby the handle stays good over the restarts of its one PrimeMaster."""
     looked, find = list[str](), heartbeat.find_master
     monkeypatch.setattr(heartbeat, "find_master", lambda job: looked.append(job.standby) or find(job))
@@ -184,13 +184,13 @@ def test_after_a_failed_heartbeat_a_host_looks_again_who_commands_if_that_may_be
     assert here.reports.epoch == 7
 
 
-def test_a_host_that_cannot_read_evidence_goes_on(here: Scene) -> None:
+def test_a_host_that_cannot_read_evidence_goes_on(here):
     here.evidence.sample = lambda: 1 / 0
     here.turn()
     assert len(here.sent) == 1
 
 
-def test_usage_goes_with_a_heartbeat_until_one_is_answered(here: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_goes_with_a_heartbeat_until_one_is_answered(here, monkeypatch):
     counts = CallCounts()
     counts.methods["t.run"] = [1, 0, 0, 0]
     here.usage = Usage(1, lambda: [counts], dict[int, int])
@@ -203,7 +203,7 @@ def test_usage_goes_with_a_heartbeat_until_one_is_answered(here: Scene, monkeypa
     assert calls == [{"t.run": [1, 0, 0, 0, 0, 0]}] * 2 + [None]
 
 
-def test_usage_that_cannot_be_measured_costs_no_heartbeat(here: Scene) -> None:
+def test_usage_that_cannot_be_measured_costs_no_heartbeat(here):
     here.usage = SimpleNamespace(unsent=(0, {}), mark_sent=lambda _: None)  # type: ignore[assignment]
     here.turn()
     assert len(here.sent) == 1

@@ -103,7 +103,7 @@ class Scene:
         return self.ranks.said[-1][2]
 
 
-def test_a_rank_is_told_version_and_files_and_what_it_holds_is_compared(tmp_path: Path) -> None:
+def test_a_rank_is_told_version_and_files_and_what_it_holds_is_compared(tmp_path):
     scene = Scene(tmp_path, verify=SAYS)
     (tmp_path / "sum").write_text(f"{SUM}\n")
     assert scene.result() == LoadResult(7, 70.0)
@@ -122,7 +122,7 @@ def test_a_rank_is_told_version_and_files_and_what_it_holds_is_compared(tmp_path
     assert "exit code 1" in scene.result(replace(ORDER, incarnation=2)).why
 
 
-def test_a_method_gets_states_and_returns_the_checksum(tmp_path: Path) -> None:
+def test_a_method_gets_states_and_returns_the_checksum(tmp_path):
     scene = Scene(tmp_path, METHOD, replace(METHOD, path="sum"), "a", "b")
     got: list[Any] = []
     scene.ranks.methods = {
@@ -141,7 +141,7 @@ def test_a_method_gets_states_and_returns_the_checksum(tmp_path: Path) -> None:
     assert plain.result().why.startswith("channel policy: step is int, which no file of weights holds")
 
 
-def test_a_rank_is_behind_what_its_caller_has_published_until_it_has_loaded_that(tmp_path: Path, monkeypatch) -> None:
+def test_a_rank_is_behind_what_its_caller_has_published_until_it_has_loaded_that(tmp_path, monkeypatch):
     scene = Scene(tmp_path, METHOD)
     scene.ranks.methods = {"load": lambda *_: None}
     host = scene.host
@@ -161,7 +161,7 @@ def test_a_rank_is_behind_what_its_caller_has_published_until_it_has_loaded_that
     assert not host.why_behind(2, 1, [("policy", (9, 99.0))]), "a version that is lost holds no calls for ever"
 
 
-def test_a_caller_counts_a_version_only_once_it_has_published_all_channels(tmp_path: Path) -> None:
+def test_a_caller_counts_a_version_only_once_it_has_published_all_channels(tmp_path):
     host = Scene(tmp_path, METHOD, None, "a", "b").host
     assert not host.why_behind(2, 1, [("a", (7, 70.0))])
     assert not host.why_behind(2, 1, [("a", (7, 70.0)), ("b", (6, 60.0))])
@@ -182,7 +182,7 @@ def test_a_caller_counts_a_version_only_once_it_has_published_all_channels(tmp_p
         (Version("n", 7, flat({"step": 7}, "t")[0]), [], "channel policy: step is int, which no file of weights holds"),
     ],
 )
-def test_what_does_not_arrive_leaves_the_rank_untouched(tmp_path: Path, version: Any, buckets: Any, said: str) -> None:
+def test_what_does_not_arrive_leaves_the_rank_untouched(tmp_path, version, buckets, said):
     scene = Scene(tmp_path)
     scene.channel.version, scene.channel.buckets = version, buckets
     result = scene.result()
@@ -190,7 +190,7 @@ def test_what_does_not_arrive_leaves_the_rank_untouched(tmp_path: Path, version:
     assert result.untouched
 
 
-def test_a_method_that_does_not_return_in_time_is_a_failed_load(tmp_path: Path) -> None:
+def test_a_method_that_does_not_return_in_time_is_a_failed_load(tmp_path):
     short = replace(METHOD, timeout_s=0)
     scene = Scene(tmp_path, short)
     goes_on, called = threading.Event(), []
@@ -210,7 +210,7 @@ def test_a_method_that_does_not_return_in_time_is_a_failed_load(tmp_path: Path) 
     assert called == [7, 7], "none was called while another was at it"
 
 
-def test_an_error_of_the_host_is_told_and_a_load_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_host_is_told_and_a_load_runs_once(tmp_path, monkeypatch):
     scene = Scene(tmp_path, METHOD)
     asked, goes_on = threading.Event(), threading.Event()
 
@@ -230,7 +230,7 @@ def test_an_error_of_the_host_is_told_and_a_load_runs_once(tmp_path: Path, monke
     assert [who for *who, _ in scene.ranks.said] == [[2, 2], [2, 1]], "the first is of a process that is gone"
 
 
-def test_channels_are_followed_and_the_newest_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_are_followed_and_the_newest_is_told_once(tmp_path, monkeypatch):
     scene = Scene(tmp_path)
     scene.host._carriers = {}
     channel = scene.channel
@@ -245,7 +245,7 @@ def test_channels_are_followed_and_the_newest_is_told_once(tmp_path: Path, monke
     assert scene.ranks.said == [(2, 1, NewestVersion(7, 70.0, 0.0, 7)), (2, 1, NewestVersion(8, 80.0, 0.0, 7))]
 
 
-def test_a_version_counts_once_all_channels_have_it() -> None:
+def test_a_version_counts_once_all_channels_have_it():
     def seen(*parts: tuple[int, float]) -> list[Version]:
         return [Version("n", number, b"", taken_at=at, since=at - 1, first=number) for number, at in parts]
 
@@ -261,7 +261,7 @@ def test_a_version_counts_once_all_channels_have_it() -> None:
     assert newest.by == (("c/0", 1), ("t/0", 2))
 
 
-def test_a_checksum_is_read_from_json_or_text() -> None:
+def test_a_checksum_is_read_from_json_or_text():
     assert told(Answer(ok=True, words="", body=b'{"a": "x"}')) == {"a": "x"}
     assert told(Answer(ok=True, words="", body=b"loading\nx\n")) == "x"
     assert told(Answer(ok=True, words="")) == ""

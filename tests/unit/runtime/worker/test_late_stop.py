@@ -17,7 +17,7 @@ from dljob.runtime.worker.fork_host import ForkHost
 @pytest.mark.parametrize(
     ("incarnations", "ended"), [((1, 1), [0]), ((1, 2), [0, 1]), ((), [0, 1])], ids=["late", "current", "any"]
 )
-def test_an_order_to_stop_means_the_incarnations_it_names(incarnations: tuple[int, ...], ended: list[int]) -> None:
+def test_an_order_to_stop_means_the_incarnations_it_names(incarnations, ended):
     host: Any = ForkHost.__new__(ForkHost)
     host._lock, host._barred = threading.RLock(), {}
     host._ranks = {

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,27 +78,21 @@ def said(capsys: pytest.CaptureFixture[str], mode: str, *devices: str) -> dict[s
         ("core-complex", "8-11", "12-15"),
     ],
 )
-def test_the_cores_are_those_that_torch_takes(
-    mode: str, third: str, fourth: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cores_are_those_that_torch_takes(mode, third, fourth, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert said(capsys, mode, "2", "3") == {"2": third, "3": fourth}
     assert "CUDA_VISIBLE_DEVICES" not in os.environ, "torch divides the cores among all devices of the machine"
 
 
 @pytest.mark.usefixtures("machine")
-def test_ids_that_are_no_numbers_count_as_they_are_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_that_are_no_numbers_count_as_they_are_shown(capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c")
     assert said(capsys, "node", "GPU-a", "GPU-b", "GPU-c") == {"GPU-a": "0-7", "GPU-b": "0-7", "GPU-c": "8-15"}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b,GPU-c"
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_device_that_torch_refuses_is_told_in_its_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_torch_refuses_is_told_in_its_words(capsys, monkeypatch):
     import torch
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -113,7 +106,7 @@ def test_a_device_that_torch_refuses_is_told_in_its_words(
     assert "has no torch.numa.binding" in said(capsys, "node", "0")["0"]
 
 
-def test_the_numa_probe_runs_in_a_process_of_its_own() -> None:
+def test_the_numa_probe_runs_in_a_process_of_its_own():
     """As it is here: without a device there is nothing to be near to."""
     torch = pytest.importorskip("torch")
     near = numa.probe_cores("node", ("0",), "CUDA_VISIBLE_DEVICES")["0"]
@@ -130,9 +123,7 @@ def test_the_numa_probe_runs_in_a_process_of_its_own() -> None:
         ("import time; time.sleep(60)", 0.2, "torch did not report its cores within 0.2 s"),
     ],
 )
-def test_a_numa_probe_that_fails_is_told(
-    boot: str, seconds: float, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_numa_probe_that_fails_is_told(boot, seconds, words, monkeypatch):
     monkeypatch.setattr(numa, "_BOOT", boot)
     monkeypatch.setattr(numa, "LOOK_S", seconds)
     found = numa.probe_cores("node", ("0", "1"), "CUDA_VISIBLE_DEVICES")
@@ -143,7 +134,7 @@ def start(index: int, *ids: str) -> RankStart:
     return RankStart(0, 1, 0, 1, 0, devices=(("GPU", ids),) if ids else (), device_index=index)
 
 
-def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_looks_once_for_all_its_ranks(monkeypatch):
     asked: list[tuple[str, ...]] = []
 
     def looked(mode: str, devices: tuple[str, ...], *more: object) -> dict[str, numa.Near]:
@@ -164,7 +155,7 @@ def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
     assert nothing["error"] == "Ray assigned no GPU to it"
 
 
-def test_no_numa_probe_runs_where_no_rank_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_numa_probe_runs_where_no_rank_is_bound(monkeypatch):
     monkeypatch.setattr(numa, "probe_cores", None)
     cores = numa.Cores("")
     cores.find([start(0, "4")], "GPU")
@@ -195,7 +186,7 @@ print(os.sched_getaffinity(0) == first, seen["like"] == first, seen["own"] == la
 """
 
 
-def test_all_threads_are_bound_but_those_with_a_place_of_their_own() -> None:
+def test_all_threads_are_bound_but_those_with_a_place_of_their_own():
     ran = subprocess.run([sys.executable, "-c", BOUND], capture_output=True, text=True, check=True)
     words, kept = ran.stdout.splitlines()
     assert kept == "True True True"
@@ -203,14 +194,14 @@ def test_all_threads_are_bound_but_those_with_a_place_of_their_own() -> None:
     assert words == f"bound to {first}, the cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)"
 
 
-def test_a_rank_that_cannot_be_bound_is_told_why_and_what_to_do() -> None:
+def test_a_rank_that_cannot_be_bound_is_told_why_and_what_to_do():
     with pytest.raises(numa.BindingError) as refused:
         numa.bind({"mode": "node", "device": "GPU 3", "cores": (), "error": "RuntimeError: none"})
     assert str(refused.value).startswith("not bound to cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)")
     assert "RuntimeError: none; correct that, or remove the setting" in str(refused.value)
 
 
-def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_script() -> None:
+def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_script():
     before = os.sched_getaffinity(0)
     with pytest.raises(numa.BindingError, match=r"not bound to 4095, the cores near GPU 3 .*the rank may run on "):
         numa.bind({"mode": "node", "device": "GPU 3", "cores": [4095], "error": ""})
@@ -218,13 +209,11 @@ def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_scri
 
 
 @pytest.mark.parametrize(("cores", "words"), [([], ""), ([3], "3"), ([5, 0, 1, 2, 9, 8], "0-2,5,8-9")])
-def test_cores_are_written_as_linux_does(cores: list[int], words: str) -> None:
+def test_cores_are_written_as_linux_does(cores, words):
     assert numa.ranges(cores) == words
 
 
-def test_the_numa_probe_imports_nothing_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numa_probe_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(numa, "_BOOT", "import json; print(json.dumps({'0': [[1], '']}))")

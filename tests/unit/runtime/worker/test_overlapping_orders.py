@@ -83,7 +83,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-def test_a_rank_that_is_stopped_while_its_start_waits_for_the_fork_server_is_not_started(scene: Scene) -> None:
+def test_a_rank_that_is_stopped_while_its_start_waits_for_the_fork_server_is_not_started(scene):
     scene.host._helper.up = SimpleNamespace(wait=scene.held(True))
     scene.start_beside(lambda: scene.host.stop_ranks(stop(1)))
     scene.host.stop_ranks(stop(1))
@@ -93,7 +93,7 @@ def test_a_rank_that_is_stopped_while_its_start_waits_for_the_fork_server_is_not
     assert scene.orders == [("fork", 2)]
 
 
-def test_a_rank_that_is_stopped_while_its_start_asks_for_the_endpoints_is_not_started(scene: Scene) -> None:
+def test_a_rank_that_is_stopped_while_its_start_asks_for_the_endpoints_is_not_started(scene):
     scene.host._serving.resolved = scene.held(scene.host.spec)
     scene.start_beside(lambda: scene.host.stop_ranks(stop(1)))
     assert (scene.orders, scene.ends) == ([], [1])
@@ -102,7 +102,7 @@ def test_a_rank_that_is_stopped_while_its_start_asks_for_the_endpoints_is_not_st
     assert scene.orders == [("fork", 2)]
 
 
-def test_a_rank_that_is_stopped_just_before_its_fork_is_not_forked(scene: Scene, monkeypatch) -> None:
+def test_a_rank_that_is_stopped_just_before_its_fork_is_not_forked(scene, monkeypatch):
     monkeypatch.setattr("dljob.runtime.worker.fork_host.KILLED_S", 0.0)
     scene.host._serving.meet = scene.held({})
     scene.start_beside(lambda: scene.host.stop_ranks(stop(1)))
@@ -110,7 +110,7 @@ def test_a_rank_that_is_stopped_just_before_its_fork_is_not_forked(scene: Scene,
     assert "not started: restart" in scene.host.reports._reports[0].outcome.message
 
 
-def test_an_incarnation_that_was_not_forked_yet_is_not_forked_beside_its_successor(scene: Scene, monkeypatch) -> None:
+def test_an_incarnation_that_was_not_forked_yet_is_not_forked_beside_its_successor(scene, monkeypatch):
     monkeypatch.setattr("dljob.runtime.worker.fork_host.KILLED_S", 0.0)
     first = scene.held({})
     scene.host._serving.meet = lambda started, _stopped: first() if started.incarnation == 1 else {}
@@ -118,7 +118,7 @@ def test_an_incarnation_that_was_not_forked_yet_is_not_forked_beside_its_success
     assert [one for one in scene.orders if one[0] == "fork"] == [("fork", 2)]
 
 
-def test_a_late_order_to_stop_leaves_the_later_incarnation_and_its_probes(scene: Scene, monkeypatch) -> None:
+def test_a_late_order_to_stop_leaves_the_later_incarnation_and_its_probes(scene, monkeypatch):
     scene.host.start_ranks(start(2))
     scene.host.stop_ranks(stop(1))
     assert (scene.orders, scene.ends) == ([("fork", 2)], [])
@@ -127,7 +127,7 @@ def test_a_late_order_to_stop_leaves_the_later_incarnation_and_its_probes(scene:
     assert scene.stopped_probes == [ProbedRank(0, 1)]
 
 
-def test_a_size_that_is_told_while_a_start_waits_reaches_the_rank(scene: Scene) -> None:
+def test_a_size_that_is_told_while_a_start_waits_reaches_the_rank(scene):
     scene.host._helper.up = SimpleNamespace(wait=scene.held(True))
     scene.start_beside(lambda: scene.host.learn_sizes({"v": 3, CUT: 7}, {"v": (0, 1, 4), "w": ()}))
     told = scene.host._facts_of(0, 1)
@@ -136,7 +136,7 @@ def test_a_size_that_is_told_while_a_start_waits_reaches_the_rank(scene: Scene) 
     assert (calls.sizes, calls.numbers) == ({"v": 3}, {"v": (0, 1, 4), "w": ()})
 
 
-def test_a_class_hears_of_a_size_that_was_told_before_its_older_order_to_start() -> None:
+def test_a_class_hears_of_a_size_that_was_told_before_its_older_order_to_start():
     job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 1), ("v", 2)))
     host: Any = ThreadHost.__new__(ThreadHost)
     host.spec, host._traces = HostSpec(job, role_plan("w", ("class", "m.W")), 1), SimpleNamespace(of=lambda _: None)

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -579,7 +578,7 @@ class Served:
         raise RuntimeError("connection closed by peer")
 
 
-def test_calls_that_their_callers_trace_are_recorded(host: ThreadHost, tmp_path: Path) -> None:
+def test_calls_that_their_callers_trace_are_recorded(host, tmp_path):
     trace = host._callee.trace = RankTrace(tmp_path, "t", 0, 100_000)
     host._callee.close(Outcome(ok=True))
     for traced in (True, False):

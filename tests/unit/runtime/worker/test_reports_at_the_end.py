@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from dljob.master.state.views import Outcome, Reason
 from dljob.runtime.process import guard
 from dljob.runtime.worker.reports import Reports
@@ -13,7 +11,7 @@ from dljob.runtime.worker.reports import Reports
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137)
 
 
-def test_a_rank_that_ends_with_its_host_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_ends_with_its_host_is_not_reported(monkeypatch):
     lock = threading.Lock()
     monkeypatch.setattr(guard, "_ended", lock)
     reports = Reports()

@@ -45,7 +45,7 @@ def client(store: RoleStore | OtherProcessStore) -> TCPStore:
     return TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=20))
 
 
-def test_the_first_generation_breaks_no_connection_so_torch_prints_no_warning(capfd) -> None:
+def test_the_first_generation_breaks_no_connection_so_torch_prints_no_warning(capfd):
     store = RoleStore(listen("127.0.0.1"))
     early = client(store)
     renew(store.address, 1)
@@ -55,7 +55,7 @@ def test_the_first_generation_breaks_no_connection_so_torch_prints_no_warning(ca
     assert "recvVector" not in capfd.readouterr().err
 
 
-def test_a_later_generation_gets_an_empty_store_at_the_same_address() -> None:
+def test_a_later_generation_gets_an_empty_store_at_the_same_address():
     store = RoleStore(listen("127.0.0.1"))
     renew(store.address, 1)
     client(store).set("of generation 1", "1")
@@ -66,7 +66,7 @@ def test_a_later_generation_gets_an_empty_store_at_the_same_address() -> None:
     assert not client(store).check(["of generation 2"])
 
 
-def test_a_rank_of_an_earlier_generation_is_refused_and_empties_nothing() -> None:
+def test_a_rank_of_an_earlier_generation_is_refused_and_empties_nothing():
     store = RoleStore(listen("127.0.0.1"))
     renew(store.address, 2)
     client(store).set("of generation 2", "1")
@@ -75,7 +75,7 @@ def test_a_rank_of_an_earlier_generation_is_refused_and_empties_nothing() -> Non
     assert client(store).check(["of generation 2"])
 
 
-def test_another_python_serves_the_store_and_ends_with_this_process(tmp_path: Path) -> None:
+def test_another_python_serves_the_store_and_ends_with_this_process(tmp_path):
     ended = queue.Queue[int]()
     store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
     assert isinstance(store, OtherProcessStore)
@@ -87,7 +87,7 @@ def test_another_python_serves_the_store_and_ends_with_this_process(tmp_path: Pa
     assert ended.get(timeout=60) == 0
 
 
-def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
+def test_the_end_of_the_other_python_is_told(tmp_path):
     ended = queue.Queue[int]()
     store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
     assert isinstance(store, OtherProcessStore)
@@ -96,9 +96,7 @@ def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
     assert ended.get(timeout=60) == -9
 
 
-def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(tmp_path, monkeypatch):
     sockets = Path(tempfile.mkdtemp(dir="/tmp"))  # a short path, as a socket needs one
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
@@ -133,7 +131,7 @@ def test_a_store_is_forked_from_what_has_torch_and_ends_with_this_process(
     shutil.rmtree(sockets, ignore_errors=True)  # its template removes its own socket meanwhile
 
 
-def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path: Path) -> None:
+def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path):
     asked: list[role_store.Files] = []
     store = serve("w", "", str(tmp_path), "127.0.0.1", print, fork=asked.append)
     assert isinstance(store, RoleStore)
@@ -143,7 +141,7 @@ def test_where_nothing_can_be_forked_this_process_serves_the_store(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("python", "why"), [("bare", "No module named 'torch'"), ("none", "there is no such file")])
-def test_an_environment_without_torch_is_named(tmp_path: Path, python: str, why: str) -> None:
+def test_an_environment_without_torch_is_named(tmp_path, python, why):
     (tmp_path / "bare" / "bin").mkdir(parents=True)
     (tmp_path / "bare" / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     (tmp_path / "bare" / "bin" / "python").symlink_to(Path(sys.executable).resolve())

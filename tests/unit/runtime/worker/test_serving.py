@@ -71,7 +71,7 @@ def serving(
     )
 
 
-def test_a_rank_finds_its_address_and_its_ports() -> None:
+def test_a_rank_finds_its_address_and_its_ports():
     own = serving(Ranks(), ports=(("http", 0), ("side-car", 0)))
     env = own.environment(START)
     assert set(env) == {"DLJOB_HOST", "DLJOB_PORT_HTTP", "DLJOB_PORT_SIDE_CAR"}
@@ -79,7 +79,7 @@ def test_a_rank_finds_its_address_and_its_ports() -> None:
     assert serving(Ranks()).environment(START) == {}
 
 
-def test_ranks_of_a_service_choose_the_same_port_in_pods_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_service_choose_the_same_port_in_pods_of_their_own(monkeypatch):
     def first(rank: int, **role: Any) -> str:
         seeds: list[str] = []
         monkeypatch.setattr(HostPorts, "take", lambda _, rank, ports, seed, before: seeds.append(seed) or {"http": 1})
@@ -90,7 +90,7 @@ def test_ranks_of_a_service_choose_the_same_port_in_pods_of_their_own(monkeypatc
     assert first(0) != first(7)
 
 
-def test_a_rank_finds_the_servers_of_its_job(tmp_path: Path) -> None:
+def test_a_rank_finds_the_servers_of_its_job(tmp_path):
     env = serving(Ranks(), job_dir=str(tmp_path), servers=("a-b",)).environment(START)
     assert env["DLJOB_ENDPOINTS_A_B"] == "h:1"
     (row,) = json.loads(Path(env["DLJOB_ENDPOINTS"]).read_text())["a-b"]
@@ -98,14 +98,14 @@ def test_a_rank_finds_the_servers_of_its_job(tmp_path: Path) -> None:
     assert [each.name for each in Path(env["DLJOB_ENDPOINTS"]).parent.iterdir()] == ["r-2.json"]
 
 
-def test_a_port_of_the_last_process_is_taken_again() -> None:
+def test_a_port_of_the_last_process_is_taken_again():
     (port,) = (other := HostPorts()).take(0, [("http", 0)], "x", {}).values()
     other.take(0, [], "x", {})
     start = RankStart(2, 1, 0, 1, 0, ports=(("http", port),))
     assert serving(Ranks(), ports=(("http", 0),)).environment(start)["DLJOB_PORT_HTTP"] == str(port)
 
 
-def test_a_rank_without_a_probe_serves_and_is_ready_at_once() -> None:
+def test_a_rank_without_a_probe_serves_and_is_ready_at_once():
     ranks = Ranks()
     own = serving(ranks, ports=(("http", 0),), address="::1")
     port = own.environment(START)["DLJOB_PORT_HTTP"]
@@ -117,7 +117,7 @@ def test_a_rank_without_a_probe_serves_and_is_ready_at_once() -> None:
     assert plain.said == [(2, 1, "ready")], "it serves nowhere"
 
 
-def test_a_rank_with_a_probe_is_not_ready_before_it() -> None:
+def test_a_rank_with_a_probe_is_not_ready_before_it():
     ranks = Ranks()
     own = serving(ranks, readiness=NEVER)
     own.started(START, {"A": "b"})
@@ -125,7 +125,7 @@ def test_a_rank_with_a_probe_is_not_ready_before_it() -> None:
     assert ranks.said == []
 
 
-def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change() -> None:
+def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change():
     ranks, who = Ranks(), ProbedRank(2, 1)
     own = serving(ranks, readiness=NEVER)
     for ready in (True, False, True):
@@ -133,7 +133,7 @@ def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change() -> Non
     assert [news if news == "ready" else news.ready for *_, news in ranks.said] == [True, "ready", False, True]
 
 
-def test_connections_are_counted_where_the_least_busy_ranks_may_go() -> None:
+def test_connections_are_counted_where_the_least_busy_ranks_may_go():
     fixed = serving(Ranks(), ports=(("http", 0),))
     fixed.environment(START)
     assert fixed.connections() == {}
@@ -146,7 +146,7 @@ def test_connections_are_counted_where_the_least_busy_ranks_may_go() -> None:
     assert serving(Ranks()).clients(START.rank) is None
 
 
-def test_a_failed_probe_is_an_end_with_its_evidence() -> None:
+def test_a_failed_probe_is_an_end_with_its_evidence():
     ranks = Ranks()
     serving(ranks).dead(ProbedRank(2, 1), "liveness probe failed 3 times, last: GET /: status 500")
     ((_, _, outcome),) = ranks.said
@@ -154,7 +154,7 @@ def test_a_failed_probe_is_an_end_with_its_evidence() -> None:
     assert [clue.text for clue in outcome.clues] == [outcome.message]
 
 
-def test_a_taken_port_is_the_end_of_a_rank() -> None:
+def test_a_taken_port_is_the_end_of_a_rank():
     (port,) = (other := HostPorts()).take(0, [("http", 0)], "x", {}).values()
     with pytest.raises(PortTakenError) as error:
         serving(Ranks(), ports=(("http", port),)).environment(START)
@@ -164,7 +164,7 @@ def test_a_taken_port_is_the_end_of_a_rank() -> None:
     other.take(0, [], "x", {})
 
 
-def test_the_request_of_a_drain_goes_to_the_rank() -> None:
+def test_the_request_of_a_drain_goes_to_the_rank():
     own = serving(Ranks(), ports=(("http", 0),))
     port = own.environment(START)["DLJOB_PORT_HTTP"]
     request = ProbePlan("post", port="http", path="/drain")
@@ -193,7 +193,7 @@ def meeting(ranks: Ranks, line: MeetingLine, **role: Any) -> HostServing:
     return HostServing(spec, lambda: "127.0.0.1", lambda _rank: line, ranks)
 
 
-def test_a_task_tells_its_address_and_starts_with_those_of_all() -> None:
+def test_a_task_tells_its_address_and_starts_with_those_of_all():
     ranks, cluster = Ranks(), {"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3", "h:4", "h:5"]}
     host = meeting(ranks, MeetingLine({}, cluster), tf="worker", ports=(("tf", 0),))
     host.environment(START)
@@ -205,7 +205,7 @@ def test_a_task_tells_its_address_and_starts_with_those_of_all() -> None:
     assert meeting(ranks, MeetingLine()).meet(START, Future()) == {}, "a role that is no task asks nobody"
 
 
-def test_an_evaluator_has_no_address_to_tell() -> None:
+def test_an_evaluator_has_no_address_to_tell():
     ranks, cluster = Ranks(), {"chief": ["h:1"]}
     met = meeting(ranks, MeetingLine(cluster), tf="evaluator").meet(START, Future())
     assert met is not None
@@ -213,7 +213,7 @@ def test_an_evaluator_has_no_address_to_tell() -> None:
     assert ranks.said == []
 
 
-def test_a_task_that_is_stopped_while_it_waits_does_not_start() -> None:
+def test_a_task_that_is_stopped_while_it_waits_does_not_start():
     line, stopped = MeetingLine(), Future[None]()
     stopped.set_result(None)
     host = meeting(Ranks(), line, tf="ps", ports=(("tf", 0),))
@@ -222,7 +222,7 @@ def test_a_task_that_is_stopped_while_it_waits_does_not_start() -> None:
     assert line.asked[0].cancelled()
 
 
-def test_references_to_servers_are_those_of_this_start(tmp_path: Path) -> None:
+def test_references_to_servers_are_those_of_this_start(tmp_path):
     text = "--at={{roles.a-b.endpoints}}"
     role = {"args": (text,), "env": (("A", text),), "config": {"a": [text]}, "entrypoint": ("command", "run", text)}
     own = serving(Ranks(), job_dir=str(tmp_path), servers=("a-b",), **role).resolved(START).role
@@ -232,7 +232,7 @@ def test_references_to_servers_are_those_of_this_start(tmp_path: Path) -> None:
     assert serving(Ranks(), args=(text,)).resolved(START).role.args == (text,), "a job without servers"
 
 
-def test_a_role_with_weights_has_them_loaded_and_any_other_ignores_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_with_weights_has_them_loaded_and_any_other_ignores_the_order(monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(HostWeights, "started", lambda _self, start: seen.append(start))
     monkeypatch.setattr(HostWeights, "load", lambda _self, order: seen.append(order))

@@ -23,9 +23,7 @@ from dljob.runtime.worker.reports import Reports
 from dljob.runtime.worker.thread_host import ThreadHost
 
 
-def test_a_host_whose_rank_has_ended_says_nothing_of_its_own_end(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_whose_rank_has_ended_says_nothing_of_its_own_end(monkeypatch, capfd):
     """Its last line would be on the console of a job that ended well."""
     codes: list[int] = []
     heard: list[int] = []
@@ -63,7 +61,7 @@ class Life:
         self.shut += 1
 
 
-def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(monkeypatch):
     monkeypatch.setattr(thread_host.last_save, "close", lambda ok: None)
     host = ThreadHost.__new__(ThreadHost)
     host._callee = cast("Any", SimpleNamespace(wait_idle=lambda: None))
@@ -83,8 +81,8 @@ def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(m
 
 @pytest.mark.parametrize("cores", [True, False])
 def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_not_tried_again(
-    cores: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    cores, monkeypatch, capsys
+):
     """Its process is asked to be what it is anyway: the test's own is not to be bound to anything."""
     here = tuple(sorted(os.sched_getaffinity(0)))
     near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
@@ -111,7 +109,7 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
         assert "RuntimeError: no accelerator" in said[0].message
 
 
-def test_a_class_that_may_not_have_its_niceness_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_may_not_have_its_niceness_is_not_tried_again(monkeypatch):
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
@@ -142,9 +140,7 @@ class Called:
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
-def test_rank_that_can_open_no_line_is_ready_and_called_by_ray(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rank_that_can_open_no_line_is_ready_and_called_by_ray(error, monkeypatch, caplog):
     def fails(*_: object) -> NoReturn:
         raise error
 

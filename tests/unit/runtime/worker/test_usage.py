@@ -45,7 +45,7 @@ def call(role: str, method: str) -> RankCall:
     return RankCall(role, 0, method, b"", None, False)
 
 
-def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> None:
+def test_calls_notes_memory_and_queues_are_measured(counters):
     first, second = CallCounts(), CallCounts()
     for counts in (first, second):
         counts.add(call("rollout", "generate"), SENT)
@@ -80,7 +80,7 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     )
 
 
-def test_calls_under_way_and_the_time_of_ended_ones_are_measured(counters: StepCounters, clock: list[float]) -> None:
+def test_calls_under_way_and_the_time_of_ended_ones_are_measured(counters, clock):
     counts = CallCounts()
     slow, fast = call("rollout", "generate"), call("rollout", "generate")
     own = Usage(8, lambda: (counts, CallCounts()), dict[int, int])
@@ -93,7 +93,7 @@ def test_calls_under_way_and_the_time_of_ended_ones_are_measured(counters: StepC
     assert json.loads(counters.usage())["calls"] == {"rollout.generate": [2, 0, 0, 0, 1, 500]}
 
 
-def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, clock: list[float]) -> None:
+def test_usage_is_measured_less_often_in_large_jobs(counters, clock):
     for ranks, pause in ((3, 2.0), (1000, 5.0), (10**6, 60.0)):
         counts = CallCounts()
         own, before = Usage(ranks, lambda counts=counts: [counts], dict[int, int]), counters.usage_number()
@@ -110,9 +110,7 @@ def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, cloc
         assert counters.usage_number() == before + 2
 
 
-def test_usage_of_a_rank_that_has_come_is_measured_at_once_and_only_once(
-    counters: StepCounters, clock: list[float]
-) -> None:
+def test_usage_of_a_rank_that_has_come_is_measured_at_once_and_only_once(counters, clock):
     pids, measured = {7: os.getpid()}, list[int]()
 
     def counts() -> list[CallCounts]:
@@ -135,7 +133,7 @@ def test_usage_of_a_rank_that_has_come_is_measured_at_once_and_only_once(
     assert measured == [1, 2, 2]
 
 
-def test_usage_is_unsent_until_it_is_marked(counters: StepCounters, clock: list[float]) -> None:
+def test_usage_is_unsent_until_it_is_marked(counters, clock):
     counts = CallCounts()
     own = Usage(1, lambda: [counts], dict[int, int])
     assert own.unsent == (0, {})
@@ -151,13 +149,13 @@ def test_usage_is_unsent_until_it_is_marked(counters: StepCounters, clock: list[
     assert own.unsent == (2, {})
 
 
-def test_usage_that_is_too_long_is_left_out(counters: StepCounters) -> None:
+def test_usage_that_is_too_long_is_left_out(counters):
     counters.put_usage(b"{}")
     counters.put_usage(b"x" * ROOM)
     assert counters.usage() == b"{}"
 
 
-def test_number_of_counted_methods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_counted_methods_is_bounded(monkeypatch):
     monkeypatch.setattr(client, "METHODS", 2)
     counts = CallCounts()
     for method in ("a", "b", "c", "a"):
@@ -165,7 +163,7 @@ def test_number_of_counted_methods_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert counts.methods == {"t.a": [2, 0, 0, 0], "t.b": [1, 0, 0, 0]}
 
 
-def test_memory_of_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
+def test_memory_of_a_process_that_is_gone_is_unknown(tmp_path):
     assert resident_mib(1, tmp_path) is None
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "statm").write_text("900 512 1")
@@ -181,7 +179,7 @@ def process(proc: Path, pid: int, ticks: tuple[int, int, int, int], pages: tuple
     (folder / "status").write_text("Name:\tx\nVmPeak:\t 999 kB\nVmHWM:\t 20480 kB\nVmRSS:\t 1 kB\n")
 
 
-def test_processes_that_a_rank_started_count_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_rank_started_count_with_it(tmp_path):
     mib, second = 2**20 // os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     process(tmp_path, 1, (second, second, 0, second), (15 * mib, 0), "2 3 ")
     process(tmp_path, 2, (second, 0, 0, 0), (8 * mib, 2 * mib), "4")
@@ -192,9 +190,7 @@ def test_processes_that_a_rank_started_count_with_it(tmp_path: Path) -> None:
     assert tree_of(5, tmp_path) is None
 
 
-def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(
-    counters: StepCounters, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(counters, clock, monkeypatch):
     found: list[ProcessTree | None] = [ProcessTree(30, 7, 5), ProcessTree(20, 1, 6), None]
     monkeypatch.setattr(usage, "tree_of", lambda _pid: found.pop(0))
     own = Usage(1, list, lambda: {3: 0})
@@ -206,9 +202,7 @@ def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(
     assert not found
 
 
-def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(
-    counters: StepCounters, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(counters, clock, monkeypatch):
     monkeypatch.setattr(usage, "tree_of", lambda pid: ProcessTree(pid, 1))
     pids: dict[int, int] = {}
     own = Usage(1, list, lambda: pids)
@@ -219,9 +213,7 @@ def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(
     assert json.loads(counters.usage())["peak"] == [[3, 44]]
 
 
-def test_what_keeps_ranks_from_a_cpu_is_measured_with_their_processes(
-    counters: StepCounters, clock: list[float], pressure: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_keeps_ranks_from_a_cpu_is_measured_with_their_processes(counters, clock, pressure, monkeypatch):
     monkeypatch.setattr(usage, "tree_of", lambda _pid: ProcessTree(9, 9, 9))
     monkeypatch.setattr(usage, "PRESSED", 1)
     pressure |= {"rank": [1000.0, 5, 6, 0, 0, 0, 0], "machine": [3.5, 2, 900]}
@@ -240,7 +232,7 @@ def test_what_keeps_ranks_from_a_cpu_is_measured_with_their_processes(
     assert json.loads(counters.usage())["pressure"] == [[4, 1002.0, 9, 9, 0, 0, 0, 0]]
 
 
-def test_pressure_of_this_process_and_machine() -> None:
+def test_pressure_of_this_process_and_machine():
     assert REAL_PRESSURE(0, 5.0) is None
     row, machine = REAL_PRESSURE(os.getpid(), 5.04), REAL_MACHINE()
     assert row is None or (row[0], len(row)) == (5.0, 7)

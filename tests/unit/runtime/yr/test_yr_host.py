@@ -22,7 +22,7 @@ def counters() -> set[int]:
     return found
 
 
-def test_a_host_that_is_closed_gives_its_counters_back(tmp_path: Path) -> None:
+def test_a_host_that_is_closed_gives_its_counters_back(tmp_path):
     job = JobInfo("u", "j", str(tmp_path), "dljob", "u/master", 30, 0.2, str(tmp_path), (("w", 1),))
     before, threads = counters(), set(threading.enumerate())
     host = YrHost(HostSpec(job, role_of("train.py"), 1))

@@ -78,7 +78,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return DatasystemKeyValue(store), DatasystemKeyValue(store)
 
 
-async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_another(pair: tuple[Any, Any]) -> None:
+async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_another(pair):
     first, second = pair
     await first.put("dljob/a/1", b"")
     await second.put("dljob/a/2.ü", b"x")
@@ -92,7 +92,7 @@ async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_anothe
     assert await second.keys("dljob/a/") == ("dljob/a/1",)
 
 
-async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair: tuple[Any, Any]) -> None:
+async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair):
     first, late = pair
     for key in ("a", "b", "c"):
         await first.put(key, b"")
@@ -101,20 +101,20 @@ async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair
     assert await first.keys("") == ("a", "b", "c", "d")
 
 
-async def test_one_of_many_writers_wins_put_if_absent(pair: tuple[Any, Any]) -> None:
+async def test_one_of_many_writers_wins_put_if_absent(pair):
     won = await asyncio.gather(*(pair[i % 2].put_if_absent("k", b"%d" % i) for i in range(8)))
     assert sum(won) == 1
     assert await pair[0].get("k") == b"%d" % won.index(True)
     assert await pair[1].keys("") == ("k",)
 
 
-async def test_a_key_that_is_too_long_is_refused_with_its_length() -> None:
+async def test_a_key_that_is_too_long_is_refused_with_its_length():
     with pytest.raises(UsageError, match="has 308 characters in the datasystem, which takes 255"):
         await DatasystemKeyValue(Store()).put("/" * 100, b"")
     assert escaped("a/b.c") == "a=2Fb=2Ec"
 
 
-async def test_a_refusal_of_the_datasystem_says_what_to_do() -> None:
+async def test_a_refusal_of_the_datasystem_says_what_to_do():
     store = Store()
     kv = DatasystemKeyValue(store)
     await kv.put("k", b"")
@@ -124,14 +124,14 @@ async def test_a_refusal_of_the_datasystem_says_what_to_do() -> None:
             await call
 
 
-def test_without_an_address_the_connection_says_which_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_the_connection_says_which_variables_to_set(monkeypatch):
     monkeypatch.setenv("DATASYSTEM_HOST", "127.0.0.1")
     monkeypatch.delenv("DATASYSTEM_PORT", raising=False)
     with pytest.raises(UsageError, match=r"the backend yr needs .*, which are 127.0.0.1 and not set"):
         connected()
 
 
-async def test_many_keys_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_keys_are_asked_for_in_parts(monkeypatch):
     monkeypatch.setattr(keys, "AT_ONCE", 3)
     kv = DatasystemKeyValue(Store())
     for number in range(7):

@@ -44,17 +44,17 @@ class TestLocalMode(BackendContract):
         return YrBackend({"localMode": True})
 
 
-def test_the_capabilities_left_out_are_those_the_backend_lacks() -> None:
+def test_the_capabilities_left_out_are_those_the_backend_lacks():
     assert not LOCAL & TAKES.keys()
 
 
-async def test_an_environment_of_its_own_is_refused_and_not_dropped(backend: YrBackend) -> None:
+async def test_an_environment_of_its_own_is_refused_and_not_dropped(backend):
     with pytest.raises(UsageError, match=r"t/a has an environment of its own: .* lacks processes"):
         await backend.spawn(ActorSpec("t/a", PROBE, env=(("MARK", "x"),)))
     assert await backend.actors("t/") == ()
 
 
-async def test_the_sdks_error_for_a_lost_actor_is_certain_loss(backend: YrBackend) -> None:
+async def test_the_sdks_error_for_a_lost_actor_is_certain_loss(backend):
     ref = await backend.spawn(ActorSpec("t/gone", PROBE))
     await backend.kill(ref)
     with pytest.raises(ActorLostError) as caught:
@@ -62,7 +62,7 @@ async def test_the_sdks_error_for_a_lost_actor_is_certain_loss(backend: YrBacken
     assert caught.value.certain
 
 
-async def test_a_reservation_is_given_back_when_its_request_fails_under_way(backend: YrBackend, monkeypatch) -> None:
+async def test_a_reservation_is_given_back_when_its_request_fails_under_way(backend, monkeypatch):
     async def two() -> tuple[Any, ...]:
         return (*await YrBackend.nodes(backend), *await YrBackend.nodes(backend))
 
@@ -76,13 +76,13 @@ async def test_a_reservation_is_given_back_when_its_request_fails_under_way(back
         await backend.spawn(ActorSpec("t/a", PROBE, node=node))
 
 
-async def test_an_actor_in_no_bundle_is_refused(backend: YrBackend) -> None:
+async def test_an_actor_in_no_bundle_is_refused(backend):
     with pytest.raises(ActorLostError, match="there is no bundle 0"):
         await backend.spawn(ActorSpec("t/b", PROBE, reservation="t/none"))
     assert await backend.lookup("t/b") is None
 
 
-async def test_calls_run_beside_each_other(backend: YrBackend) -> None:
+async def test_calls_run_beside_each_other(backend):
     ref = await backend.spawn(ActorSpec("t/many", PROBE))
     waiting = [asyncio.ensure_future(backend.call(ref, "wait_for_ever")) for _ in range(40)]
     assert (await asyncio.wait_for(backend.call(ref, "about"), 60))[1] == ""
@@ -92,33 +92,33 @@ async def test_calls_run_beside_each_other(backend: YrBackend) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b-1_c.d", "0a1b2c3d/role-x/spare-4f-0/2", "ü"])
-def test_names_have_no_dash_for_the_sdk_to_cut_at(name: str) -> None:
+def test_names_have_no_dash_for_the_sdk_to_cut_at(name):
     made = instance_name(name)
     assert made.replace("_", "").isalnum()
     assert made.isascii()
     assert actor_name(made) == name
 
 
-def test_resources_are_translated_to_openyuanrongs_and_back() -> None:
+def test_resources_are_translated_to_openyuanrongs_and_back():
     ours = (("CPU", GRAIN // 2), ("NPU", 2 * GRAIN), ("memory", 512 * 2**20 * GRAIN))
     theirs = {"CPU": 500.0, "NPU/.+/count": 2.0, "Memory": 512}
     assert bundle_of(ours) == theirs
     assert resources_of(theirs) == ours
 
 
-def test_an_unknown_option_is_refused() -> None:
+def test_an_unknown_option_is_refused():
     with pytest.raises(UsageError, match="backend yr has no option 'lokalMode'"):
         YrBackend({"lokalMode": True})
 
 
-def test_a_cluster_takes_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_takes_an_address(monkeypatch):
     monkeypatch.delenv("YR_SERVER_ADDRESS", raising=False)
     monkeypatch.setattr(session, "_session", None)
     with pytest.raises(UsageError, match="YR_SERVER_ADDRESS is not set"):
         YrBackend({})
 
 
-def test_a_process_has_either_local_mode_or_a_cluster(here: Any) -> None:
+def test_a_process_has_either_local_mode_or_a_cluster(here):
     with pytest.raises(UsageError, match="has openYuanrong's local mode"):
         YrBackend({})
 
@@ -152,7 +152,7 @@ STANDS_IN = (
 
 
 @pytest.mark.parametrize("name", STANDS_IN)
-def test_the_stand_in_has_the_signatures_of_the_clusters_runtime(name: str) -> None:
+def test_the_stand_in_has_the_signatures_of_the_clusters_runtime(name):
     from yr.cluster_mode_runtime import ClusterModeRuntime
 
     from dljob.runtime.yr.local import FunctionSystem
@@ -160,7 +160,7 @@ def test_the_stand_in_has_the_signatures_of_the_clusters_runtime(name: str) -> N
     assert shape(getattr(FunctionSystem, name)) == shape(getattr(ClusterModeRuntime, name))
 
 
-def test_nothing_of_the_stand_in_goes_unchecked() -> None:
+def test_nothing_of_the_stand_in_goes_unchecked():
     from dljob.runtime.yr.local import FunctionSystem
 
     own = {name for name, value in vars(FunctionSystem).items() if inspect.isfunction(value) and name[0] != "_"}
@@ -179,13 +179,13 @@ def test_nothing_of_the_stand_in_goes_unchecked() -> None:
         ("finalize", ()),
     ],
 )
-def test_the_sdk_has_what_the_backend_calls(name: str, taken: tuple[str, ...]) -> None:
+def test_the_sdk_has_what_the_backend_calls(name, taken):
     import yr
 
     assert tuple(inspect.signature(getattr(yr, name)).parameters) == taken
 
 
-def test_the_sdk_has_the_options_that_the_backend_sets() -> None:
+def test_the_sdk_has_the_options_that_the_backend_sets():
     import yr
 
     known = set(inspect.signature(yr.InvokeOptions).parameters)
@@ -194,7 +194,7 @@ def test_the_sdk_has_the_options_that_the_backend_sets() -> None:
 
 
 @pytest.mark.usefixtures("here")  # the SDK's runtime takes its settings from an init
-def test_bare_local_mode_lacks_what_the_stand_in_adds() -> None:
+def test_bare_local_mode_lacks_what_the_stand_in_adds():
     """Should this fail one day, the SDK has learned it, and the stand-in may go."""
     from yr.local_mode.local_mode_runtime import LocalModeRuntime
 

@@ -27,16 +27,14 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     return made
 
 
-def test_a_cluster_is_joined_once_and_its_connection_shared(
-    joins: list[Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_is_joined_once_and_its_connection_shared(joins, monkeypatch):
     monkeypatch.setenv(session.ADDRESS, "127.0.0.1:1")
     first = session.cluster()
     assert session.cluster() is first
     assert joins == [first]
 
 
-def test_a_process_without_an_address_joins_no_cluster(joins: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_an_address_joins_no_cluster(joins, monkeypatch):
     monkeypatch.delenv(session.ADDRESS, raising=False)
     with pytest.raises(UsageError, match="YR_SERVER_ADDRESS is not set"):
         session.cluster()

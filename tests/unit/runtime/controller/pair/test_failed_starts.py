@@ -143,7 +143,7 @@ async def masters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await made.close()
 
 
-async def test_journal_that_stays_unreadable_to_both_masters_ends_the_job(masters: Masters) -> None:
+async def test_journal_that_stays_unreadable_to_both_masters_ends_the_job(masters):
     await masters.start()
     tries = masters.spoil(float("inf"))
     await masters.both[0].crash()
@@ -157,7 +157,7 @@ async def test_journal_that_stays_unreadable_to_both_masters_ends_the_job(master
     assert max(each.starts for each in masters.both) <= ALLOWED + 3
 
 
-async def test_fault_that_passes_is_survived_and_counts_no_more(masters: Masters) -> None:
+async def test_fault_that_passes_is_survived_and_counts_no_more(masters):
     await masters.start()
     tries = masters.spoil(ALLOWED)
     await masters.both[0].crash()
@@ -168,7 +168,7 @@ async def test_fault_that_passes_is_survived_and_counts_no_more(masters: Masters
     assert one.server._started_loop.result().final is None
 
 
-async def test_standby_that_can_never_begin_leaves_a_job_alone_that_has_its_master(masters: Masters) -> None:
+async def test_standby_that_can_never_begin_leaves_a_job_alone_that_has_its_master(masters):
     await masters.start(second=masters.folder / "elsewhere")
     first, second = masters.both
     await until(lambda: second.starts > 3 * ALLOWED)
@@ -176,9 +176,7 @@ async def test_standby_that_can_never_begin_leaves_a_job_alone_that_has_its_mast
     assert not [key for key in masters.backend.kv.values if "cannot-begin" in key]
 
 
-async def test_spec_that_neither_master_can_read_ends_the_job_over_its_last_status(
-    masters: Masters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_spec_that_neither_master_can_read_ends_the_job_over_its_last_status(masters, monkeypatch):
     monkeypatch.setattr(prime, "MOST_FAILURES", ALLOWED)
     await masters.start()
     before = read_status(masters.folder)
@@ -193,7 +191,7 @@ async def test_spec_that_neither_master_can_read_ends_the_job_over_its_last_stat
     await until(lambda: masters.left() == ({}, {}, []))
 
 
-async def test_master_that_is_started_again_after_the_end_leaves_the_end_as_it_is(masters: Masters) -> None:
+async def test_master_that_is_started_again_after_the_end_leaves_the_end_as_it_is(masters):
     """The end of its process may come between the deletion of the job's keys and the end of its actor."""
     await masters.start()
     (masters.folder / "spec.json").unlink()
@@ -205,7 +203,7 @@ async def test_master_that_is_started_again_after_the_end_leaves_the_end_as_it_i
     assert read_status(masters.folder) == end
 
 
-async def test_last_status_of_an_ended_job_is_not_written_over(tmp_path: Path) -> None:
+async def test_last_status_of_an_ended_job_is_not_written_over(tmp_path):
     kv, order = MemoryBackend().kv, MasterOrder(UID, str(tmp_path), "", "memory", "memory")
     (tmp_path / "status.json").write_text('{"phase": "Succeeded"}')
     await sign_off_unplanned(kv, order, "no spec", roams=True)
@@ -213,7 +211,7 @@ async def test_last_status_of_an_ended_job_is_not_written_over(tmp_path: Path) -
     assert kv.values == {}, "the end that is kept in Ray's store stays, too"
 
 
-async def test_last_failure_is_told_as_it_is_where_there_is_no_other_master(tmp_path: Path) -> None:
+async def test_last_failure_is_told_as_it_is_where_there_is_no_other_master(tmp_path):
     backend, order = MemoryBackend(), MasterOrder(UID, str(tmp_path), "", "memory", "memory")
     failures, error = standby.StartFailures(backend, order), NotFoundError("no spec")
     assert await failures.add(ALLOWED) is None
@@ -221,7 +219,7 @@ async def test_last_failure_is_told_as_it_is_where_there_is_no_other_master(tmp_
     assert backend.kv.values == {}
 
 
-async def test_other_master_without_the_method_counts_as_commanding(tmp_path: Path) -> None:
+async def test_other_master_without_the_method_counts_as_commanding(tmp_path):
     class OlderBackend(MemoryBackend):
         async def call(self, *_: object) -> Any:
             raise ActorCallError("no such method", error_type="AttributeError", remote_traceback="")
@@ -232,7 +230,7 @@ async def test_other_master_without_the_method_counts_as_commanding(tmp_path: Pa
     assert [await failures.add(0) for _ in range(3)] == [takeover.AGAIN_S] * 3
 
 
-async def test_only_one_of_two_masters_ends_the_job(tmp_path: Path) -> None:
+async def test_only_one_of_two_masters_ends_the_job(tmp_path):
     """Both may have failed for the last time at once, and each ends the other one before it ends the job."""
     backend = MemoryBackend()
     orders = [MasterOrder(UID, str(tmp_path), "", "memory", "memory", number=number) for number in (FIRST, SECOND)]
@@ -244,7 +242,7 @@ async def test_only_one_of_two_masters_ends_the_job(tmp_path: Path) -> None:
     assert pauses == [None, again, None, again, again, None], "the last one, as the first one has not ended it"
 
 
-async def test_error_that_is_none_of_ours_ends_the_job_by_its_own_words(tmp_path: Path) -> None:
+async def test_error_that_is_none_of_ours_ends_the_job_by_its_own_words(tmp_path):
     backend, order = MemoryBackend(), MasterOrder(UID, str(tmp_path), "", "memory", "memory")
     failures = standby.StartFailures(backend, order)
     failures.count = 4

@@ -36,9 +36,7 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(tmp_path, monkeypatch):
     """However much was journaled while it was stopped: the commanding one writes a snapshot every 2,000 records."""
     world = World(tmp_path)
     monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
@@ -66,9 +64,7 @@ async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_little_memory(tmp_path, monkeypatch):
     """Its records are large, so that they are far fewer than those after which a snapshot is due in any case."""
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     monkeypatch.setattr(standby, "SILENT_S", HANG_S)  # both are in one process

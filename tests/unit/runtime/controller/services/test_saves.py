@@ -71,7 +71,7 @@ async def ask(journal: Journal, desk: CheckpointService, node: str = "n1", **wha
     return await desk.answer(journal, what, node)  # type: ignore[arg-type]
 
 
-async def test_a_checkpoint_that_a_disk_refuses_stands_in_the_state_until_a_save_succeeds(journal: Journal) -> None:
+async def test_a_checkpoint_that_a_disk_refuses_stands_in_the_state_until_a_save_succeeds(journal):
     desk, refused = CheckpointService(), {"rank": "t/1", "folder": "/data/t", "why": "No space left on device"}
     assert await ask(journal, desk, what="not saved", world="t", mark=mark(1, 5), **refused) == {"why": ""}
     (problem,) = journal.state.problems
@@ -86,7 +86,7 @@ async def test_a_checkpoint_that_a_disk_refuses_stands_in_the_state_until_a_save
     assert "; the last one on disk is step 6 of life 1.1" in journal.state.problems[0].message
 
 
-async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal: Journal) -> None:
+async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal):
     desk = CheckpointService()
     for _ in range(2):
         assert await ask(journal, desk, what="commit", world="t", mark=mark(1, 5)) == {"why": "", "keep": []}
@@ -100,7 +100,7 @@ async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(jou
     assert late["why"] == "life 1.2 of t has begun"
 
 
-async def test_one_saver_decides_and_the_others_wait_for_its_decision(journal: Journal) -> None:
+async def test_one_saver_decides_and_the_others_wait_for_its_decision(journal):
     desk = CheckpointService()
     assert (await ask(journal, desk, **question("turn")))["yours"]
     assert (await ask(journal, desk, **question("turn")))["yours"], "its node asks again: it is another process of it"
@@ -113,9 +113,7 @@ async def test_one_saver_decides_and_the_others_wait_for_its_decision(journal: J
     assert second["chosen"] is None, "the first word counts"
 
 
-async def test_a_saver_that_waits_too_long_asks_again_and_a_turn_expires(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_saver_that_waits_too_long_asks_again_and_a_turn_expires(journal, monkeypatch):
     desk = CheckpointService()
     monkeypatch.setattr(module, "POLL_S", 0.0)
     await ask(journal, desk, **question("turn"))
@@ -124,9 +122,7 @@ async def test_a_saver_that_waits_too_long_asks_again_and_a_turn_expires(
     assert (await ask(journal, desk, "n2", **question("turn")))["yours"]
 
 
-async def test_nothing_is_written_by_a_master_that_ends_and_not_yet_by_one_that_begins(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_written_by_a_master_that_ends_and_not_yet_by_one_that_begins(journal, monkeypatch):
     desk = CheckpointService()
     monkeypatch.setattr(module, "LATER_S", 0.0)
     journal.recovered = False
@@ -138,7 +134,7 @@ async def test_nothing_is_written_by_a_master_that_ends_and_not_yet_by_one_that_
     assert journal.written == []
 
 
-async def test_no_rank_goes_on_before_its_queues_are_back(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_rank_goes_on_before_its_queues_are_back(journal, monkeypatch):
     desk = CheckpointService()
     monkeypatch.setattr(module, "LATER_S", 0.0)
     assert (await ask(journal, desk, **question("turn")))["among"] is None
@@ -150,7 +146,7 @@ async def test_no_rank_goes_on_before_its_queues_are_back(journal: Journal, monk
     assert (await ask(journal, desk, "n2", **question("turn")))["why"] == ""
 
 
-async def test_a_world_whose_cuts_are_lost_is_given_no_choice_and_a_misfit_is_refused(journal: Journal) -> None:
+async def test_a_world_whose_cuts_are_lost_is_given_no_choice_and_a_misfit_is_refused(journal):
     desk = CheckpointService()
     await journal.offer(ev.CutsFound((), ((1, "torn"),), ("t", "w/0")))
     assert (await ask(journal, desk, **question("turn")))["among"] == []
