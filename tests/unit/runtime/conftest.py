@@ -16,6 +16,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "kits")]
 if TYPE_CHECKING:
     from master_shell_kit import World
 
+    from dljob.runtime.controller.master_loop import MasterLoop
+
 
 @pytest.fixture
 def short() -> Iterator[Path]:
@@ -34,3 +36,12 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(master_loop, "PROGRESS_S", 0.01)
     yield (made := World(tmp_path))
     made.close()
+
+
+@pytest.fixture
+async def shell(world: World) -> MasterLoop:
+    """Return the loop of a master in that world, which runs the job."""
+    from master_shell_kit import running, until
+
+    await until(running(master := world.master()))
+    return master

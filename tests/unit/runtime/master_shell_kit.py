@@ -37,6 +37,7 @@ class World:
         self.carried: ev.Carried | None = None
         self.core = "0.1.0 a"
         self.masters: list[tuple[MasterLoop, asyncio.Task[None]]] = []
+        self.paired: list[Any] = []
 
     def setup(self, **spec: Any) -> Setup:
         roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
@@ -68,6 +69,8 @@ class World:
         for made, task in self.masters:
             task.cancel()
             made.executor.close()
+        for master in self.paired:
+            master.close()
 
 
 async def until(check: Callable[[], Any]) -> Any:

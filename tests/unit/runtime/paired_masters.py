@@ -29,6 +29,7 @@ class PairedMaster:
         self.news = asyncio.Event()
         world.backend.hosts[self.name] = self  # type: ignore[assignment]
         self.task = asyncio.create_task(self._run())
+        world.paired.append(self)
 
     async def _run(self) -> None:
         await self.pair.until_claimed()

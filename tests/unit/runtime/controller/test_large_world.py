@@ -28,9 +28,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     made.close()
 
 
-async def test_a_large_batch_is_folded_while_the_loop_goes_on(world, monkeypatch):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_large_batch_is_folded_while_the_loop_goes_on(world, shell, monkeypatch):
     fold = shell_module.fold
     begun, may, waited = threading.Event(), threading.Event(), list[bool]()
 

@@ -17,14 +17,13 @@ import pytest
 from master_shell_kit import FIRST, World, end_all, ended, running, until
 from memory_backend import MemoryHost
 
-from dljob import tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.state import Phase
 from dljob.master.state.views import HostId, NodeView, Outcome
 from dljob.runtime.controller import master_loop as shell_module
 from dljob.runtime.controller.executor import Executor
-from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
+from dljob.runtime.controller.master_loop import MasterOverError
 from dljob.runtime.journal import journal as journal_module
 from dljob.runtime.journal import timeline as timeline_module
 from dljob.runtime.journal.first_start import highest_claim
@@ -35,9 +34,7 @@ from dljob.runtime.process.worker_context import peers_of
 from dljob.telemetry import reasons
 
 
-async def test_a_job_from_its_first_event_to_nothing_left(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_job_from_its_first_event_to_nothing_left(world, shell):
     assert world.backend.groups == {"01234567/worker/0/1": "n1", "01234567/worker/1/1": "n1"}
     end_all(world)
     status = await ended(world)
@@ -110,9 +107,7 @@ async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world):
     assert (status["phase"], status["reason"]) == ("Succeeded", "Completed")
 
 
-async def test_kills_come_before_what_they_make_room_for(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_kills_come_before_what_they_make_room_for(world, shell):
     await world.backend.kill(await world.backend.lookup(FIRST))
     await until(lambda: "01234567/worker/0/2" in world.backend.hosts)
     assert "spawn 01234567/worker/0/2" in world.backend.calls
@@ -137,9 +132,7 @@ async def test_kills_that_a_master_left_come_before_what_the_next_one_begins(wor
     assert any(isinstance(action, ac.Note) for action in ordered[1])
 
 
-async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world, shell):
     world.host().report(0, 1, Outcome(ok=True, result="7", step=3, metrics=(("loss", 0.5),)))
     await until(lambda: shell.status()["progress"]["step"] == 3)
     await world.die()
@@ -185,14 +178,6 @@ async def test_a_death_that_no_master_saw_is_found_by_the_next(world):
     await world.backend.kill(await world.backend.lookup(FIRST))
     world.master()
     await until(lambda: "01234567/worker/0/2" in world.backend.hosts)
-
-
-async def test_an_end_that_no_master_saw_is_told_to_the_next(world):
-    await until(running(world.master()))
-    await world.die()
-    end_all(world)
-    world.master()
-    assert (await ended(world))["phase"] == "Succeeded"
 
 
 @pytest.mark.parametrize(("kv", "upgraded"), [(False, False), (True, False), (False, True), (True, True)])
@@ -245,16 +230,12 @@ async def test_a_master_that_goes_while_it_writes_notes_ends_its_line_before_the
     assert [json.loads(line)["seq"] for line in notes] == list(range(1, first.timeline.seq + 1))
 
 
-async def test_events_are_in_the_journal_before_they_are_answered(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_events_are_in_the_journal_before_they_are_answered(world, shell):
     await shell.offer(ev.Commanded("id-1", "stop", "job", "me"))
     assert '"id-1"' in (world.folder / "journal" / "000001.jsonl").read_text()
 
 
-async def test_a_command_is_executed_once(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_command_is_executed_once(world, shell):
     for _ in range(3):
         await shell.offer(ev.Commanded("id-1", "restart", "worker/0", "me"))
     await until(lambda: "01234567/worker/0/2" in world.backend.hosts or world.host().orders[-1][0] == "stop")
@@ -271,23 +252,7 @@ async def test_a_refused_reservation_is_given_back_and_explained(world):
     await until(running(shell))
 
 
-async def test_a_journal_that_cannot_be_written_ends_the_job(world, monkeypatch):
-    shell = world.master()
-    await until(running(shell))
-
-    async def broken(epoch: int, data: bytes) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(shell.journal.store, "append", broken)
-    end_all(world)
-    status = await ended(world)
-    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
-    assert "Input/output error" in status["message"]
-
-
-async def test_an_error_of_ours_ends_the_job_with_it(world, monkeypatch):
-    shell = world.master()
-    await until(running(shell))
+async def test_an_error_of_ours_ends_the_job_with_it(world, shell, monkeypatch):
 
     def wrong(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -345,22 +310,6 @@ async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(wor
     assert dict(second.state.restarts) == {"Master": 1}
 
 
-@pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])
-async def test_a_background_task_that_never_works_ends_the_master(world, monkeypatch, name):
-    monkeypatch.setattr(tasks, "FIRST_S", 0.0)
-
-    async def wrong(shell: MasterLoop) -> None:
-        if name == "_publish":  # without anybody who watches nodes none is found
-            await until(running(shell))
-        raise TypeError("no such thing")
-
-    monkeypatch.setattr(MasterLoop, name, wrong)
-    world.master()
-    status = await ended(world)
-    assert (status["phase"], status["reason"]) == ("Failed", "MasterFailed")
-    assert "no such thing" in status["message"]
-
-
 async def test_a_master_that_is_fenced_stops_without_touching_anything(world):
     old = world.master()
     await until(running(old))
@@ -382,9 +331,7 @@ async def test_a_journal_of_another_plan_is_refused(world):
     assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
 
 
-async def test_a_master_of_an_ended_job_only_says_so(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_master_of_an_ended_job_only_says_so(world, shell):
     end_all(world)
     status = await ended(world)
     calls = len(world.backend.calls)
@@ -415,9 +362,7 @@ async def test_snapshots_keep_the_replay_short(world, monkeypatch, module, limit
     assert second.timeline.seq == shell.timeline.seq + 1
 
 
-async def test_progress_is_shown_and_unknown_actors_must_end(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_progress_is_shown_and_unknown_actors_must_end(world, shell):
     version = shell.version
     reply = shell.take_heartbeat(Heartbeat("worker", FIRST, 1, {0: (1, 42, {"loss": 0.5})}))
     assert (reply.epoch, reply.known) == (1, True)
@@ -428,10 +373,8 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world):
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(world, monkeypatch, phase):
+async def test_hosts_that_the_last_sweep_ends_are_not_told_to_end_themselves(world, shell, monkeypatch, phase):
     """One would say at the regular end of its job, on the user's console, that PrimeMaster does not know it."""
-    shell = world.master()
-    await until(running(shell))
     replies, kill = dict[str, bool](), world.backend.kill
 
     def break_journal(*_: object) -> None:
@@ -490,10 +433,8 @@ async def test_a_volume_that_is_full_for_a_moment_costs_a_job_nothing(world, mon
     assert (await ended(world))["phase"] == "Succeeded"
 
 
-async def test_heartbeats_on_a_full_volume_pile_up_no_events(world, monkeypatch):
+async def test_heartbeats_on_a_full_volume_pile_up_no_events(world, shell, monkeypatch):
     """The state stands still: each of them tells a restarted rank's first step, or that it made up for it."""
-    shell = world.master()
-    await until(running(shell))
     shell.take_heartbeat(Heartbeat("worker", FIRST, 1, {0: (1, 5, {})}))
     await shell.offer(ev.Commanded("c1", "restart", "worker/0", "me", 0))
     await until(lambda: shell.state.ranks["worker", 0].incarnation == 2)
@@ -518,9 +459,7 @@ async def test_heartbeats_on_a_full_volume_pile_up_no_events(world, monkeypatch)
 
 
 @pytest.mark.parametrize("order_first", [True, False])
-async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(world, monkeypatch, order_first):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_stop_ends_a_job_whose_journal_cannot_be_written(world, shell, monkeypatch, order_first):
 
     def full(epoch: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -619,9 +558,7 @@ async def test_a_job_whose_journal_is_gone_ends_and_does_not_begin_again(world, 
     assert not [call for call in world.backend.calls if call.startswith(("spawn", "reserve"))]
 
 
-async def test_the_next_attempt_of_a_job_has_a_beginning_of_its_own(world, tmp_path):
-    shell = world.master()
-    await until(running(shell))
+async def test_the_next_attempt_of_a_job_has_a_beginning_of_its_own(world, shell, tmp_path):
     info = shell.setup.info
     empty = Journal(FileStore(tmp_path / "attempt-2"))
     assert await highest_claim(empty, world.backend.kv, dataclasses.replace(info, attempt=2)) == 0

@@ -419,13 +419,6 @@ async def test_leftovers_of_earlier_rank_processes_are_ended_where_the_ranks_sta
     assert here.told == [], "an agent that died meanwhile is no trouble"
 
 
-async def test_a_node_is_asked_once_for_all_its_ranks_that_start_again(here):
-    await up(here)
-    here.watch.reap([start(0, 1, 3), start(0, 2)])
-    await breathe()
-    assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2, 1: 3}))]
-
-
 async def test_an_agent_that_ends_with_the_job_is_not_made_again(here):
     await up(here)
     here.state.verdict = object()

@@ -437,9 +437,7 @@ async def test_a_gateway_that_breaks_serves_again(monkeypatch, caplog):
     assert "gateway ended by an exception; it is started again" in caplog.text
 
 
-async def test_an_exception_at_the_beginning_of_an_action_ends_the_job(world, monkeypatch):
-    shell = world.master()
-    await until(running(shell))
+async def test_an_exception_at_the_beginning_of_an_action_ends_the_job(world, shell, monkeypatch):
 
     def wrong(*_: Any) -> None:
         raise KeyError("any bug of ours, once")
@@ -485,9 +483,7 @@ async def test_an_exception_that_the_backend_does_not_translate_is_no_end_of_hea
     assert "Failed to connect to GCS" in caplog.text
 
 
-async def test_a_caller_waiting_for_the_journal_hears_of_the_masters_error(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_a_caller_waiting_for_the_journal_hears_of_the_masters_error(world, shell):
     shell._troubled(KeyError("planted"))
     with pytest.raises(MasterOverError, match="planted"):
         await shell.offer(ev.Commanded("c", "restart", "worker/0", "me", 0))

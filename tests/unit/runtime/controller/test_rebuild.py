@@ -129,9 +129,7 @@ async def test_a_masters_own_journal_is_replayed(world):
     assert (await ended(world))["restarts"]["process"] == 1
 
 
-async def test_the_last_step_of_a_rank_that_ended_is_known_to_other_code(world):
-    shell = world.master()
-    await until(running(shell))
+async def test_the_last_step_of_a_rank_that_ended_is_known_to_other_code(world, shell):
     world.host().report(0, 1, Outcome(ok=True, result="7", step=3))
     await until(lambda: shell.status()["progress"]["step"] == 3)
     await world.die()

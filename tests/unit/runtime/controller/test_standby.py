@@ -21,7 +21,7 @@ from dljob.master.state.views import NodeView, Outcome
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend.interface import ON_HEAD, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name
-from dljob.runtime.controller import master_loop, rebuild, standby
+from dljob.runtime.controller import master_loop, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import started
 from dljob.runtime.journal import journal, kept_record, samples
@@ -61,24 +61,7 @@ async def test_a_standby_on_another_node_goes_on_with_the_record_on_the_volume(t
     second.close()
 
 
-async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(tmp_path, monkeypatch):
-    world = World(tmp_path)
-    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
-    first = await commanding(world)
-    second = await following(world)
-    await until(lambda: second.pair._folded == first.shell.journal.position and not second.pair._tasks.tasks)
-    folded: list[object] = []
-    whole = rebuild.transition
-    monkeypatch.setattr(rebuild, "transition", lambda *args: folded.append(args[1]) or whole(*args))
-    first.die()
-    await until(lambda: second.shell.recovered)
-    assert not folded, "all events were folded while it followed"
-    assert second.shell.timeline.seq >= first.shell.timeline.seq > 0
-    second.close()
-
-
-async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(tmp_path, monkeypatch):
-    world = World(tmp_path)
+async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(world, monkeypatch):
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
     second = await following(world)
@@ -91,13 +74,10 @@ async def test_what_was_journaled_since_the_last_look_is_folded_at_the_takeover(
     assert second.shell.state.restarts.get("Process") == 1
     lives = [{key: own.incarnation for key, own in one.shell.state.ranks.items()} for one in (first, second)]
     assert lives[0] == lives[1]
-    second.close()
 
 
-async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_it_commits_nothing(
-    tmp_path, monkeypatch
-):
-    world, broken = World(tmp_path), asyncio.Event()
+async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_it_commits_nothing(world, monkeypatch):
+    broken = asyncio.Event()
     monkeypatch.setattr(journal, "FENCE_S", 0.05)
     first = await commanding(world, kv=True)
     follow = first.follow
@@ -114,39 +94,32 @@ async def test_a_master_whose_connection_broke_notices_that_it_is_fenced_though_
     async with asyncio.timeout(HANG_S):
         with pytest.raises(FencedError, match="epoch 1 is over"):
             await first.task
-    first.close()
-    second.close()
 
 
-async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(tmp_path, monkeypatch):
-    world = World(tmp_path)
+async def test_a_master_that_was_stopped_before_its_standby_began_is_ended(world, monkeypatch):
     monkeypatch.setattr(standby, "FIRST_SILENT_S", 0.5)
     first = await commanding(world, kv=True)
     first.stopped = True
     second = PairedMaster(world, SECOND, kv=True)
     await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
-    first.close()
-    second.close()
 
 
-async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(tmp_path):
-    world = World(tmp_path)
+async def test_a_master_behind_a_later_claim_does_not_answer_again_and_again(world):
     first = await commanding(world)
     known = asyncio.ensure_future(first.pair.answer(first.shell.journal.segment - 1))
     later = asyncio.ensure_future(first.pair.answer(first.shell.journal.segment + 1))
     assert (await known)["commands"]
     assert not later.done(), "it answers after ANSWER_S"
     assert (await later)["commands"]
-    first.close()
 
 
-async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(tmp_path, monkeypatch, caplog):
-    world, tries = World(tmp_path), list[ActorRef]()
+async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(world, monkeypatch, caplog):
+    tries = list[ActorRef]()
     monkeypatch.setattr(standby, "SILENT_S", 0.5)
     for wait in ("ANSWER_S", "KEEP_S"):
         monkeypatch.setattr(standby, wait, 0.02)
     first = await commanding(world, kv=True)
-    second = await following(world, kv=True)
+    await following(world, kv=True)
     kill = world.backend.kill
 
     async def fails_twice(ref: ActorRef) -> None:
@@ -165,8 +138,6 @@ async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(tm
     assert [ref.native for ref in tries] == [first] * 3
     assert not world.backend.hosts[first.name].dead, "the new standby has the name of the stopped one"
     assert "Ray's head is away" in caplog.text
-    first.close()
-    second.close()
 
 
 async def process() -> asyncio.subprocess.Process:
@@ -174,8 +145,8 @@ async def process() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)")
 
 
-async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(tmp_path, monkeypatch):
-    world, own = World(tmp_path), await process()
+async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(world, monkeypatch):
+    own = await process()
     monkeypatch.setattr(standby, "SILENT_S", 2 * HANG_S)
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
@@ -190,12 +161,10 @@ async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(tm
     # How it ended is told by Linux 6.15 and later.
     assert f"PrimeMaster restarted: it (pid {own.pid}) " in second.shell.state.faults[-1].cause
     await own.wait()
-    first.close()
-    second.close()
 
 
-async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(tmp_path, monkeypatch):
-    world, own, lost = World(tmp_path), await process(), list[int]()
+async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(world, monkeypatch):
+    own, lost = await process(), list[int]()
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     first = await commanding(world)
     first.pair._pid = own.pid
@@ -213,8 +182,6 @@ async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(t
     await own.wait()
     assert lost == [2]
     assert second.shell.journal.epoch == 0
-    first.close()
-    second.close()
 
 
 def broken(master: PairedMaster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +197,7 @@ def broken(master: PairedMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(master.shell.journal.store, "claim", fails_once)
 
 
-async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_other_one(tmp_path, monkeypatch):
-    world = World(tmp_path)
+async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_other_one(world, monkeypatch):
     first = await commanding(world)
     second = await following(world)
     broken(second, monkeypatch)
@@ -242,12 +208,9 @@ async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_othe
     again = PairedMaster(world, FIRST)
     await until(lambda: again.shell.recovered)
     assert again.shell.journal.epoch == 2
-    again.close()
-    second.close()
 
 
-async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(tmp_path, monkeypatch):
-    world = World(tmp_path)
+async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(world, tmp_path, monkeypatch):
     first = await commanding(world)
     second = await following(world)
     broken(second, monkeypatch)
@@ -258,12 +221,11 @@ async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(tmp
     assert "set spec.master.journal.path" in second.shell.final["message"]  # type: ignore[index]
     assert await FileStore(tmp_path / "journal").epochs() == (1,), "an epoch without a master fences nobody"
     assert not second.pair.follows.is_set()
-    second.close()
 
 
-async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path, monkeypatch):
+async def test_the_commanding_master_creates_its_standby_once_all_run(world, monkeypatch):
     """A machine that is busy with the start of the ranks has no time for a process that is not needed yet."""
-    world, may_start, created = World(tmp_path), asyncio.Event(), list[list[RankPhase]]()
+    may_start, created = asyncio.Event(), list[list[RankPhase]]()
     start, spawn, name = MemoryHost.start, world.backend.spawn, actor_name(UID, SECOND)
 
     def phases() -> list[RankPhase]:
@@ -291,7 +253,6 @@ async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path, 
     assert created == [[RankPhase.READY, RankPhase.READY]]
     await first.pair.end_other()
     assert f"kill {name}" in world.backend.calls
-    first.close()
 
 
 @pytest.mark.parametrize(
@@ -304,10 +265,10 @@ async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path, 
     ],
 )
 async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
-    tmp_path, monkeypatch, mode, addresses, wanted
+    world, monkeypatch, mode, addresses, wanted
 ):
     """An embedded Ray of several raylets ends with its one machine, and with it any standby."""
-    world, choices, choose = World(tmp_path), list[StandbyChoice](), standby.choose_standby
+    choices, choose = list[StandbyChoice](), standby.choose_standby
 
     async def nodes() -> tuple[NodeView, ...]:
         amount = (("CPU", 8 * GRAIN),)
@@ -316,16 +277,15 @@ async def test_machines_are_counted_by_their_addresses_and_not_by_their_raylets(
     monkeypatch.setattr(world.backend, "nodes", nodes)
     monkeypatch.setattr(standby, "choose_standby", lambda *asked: choices.append(choose(*asked)) or choices[-1])
     monkeypatch.setattr(standby, "KEEP_S", 0.01)
-    first = PairedMaster(world, FIRST, mode=mode)
+    PairedMaster(world, FIRST, mode=mode)
     await until(lambda: len(choices) > 1)  # what the first look led to is done by the second one
     assert (f"spawn {actor_name(UID, SECOND)}" in world.backend.calls) is wanted
-    first.close()
 
 
 @pytest.mark.parametrize("on_head", [True, False])
-async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_path, on_head):
+async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(world, on_head):
     """A head that is replaced has another node id; every other node is pinned by its id."""
-    world, specs = World(tmp_path), list[ActorSpec]()
+    specs = list[ActorSpec]()
     backend: Any = world.backend
     first = await commanding(world)
     first.close()
@@ -343,9 +303,8 @@ async def test_the_standby_of_a_journal_in_a_folder_stays_with_the_folder(tmp_pa
     assert (actor.node, actor.prefer, actor.resources) == ((None, None, ON_HEAD) if on_head else ("n1", None, ()))
 
 
-async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_path):
+async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(world, tmp_path):
     """The volume is not mounted on the node on which Ray starts PrimeMaster again."""
-    world = World(tmp_path)
     first = await commanding(world)
     first.die()
     world.backend.calls.clear()
@@ -355,12 +314,10 @@ async def test_an_empty_folder_is_not_the_journal_of_a_job_that_has_begun(tmp_pa
         await second.task
     assert not (world.folder / "journal").exists(), "a claim would fence a master that has the journal"
     assert not world.backend.calls
-    second.close()
 
 
-async def test_a_follower_answers_nobody_else(tmp_path):
-    world = World(tmp_path)
-    first = await commanding(world)
+async def test_a_follower_answers_nobody_else(world):
+    await commanding(world)
     second = await following(world)
     loop: asyncio.Future[MasterLoop] = asyncio.get_running_loop().create_future()
     with pytest.raises(NotCommandingError, match="the other one commands"):
@@ -368,13 +325,10 @@ async def test_a_follower_answers_nobody_else(tmp_path):
     loop.set_result(second.shell)
     assert await started(loop, second.pair) is second.shell
     assert await started(loop, None) is second.shell
-    first.close()
-    second.close()
 
 
-async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path):
+async def test_a_standby_claims_nothing_after_the_end_of_the_job(world):
     """Ray may end the commanding one before its standby, though it was told to end that one first."""
-    world = World(tmp_path)
     first = await commanding(world)
     second = await following(world)
     for name, host in world.backend.hosts.items():
@@ -383,13 +337,11 @@ async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path):
     await until(lambda: first.shell.final and second.pair._over)
     first.die()
     assert second.shell.journal.epoch == 0
-    second.close()
 
 
 @pytest.mark.parametrize("kv", [False, True])
-async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_time(tmp_path, monkeypatch, kv):
+async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_time(world, monkeypatch, kv):
     """The commanding one may die after the job's keys are deleted, its journal among them, and before its standby."""
-    world = World(tmp_path)
     monkeypatch.setattr(standby, "KEEP_S", 0.01)
     first = await commanding(world, kv=kv)
     second = await following(world, kv=kv)
@@ -403,11 +355,9 @@ async def test_a_standby_that_is_left_alone_by_an_ended_job_begins_it_no_second_
     assert [type(end) for end in ends] == ([JobOverError] if kv else [type(None)])
     assert not [call for call in world.backend.calls if not call.startswith(("release", "kill"))]
     assert second.shell.final is None or second.shell.final["phase"] == "Succeeded"
-    second.close()
 
 
-async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(tmp_path, monkeypatch):
-    world = World(tmp_path)
+async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(world, monkeypatch):
     first = await commanding(world, kv=True)
     second = await following(world, kv=True)
     claim = second.shell.journal.claim
@@ -422,18 +372,3 @@ async def test_a_job_that_ends_between_claim_and_replay_is_not_begun_again(tmp_p
     with pytest.raises(JobOverError, match="is over"):
         await second.task
     assert not second.shell.recovered
-    second.close()
-
-
-async def test_a_standby_of_another_version_takes_the_state_as_it_was_written(tmp_path):
-    world = World(tmp_path)
-    first = await commanding(world)
-    world.core = "0.2.0 b"
-    second = await following(world)
-    before = first.shell.state.ranks
-    first.die()
-    await until(lambda: second.shell.recovered)
-    assert second.shell.state.ranks == before
-    noted = [note["reason"] for note in second.shell.timeline.after(0)]
-    assert reasons.JOURNAL_TAKEN_OVER in noted
-    second.close()

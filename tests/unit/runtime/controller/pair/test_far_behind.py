@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from master_shell_kit import HANG_S, World, until
+from master_shell_kit import HANG_S, until
 from paired_masters import PairedMaster, commanding, following
 
 from dljob.master.state import events as ev
@@ -36,9 +36,8 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(tmp_path, monkeypatch):
+async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(world, monkeypatch):
     """However much was journaled while it was stopped: the commanding one writes a snapshot every 2,000 records."""
-    world = World(tmp_path)
     monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
     first = await commanding(world)
     for number in range(200):
@@ -59,17 +58,18 @@ async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(tmp_path, mo
     await until(lambda: second.shell.recovered)
     assert min(read) > 2, read
     assert second.shell.timeline.seq >= first.shell.timeline.seq
-    second.close()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_little_memory(tmp_path, monkeypatch):
+async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_little_memory(
+    world, tmp_path, monkeypatch
+):
     """Its records are large, so that they are far fewer than those after which a snapshot is due in any case."""
     monkeypatch.setattr(standby, "ANSWER_S", 0.02)
     monkeypatch.setattr(standby, "SILENT_S", HANG_S)  # both are in one process
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)  # a gigabyte in seconds
-    world, runs_again = World(tmp_path), asyncio.Event()
+    runs_again = asyncio.Event()
     first = await commanding(world)
     second = await following(world)
     await until(lambda: second.pair._folded == first.shell.journal.position and not second.pair._tasks.tasks)
@@ -99,4 +99,3 @@ async def test_a_standby_that_is_a_gigabyte_behind_takes_over_at_once_and_in_lit
     assert took <= MOST_S, f"after {took:.1f} s"
     assert second.shell.state.ranks == first.shell.state.ranks
     assert "again" in second.shell.state.commands
-    second.close()
