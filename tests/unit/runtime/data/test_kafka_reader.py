@@ -211,40 +211,6 @@ def test_gaps_in_offsets_are_no_loss(desk, me):
     assert (told(desk), [event.lost for event in desk.journal if event.lost]) == ([], [])
 
 
-def test_retention_that_deletes_leased_offsets_is_told_with_their_range(desk, me):
-    topic = FakeTopic(range(20))
-    mine = opened(desk, me, topic)
-    mine.take()
-    topic.delete(0, 15)
-    mine._reader._ready[0].clear()  # type: ignore[attr-defined] - records that were taken are not lost
-    mine._reader._next.clear()  # type: ignore[attr-defined]
-    me.stopping.now += 2
-    assert offsets(mine.take()) == [("t-0", n) for n in range(15, 19)]
-    assert [event.lost for event in desk.journal if event.lost] == [((4, 15),)]
-
-
-def test_partitions_that_are_added_to_a_topic_are_leased(desk, me):
-    topic = FakeTopic(range(2))
-    mine = opened(desk, me, topic)
-    assert offsets(mine.take()) == [("t-0", 0), ("t-0", 1)]
-    topic.records.append({0: b"new"})
-    topic.first.append(0)
-    topic.end.append(1)
-    me.stopping.now += 2
-    assert offsets(mine.take()) == [("t-1", 0)]
-
-
-def test_a_topic_that_was_made_anew_goes_back_and_nothing_is_read_of_it(desk, me):
-    topic = FakeTopic(range(8))
-    mine = opened(desk, me, topic)
-    mine.take()
-    anew = FakeTopic(range(2))
-    topic.records, topic.end = anew.records, anew.end
-    me.stopping.now += 2
-    assert mine.take(timeout=2) is None
-    assert told(desk)[0].startswith("t-0 went back: it ends at offset 2, and 4 was read.")
-
-
 def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk, me):
     topic = FakeTopic(range(8))
     mine = opened(desk, me, topic)
@@ -259,13 +225,6 @@ def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk, me):
     assert told(desk) == [
         "it does not answer: the brokers know no topic t, or this user may not read it; it is asked again"
     ]
-
-
-def test_an_event_of_a_topic_that_is_larger_than_a_batch_is_one_of_its_own(desk, me):
-    topic = FakeTopic(range(1))
-    topic.append(0, b"x" * 500, b"small")
-    mine = opened(desk, me, topic)
-    assert [offsets(mine.take()) for _ in range(3)] == [[("t-0", n)] for n in range(3)]
 
 
 def test_a_topic_that_is_silent_for_an_hour_is_waited_for(desk, me, monkeypatch):

@@ -138,23 +138,6 @@ def test_a_source_that_does_not_answer_is_asked_again_and_told_once(desk, me):
     ]
 
 
-def test_a_source_that_goes_back_is_told_and_not_read(desk, me):
-    mine = opened(desk, me, memory := Memory(a=8))
-    mine.take()
-    memory.logs["a"] = [b"anew"]
-    assert mine.take(timeout=2) is None
-    assert told(desk)[0].startswith("a went back: it ends at offset 1, and 4 was read.")
-
-
-def test_deleted_offsets_are_lost_with_their_range(desk, me):
-    mine = opened(desk, me, memory := Memory(a=20))
-    mine.take()
-    memory.first["a"] = 9
-    me.stopping.now += 2
-    assert offsets(mine.take()) == [("a", n) for n in range(9, 13)]
-    assert [event.lost for event in desk.journal if event.lost] == [((4, 9),)]
-
-
 def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk, me):
     mine = opened(desk, me, memory := Memory(a=2), BatchLimits(4, 100, 9.0))
 
@@ -416,34 +399,6 @@ def test_an_interval_without_its_last_events_ends_where_a_later_event_is(desk, m
     assert found == [("a", n) for n in (0, 1, 8, 9, 10, 11) if n not in gone]
     saved(desk, later, 2)
     assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN),), "also the offsets without an event"
-
-
-def test_an_event_that_reaches_over_what_is_done_is_read_once(desk, me, monkeypatch):
-    class Coarse(Memory):
-        def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
-            starts = [n for n in range(0, 12, 6) if n >= offset]
-            return [SourceEvent(partition, n, n + 6, b"x", self.time) for n in starts][:most]
-
-    later = holed(desk, me, Memory(a=12), monkeypatch)
-    later._reader = Coarse(a=12)
-    batch = next(later)
-    assert (offsets(batch), batch.runs) == ([("a", 0)], ((0, 4),))
-    batch.done()
-    saved(desk, later, 2)
-    assert desk.state.feeds["s"].held["w", 0].runs == ((8, module.SPAN),)
-
-
-def test_deleted_offsets_are_lost_in_each_interval_of_a_partition(desk, me, monkeypatch):
-    memory = Memory(a=20)
-    later = holed(desk, me, memory, monkeypatch)
-    assert later.take(timeout=0)
-    memory.first["a"] = 10
-    me.stopping.now += 2
-    assert offsets(later.take()) == [("a", n) for n in range(10, 14)]
-    assert [event.lost for event in desk.journal if event.lost] == [((8, 10),)]
-    del memory.logs["a"]
-    assert later.take(timeout=source_cursor.MISSING + 1) is None
-    assert desk.state.feeds["s"].held["w", 0].runs == ((0, 4), (10, 14)), "what is in hand"
 
 
 def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partition(desk, me, monkeypatch):
