@@ -113,15 +113,6 @@ def test_a_rank_that_may_not_have_its_niceness_does_not_begin_and_is_not_tried_a
     assert words["message"].startswith("nice: -3 asks for niceness ")
 
 
-def test_exception_is_told_with_its_frame(server):
-    ended = server.run("module", "behave.py", args=["raise"])
-    assert code(ended) == 1
-    words = ended["words"]
-    assert (words["error_type"], words["fatal"], words["reason"]) == ("ValueError", False, "UserError")
-    assert words["frame"].startswith("behave.py:")
-    assert "no such thing" in server.log()
-
-
 def test_an_exception_is_told_before_the_exit_handlers_have_run(server):
     server.fork("module", "behave.py", args=["slow end"])
     failing = server.next("failing")
@@ -161,15 +152,6 @@ def test_a_script_that_failed_leaves_its_last_save_to_others(server, number, sai
 def test_a_script_that_cannot_be_loaded_is_fatal(server, target, kind, frame):
     words = server.run("module", target)["words"]
     assert (words["fatal"], words["error_type"], words["frame"]) == (True, kind, frame)
-
-
-def test_bad_syntax_is_fatal_and_named_by_its_line(server, tmp_path):
-    script = tmp_path / "bad_syntax.py"
-    script.write_text("x = 1\ny = (\n")
-    words = server.run("module", str(script))["words"]
-    assert (words["fatal"], words["error_type"], words["frame"]) == (True, "SyntaxError", f"{script}:2 in <module>")
-    (tmp_path / "link").symlink_to(tmp_path)
-    assert server.run("module", "bad_syntax.py", code_dir=tmp_path / "link")["words"]["fatal"]
 
 
 @pytest.mark.parametrize(

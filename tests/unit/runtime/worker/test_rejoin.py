@@ -292,21 +292,6 @@ def test_a_function_that_ends_by_itself_is_not_interrupted(host):
     assert [report.outcome.result for report in host.reports._reports if report.outcome] == [7]
 
 
-def test_code_that_is_busy_is_taken_out_of_it(host):
-    going = threading.Event()
-
-    def work(_order, _start):
-        going.set()
-        while True:
-            pass
-
-    host.work = work
-    host.start_ranks(order(1))
-    going.wait(30)
-    host.leave_rank(leave(1))
-    assert reports(host) == [(1, True)]
-
-
 def test_code_that_cleans_up_is_left_to_it(host, monkeypatch):
     monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
     going, cleaned = threading.Event(), []
@@ -326,27 +311,6 @@ def test_code_that_cleans_up_is_left_to_it(host, monkeypatch):
     going.wait(30)
     host.leave_rank(leave(1))
     assert cleaned == [True]
-    assert reports(host) == [(1, True)]
-
-
-def test_code_that_catches_everything_is_called_back_again(host, monkeypatch):
-    monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
-    monkeypatch.setattr(thread_host, "PATIENCE_S", 0.0)
-    going, caught = threading.Event(), []
-
-    def work(_order, _start):
-        while len(caught) < 2:
-            try:
-                going.set()
-                while True:
-                    pass
-            except BaseException:  # noqa: BLE001 - as user code does
-                caught.append(1)
-
-    host.work = work
-    host.start_ranks(order(1))
-    going.wait(30)
-    host.leave_rank(leave(1))
     assert reports(host) == [(1, True)]
 
 

@@ -202,17 +202,6 @@ def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(counters,
     assert not found
 
 
-def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(counters, clock, monkeypatch):
-    monkeypatch.setattr(usage, "tree_of", lambda pid: ProcessTree(pid, 1))
-    pids: dict[int, int] = {}
-    own = Usage(1, list, lambda: pids)
-    own.sample(counters)
-    pids[3] = 44
-    clock[0] += usage.LEAST_S
-    own.sample(counters)
-    assert json.loads(counters.usage())["peak"] == [[3, 44]]
-
-
 def test_what_keeps_ranks_from_a_cpu_is_measured_with_their_processes(counters, clock, pressure, monkeypatch):
     monkeypatch.setattr(usage, "tree_of", lambda _pid: ProcessTree(9, 9, 9))
     monkeypatch.setattr(usage, "PRESSED", 1)
