@@ -21,30 +21,18 @@ from dljob.runtime.rpc.stream_producer import CutOffError, StreamProducer
 
 
 class Source:
-    """A generator, and what can be seen of it."""
+    """A generator, and whether it was closed."""
 
     def __init__(self, count: int, fails: bool = False) -> None:
-        self.count = count
-        self.fails = fails
-        self.made = 0
-        self.closed = threading.Event()
-        self.stepped = threading.Condition()
+        self.count, self.fails, self.closed = count, fails, threading.Event()
 
     def items(self):
         try:
-            for number in range(self.count):
-                with self.stepped:
-                    self.made = number + 1
-                    self.stepped.notify_all()
-                yield number
+            yield from range(self.count)
             if self.fails:
                 raise ValueError("no more words")
         finally:
             self.closed.set()
-
-    def await_made(self, count: int) -> None:
-        with self.stepped:
-            assert self.stepped.wait_for(lambda: self.made >= count, 10)
 
 
 def feed_of(source: Source, window: int = 4, patience_s: float = 60.0):
@@ -55,66 +43,6 @@ def feed_of(source: Source, window: int = 4, patience_s: float = 60.0):
 def take(feed: StreamProducer, timeout_s: float = 10.0):
     items, over = feed.take(timeout_s)
     return [int(item) for item in items], over
-
-
-def test_a_window_is_made_ahead_of_what_was_used():
-    source = Source(100)
-    feed, _ = feed_of(source)
-    source.await_made(4)
-    assert not source.closed.wait(0.1)
-    assert source.made == 4
-    assert take(feed) == ([0, 1], False)
-    assert not source.closed.wait(0.1)
-    assert source.made == 4
-    assert take(feed) == ([2, 3], False)
-    source.await_made(6)
-    feed.close()
-
-
-def test_all_items_come_in_their_order_and_the_end_with_the_last():
-    source = Source(11)
-    feed, ended = feed_of(source)
-    got: list[int] = []
-    over = False
-    while not over:
-        items, over = take(feed)
-        got += items
-    assert got == list(range(11))
-    assert ended.wait(10)
-
-
-def test_error_comes_once_its_items_were_taken():
-    feed, ended = feed_of(Source(2, fails=True))
-    got = take(feed)
-    while not got[0] or got[0][-1] != 1:
-        assert not got[1]
-        got = take(feed)
-    with pytest.raises(ValueError, match="no more words"):
-        feed.take(10)
-    assert ended.wait(10)
-
-
-def test_a_take_waits_no_longer_than_its_timeout():
-    gate = threading.Event()
-
-    def slow():
-        gate.wait(10)
-        yield 1
-
-    feed = StreamProducer(slow(), 4, lambda _: b"1", lambda: None, 60.0)
-    assert feed.take(0.05) is None
-    gate.set()
-    assert feed.take(10)[0] == [b"1"]
-
-
-def test_closing_a_stream_closes_its_generator():
-    source = Source(100)
-    feed, ended = feed_of(source)
-    source.await_made(4)
-    feed.close()
-    assert source.closed.wait(10)
-    assert ended.wait(10)
-    assert feed.take(10) == ([], True)
 
 
 def test_end_of_its_rank_is_not_taken_for_the_end_of_the_stream():
