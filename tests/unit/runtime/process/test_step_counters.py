@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -45,18 +44,6 @@ def test_a_step_written_by_the_rank_is_read_by_the_agent(made, seen):
     assert count.metrics == {"loss": 0.5, "worst": float("inf")}
     assert before <= count.at <= seen.heart() <= now()
     assert seen.renewal() == Renewal(3, 12.5, 14.25, known=False)
-
-
-def test_a_number_tells_that_there_is_news(made, seen):
-    slot = made.slots[0]
-    numbers = [seen.slots[0].number()]
-    for step in range(3):
-        slot.put(0, 1, step, {})
-        numbers.append(seen.slots[0].number())
-    assert numbers == [0, 1, 2, 3]
-    count = seen.slots[0].read()
-    assert count is not None
-    assert count.number == 3
 
 
 def test_a_process_that_was_followed_is_not_heard_any_more(made):
@@ -130,25 +117,6 @@ def test_threads_of_a_rank_that_write_at_once_leave_a_whole_value(made):
     assert (count.step, count.number) in {(1499, 1000), (2499, 1000)}
 
 
-@pytest.mark.parametrize("how", ["holds the GIL", "is stopped"])
-def test_the_last_step_of_a_rank_that_hangs_is_readable(made, seen, how):
-    hang = "ctypes.PyDLL(None).pause()" if how == "holds the GIL" else "os.kill(os.getpid(), 19)"
-    code = (
-        "import ctypes, os, sys; from dljob.runtime.process.step_counters import StepCounters\n"
-        "c = StepCounters.opened(int(sys.argv[1])); c.count_heartbeat(); c.slots[0].put(4, 1, 17, {})\n"
-        f"print('told', flush=True); {hang}\n"
-    )
-    command = [sys.executable, "-c", code, str(made.fd)]
-    with subprocess.Popen(command, pass_fds=[made.fd], stdout=subprocess.PIPE) as rank:
-        try:
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == b"told\n"
-            assert [(c.rank, c.step) for c in seen.ranks()] == [(4, 17)]
-            assert 0 < seen.heart() <= now()
-        finally:
-            os.kill(rank.pid, signal.SIGKILL)
-
-
 def test_more_metrics_than_there_is_room_for_are_cut_and_said_once(made, capsys):
     many = {f"metric number {i}": i / 7 for i in range(1000)}
     for step in (1, 2):
@@ -207,9 +175,3 @@ def test_a_note_stands_beside_the_steps_until_the_next_process(made, seen):
     slot.begin(3, 2)
     slot.note(3, 1, "device", 7)
     assert [c.beside for c in seen.ranks()] == [{}]
-
-
-def test_usage_of_a_host_is_read_by_the_agent(made, seen):
-    assert (seen.usage_number(), seen.usage()) == (0, b"")
-    made.put_usage(b"some")
-    assert (seen.usage_number(), seen.usage()) == (1, b"some")
