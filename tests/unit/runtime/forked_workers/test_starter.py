@@ -106,31 +106,6 @@ def answers(path: str, *given: bytes) -> threading.Thread:
     return thread
 
 
-def test_jobs_of_one_environment_have_servers_of_one_template(tmp_path, monkeypatch):
-    begun: list[tuple[str, dict[str, str]]] = []
-    threads: list[threading.Thread] = []
-
-    def start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> None:
-        assert raylet == 77
-        line.close()
-        os.unlink(path)  # noqa: PTH108 - the real one listens on what it inherits
-        begun.append((path, env))
-        threads.append(answers(path, starter.YES, starter.YES, b"n"))
-
-    monkeypatch.setattr(starter, "_start", start)
-    folder = str(tmp_path)
-    for job in ("01000000", "02000000"):
-        request: starter.Request = (["x"], {**ENV, "RAY_JOB_ID": job})
-        # The socket is there; of a real server somebody listens.
-        with pytest.raises(ConnectionRefusedError):
-            starter.reach(folder, request, 77)
-        assert Path(starter.socket_of(folder, request[1], 77)).is_socket()
-    assert begun == [(starter.socket_of(folder, {"HOME": "/root"}, 77), {"HOME": "/root"})]
-    with pytest.raises(OSError, match="the template forks no server"):
-        starter.reach(folder, (["x"], {**ENV, "RAY_JOB_ID": "03000000"}), 77)
-    threads[0].join()
-
-
 def test_template_that_was_killed_is_started_again(tmp_path, monkeypatch):
     starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77)).close()
     begun: list[str] = []

@@ -159,28 +159,6 @@ def first_word(path: str, request: starter.Request, kind: str = starter.WORKER) 
     return b""
 
 
-def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served):
-    served.start()
-    line, told = served.ask("a", "b")
-    assert served.process is not None
-    assert told == {
-        "env": "1",
-        "argv": ["a", "b"],
-        "cwd": str(Path.cwd()),
-        "first": str(served.folder),
-        "leads": True,
-        "known": True,
-        "pid": told["pid"],
-        "fds": told["fds"],
-        "above": served.process.pid,
-        "later": False,
-    }
-    # Standard files, its connection, and the folder that is listed.
-    assert told["fds"] == 5
-    assert line.recv(1) == bytes([7])
-    assert gone(int(str(told["pid"])))
-
-
 def test_how_a_worker_ended_is_known_on_its_node_for_a_while(served, monkeypatch):
     served.path = f"{served.folder}/{served.raylet.pid}-0.sock"
     monkeypatch.setenv(server.FOLDER, f"{served.raylet.pid}:{served.folder}")
@@ -294,26 +272,6 @@ def test_server_of_a_package_with_threads_of_its_own_forks_nobody(served):
     assert served.process is not None
     assert served.process.wait(WAIT_S) == 0
     assert Path(served.path + starter.UNFIT).exists()
-
-
-def test_template_forks_servers_that_import_more_and_fork_workers(served):
-    served.start()
-    one, other = served.serve("one"), served.serve("other")
-    line, told = served.ask(path=one)
-    _, second = served.ask("wait", path=other)
-    assert served.process is not None
-    assert len({told["above"], second["above"], served.process.pid}) == 3
-    assert (told["known"], told["later"], told["leads"], told["fds"]) == (True, True, True, 5)
-    assert line.recv(1) == bytes([7])
-    # Both live on if the template is killed; it is another process to them.
-    served.process.kill()
-    served.process.wait(WAIT_S)
-    line, _ = served.ask(path=one)
-    assert line.recv(1) == bytes([7])
-    served.raylet.kill()
-    assert gone(int(str(told["above"])))
-    assert gone(int(str(second["above"])))
-    assert not Path(one).exists()
 
 
 def test_template_ends_behind_its_last_server(served):
