@@ -64,12 +64,6 @@ async def test_a_later_claim_supersedes_an_earlier_one(make):
     await two.close()
 
 
-async def test_a_store_without_segments_is_empty(make):
-    store = make()
-    assert await store.epochs() == ()
-    await store.close()
-
-
 async def test_the_guard_thread_sees_a_later_file_without_a_loop(tmp_path):
     store = FileStore(tmp_path)
     await store.claim(1)
