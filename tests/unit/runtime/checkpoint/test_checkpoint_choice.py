@@ -108,14 +108,6 @@ def test_forgotten_decisions_follow_from_those_that_are_left(there, made):
     assert [bool(fence(mark, once)) for mark in there] == [bool(fence(mark, left)) for mark in there]
 
 
-def test_lives_that_crash_before_they_save_leave_one_decision(tmp_path):
-    folder = Folder(tmp_path / "t")
-    for number in range(2, 301):
-        folder.decide(RestoreDecision(RunId(1, number), CheckpointId(A, 7)))
-        folder.forget()
-    assert folder.decisions() == [RestoreDecision(RunId(1, 300), CheckpointId(A, 7))]
-
-
 def test_of_lives_that_all_saved_the_last_decisions_are_left_and_older_lives_save_nothing_more(tmp_path):
     folder = Folder(tmp_path / "t")
     for number in range(2, 302):
