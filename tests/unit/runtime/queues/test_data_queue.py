@@ -124,20 +124,6 @@ def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
     fourth.close()
 
 
-def test_segments_go_when_nothing_in_them_is_left(tmp_path):
-    queue = store(tmp_path, segment=1000)
-    for number in range(1, 31):
-        assert queue.put(A, number, bytes([number]) * 400) is None
-        assert queue.begin_get(B, number, number - 1)
-        assert queue.take(B, 1) == [bytes([number]) * 400]
-        if number % 7 == 0:
-            before = queue.backlog
-            queue = reopened(queue, tmp_path, segment=1000)
-            assert queue.backlog == before
-    assert len(list(tmp_path.glob("*.seg"))) <= 3
-    queue.close()
-
-
 def test_one_held_item_does_not_keep_the_segments_after_its_own(tmp_path):
     """A consumer holds the first item for long, while others put and get many."""
     queue = store(tmp_path, segment=1000)
