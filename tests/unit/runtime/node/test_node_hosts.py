@@ -219,18 +219,6 @@ time.sleep(600)
 """
 
 
-def test_a_host_that_is_killed_is_gone_at_once(agent, where):
-    with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
-        try:
-            until(lambda: [host.pid for host in agent.observe()] == [child.pid])
-            pulse = agent.report(ask())
-        finally:
-            child.kill()
-    until(lambda: not agent.observe())
-    assert agent.accept_request(ask(pulse.number)), "an answer for a host that is gone meanwhile"
-    assert agent.report(ask()).hosts == ()
-
-
 @NEEDS_ENDS
 def test_a_host_that_cannot_connect_is_found_by_an_agent_that_starts_later(where):
     """It is stopped, as if its code held the GIL; then it goes on, and connects."""
