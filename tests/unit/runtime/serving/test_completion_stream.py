@@ -381,21 +381,3 @@ def test_an_option_that_does_not_exist_is_refused():
         completion(versions="some")
     with pytest.raises(UsageError, match="without_ids='skip': wanted restart or fail"):
         completion(without_ids="skip")
-
-
-def test_many_streams_over_dying_servers_lose_no_token(told):
-    scripts = [Script(20, None, 20, 20, None, 20, None) for _ in range(4)]
-    with serving(*scripts) as servers:
-        told(*servers)
-        found: dict[int, list[int]] = {}
-
-        def read(number: int) -> None:
-            body = {"prompt": [number], "max_tokens": 70}
-            found[number] = ids_of(CompletionStream("rollout", body))
-
-        threads = [threading.Thread(target=read, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    assert found == {number: undisturbed([number], 70) for number in range(16)}
