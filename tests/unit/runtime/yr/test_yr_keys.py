@@ -78,20 +78,6 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return DatasystemKeyValue(store), DatasystemKeyValue(store)
 
 
-async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_another(pair):
-    first, second = pair
-    await first.put("dljob/a/1", b"")
-    await second.put("dljob/a/2.ü", b"x")
-    await first.put("dljob/b", b"y")
-    assert (await second.get("dljob/a/1"), await first.get("dljob/a/2.ü")) == (b"", b"x")
-    assert await second.keys("dljob/a/") == await first.keys("dljob/a/") == ("dljob/a/1", "dljob/a/2.ü")
-    assert await second.delete("dljob/a/") == 2
-    assert await first.keys("dljob/") == ("dljob/b",)
-    assert await first.get("dljob/a/1") is None
-    await first.put("dljob/a/1", b"again")
-    assert await second.keys("dljob/a/") == ("dljob/a/1",)
-
-
 async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair):
     first, late = pair
     for key in ("a", "b", "c"):
