@@ -7,7 +7,7 @@ import base64
 import copy
 import itertools
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, SECRETS, ApiError, NotThereError, Resource, Response
@@ -247,6 +247,20 @@ def logs_of(
         return {"text": piece.decode(), "offset": start + len(piece), "end": False, "timed": place is not None}
 
     return answer
+
+
+def at_turns(answer: Callable[[Json], Any], events: Mapping[int, Any]) -> Callable[[Json], Any]:
+    """Return `answer` with events at its nth question: what is called before it, raised, or answered in its place."""
+    turns = itertools.count(1)
+
+    def head(query: Json) -> Any:
+        event = events.get(next(turns))
+        event = event() if callable(event) else event
+        if isinstance(event, Exception):
+            raise event
+        return event if isinstance(event, Response) else answer(query)
+
+    return head
 
 
 def add_saved_logs(kube: FakeKube, job: Json, **texts: str) -> None:

@@ -88,11 +88,6 @@ def gone(home: Path) -> RegistryEntry:
     return job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
 
 
-def test_status_without_jobs_names_the_home(home, capsys):
-    assert main.run(["status"]) == 0
-    assert str(home) in capsys.readouterr().err
-
-
 @pytest.fixture
 def homeless(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """DLJOB_HOME of a user whom the machine does not know, without HOME, as in a container."""

@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -330,15 +329,6 @@ def test_logs_shows_primemasters_log(capsys):
 def test_version_is_a_flag_too(capsys):
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("dljob ")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_a_completion_that_knows_every_command(shell, capsys):
-    assert main.run(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(command in script for command in main.COMMANDS)
-    if shell == "bash":
-        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 FILE = """

@@ -41,13 +41,6 @@ def test_the_help_matches_the_recorded_help(command, capsys):
     assert shown == golden.read_text()
 
 
-@pytest.mark.parametrize("command", main.COMMANDS)
-def test_the_summary_is_the_first_line_of_the_docstring(command):
-    module = main.MODULES.get(command, command)
-    function = getattr(__import__(f"dljob.cli.commands.{module}", fromlist=[command]), command.replace("-", "_"))
-    assert (function.__doc__ or "").splitlines()[0] == main.COMMANDS[command]
-
-
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["version"]])
 def test_the_help_imports_nothing_heavy(words):
     script = (

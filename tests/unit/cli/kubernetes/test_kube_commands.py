@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
+from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, at_turns, logs_of
 
 from dljob.api import registry
 from dljob.api.kubernetes.handle import KubernetesJob
@@ -260,6 +260,13 @@ def test_logs_of_a_living_job_come_from_its_head(kube, dljob):
     assert dljob("logs", "hello", "-k", "--role", "worker", "--rank", "1")[1] == "[worker/1] c\n"
 
 
+def end_with(kube: FakeKube, job: dict[str, Any], log: str) -> None:
+    """The job ends, its head goes, and this log of rank 0 was saved."""
+    kube.update("hello", phase="Succeeded")
+    add_saved_logs(kube, job, worker_0=log)
+    kube.head.clear()
+
+
 def test_logs_since_a_moment_come_from_the_head(kube, dljob):
     job = add_job(kube, phase="Running")
     add_head(kube)
@@ -281,18 +288,7 @@ def test_logs_since_a_moment_come_from_the_head(kube, dljob):
     untimed = "the output of worker/0 has no known times: its log is shown whole"
     code, shown, err = dljob("logs", "hello", "-k", "--since", "10m")
     assert (code, shown, untimed in err) == (0, "[worker/0] a\n[worker/0] b\n[worker/0] c\n", True)
-    turns = 0
-
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += 1
-        if turns == 4:
-            kube.update("hello", phase="Succeeded")
-            add_saved_logs(kube, job, worker_0="b\nc\nd\n")
-            kube.head.clear()
-        return logs_of(texts, since)(query)
-
-    kube.head["logs"] = head
+    kube.head["logs"] = at_turns(logs_of(texts, since), {4: lambda: end_with(kube, job, "b\nc\nd\n")})
     lines = dljob("logs", "hello", "-k", "--since", "10m", "-f")[1].splitlines()
     assert lines == ["[worker/0] b", "[worker/0] c", "[worker/0] d"]
     code, shown, err = dljob("logs", "hello", "-k", "--since", "10m")
@@ -387,22 +383,17 @@ def test_following_sees_each_line_once_through_a_head_that_is_away(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a\nb"}
-    asked = logs_of(texts)
-    turns = 0
 
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += 1
-        if turns == 4:
-            texts["worker", 0] += "c\nd\n"
-        if turns == 8:
-            raise ApiError(503, "ServiceUnavailable", "connection refused")
-        if turns == 12:
-            texts["worker", 0] += "e\nend"
-            kube.update("hello", phase="Succeeded")
-        return asked(query)
+    def end() -> None:
+        texts["worker", 0] += "e\nend"
+        kube.update("hello", phase="Succeeded")
 
-    kube.head["logs"] = head
+    events = {
+        4: lambda: texts.update({("worker", 0): "a\nbc\nd\n"}),
+        8: ApiError(503, "ServiceUnavailable", "connection refused"),
+        12: end,
+    }
+    kube.head["logs"] = at_turns(logs_of(texts), events)
     code, out, _ = dljob("logs", "hello", "-k", "-f")
     assert code == 0
     assert out.splitlines() == [f"[worker/0] {line}" for line in ("a", "bc", "d", "e", "end")]
@@ -424,18 +415,8 @@ def test_thousands_of_ranks_are_not_followed(kube, dljob):
 def test_lines_that_nobody_saw_are_said_to_be_missing(kube, dljob):
     job = add_job(kube, phase="Running")
     add_head(kube)
-    turns = 0
-
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += 1
-        if turns == 3:
-            kube.update("hello", phase="Succeeded")
-            add_saved_logs(kube, job, worker_0="much later\nend\n")
-            kube.head.clear()
-        return logs_of({("worker", 0): "a\nb\nhalf"})(query)
-
-    kube.head["logs"] = head
+    end = {3: lambda: end_with(kube, job, "much later\nend\n")}
+    kube.head["logs"] = at_turns(logs_of({("worker", 0): "a\nb\nhalf"}), end)
     code, out, _ = dljob("logs", "hello", "-k", "-f")
     assert code == 0
     assert out.splitlines() == [
@@ -450,18 +431,12 @@ def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a\n", ("worker", 1): "b\n"}
-    turns = 0
-
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += 1
-        if turns == 20:
-            texts["worker", 0] += "c\n"
-        if turns == 30:
-            kube.update("hello", phase="Succeeded")
-        return GONE if 6 < turns < 20 else logs_of(texts)(query)
-
-    kube.head["logs"] = head
+    events = {
+        **dict.fromkeys(range(7, 20), GONE),
+        20: lambda: texts.update({("worker", 0): "a\nc\n"}),
+        30: lambda: kube.update("hello", phase="Succeeded"),
+    }
+    kube.head["logs"] = at_turns(logs_of(texts), events)
     words = "[dljob] the log on node n cannot be read: it is gone; it is asked for again"
     lines = dljob("logs", "hello", "-k", "-f")[1].splitlines()
     assert sorted(lines[:2]) == ["[worker/0] a", "[worker/1] b"]
@@ -471,18 +446,8 @@ def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again
 def test_lines_read_before_a_log_became_unreadable_are_not_lost(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
-    turns = 0
-
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += query["rank"] == 0
-        if turns == 6:
-            kube.update("hello", phase="Succeeded")
-        if turns == 2:
-            return GONE  # the second piece of a long log
-        return logs_of({("worker", 0): "a\nb\n"})(query)
-
-    kube.head["logs"] = head
+    events = {2: GONE, 6: lambda: kube.update("hello", phase="Succeeded")}  # first the second piece of a long log
+    kube.head["logs"] = at_turns(logs_of({("worker", 0): "a\nb\n"}), events)
     lines = dljob("logs", "hello", "-k", "-f", "--rank", "0")[1].splitlines()
     assert lines == ["[worker/0] a", "[worker/0] b"], "once is nothing to speak of"
 
@@ -491,16 +456,12 @@ def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube, d
     """Its pods are taken away while its last lines are read."""
     add_job(kube, phase="Running")
     add_head(kube)
-    turns = 0
 
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += query["rank"] == 0
-        if turns == 2:
-            kube.update("hello", phase="Succeeded")
-        return GONE if turns > 1 else logs_of({("worker", 0): "a\n"})(query)
+    def end() -> Response:
+        kube.update("hello", phase="Succeeded")
+        return GONE
 
-    kube.head["logs"] = head
+    kube.head["logs"] = at_turns(logs_of({("worker", 0): "a\n"}), dict.fromkeys(range(2, 100), end))
     lines = dljob("logs", "hello", "-k", "-f", "--rank", "0")[1].splitlines()
     assert lines == ["[worker/0] a"]
 
@@ -840,16 +801,9 @@ def test_a_new_attempts_logs_begin_anew(kube, dljob):
     add_job(kube, phase="Running")
     add_head(kube)
     texts = {("worker", 0): "a long first attempt\n"}
-    asked, turns = logs_of(texts), 0
-
-    def head(query: dict[str, Any]) -> Any:
-        nonlocal turns
-        turns += 1
-        if turns == 6:
-            texts["worker", 0] = "b\n"
-        if turns == 14:
-            kube.update("hello", phase="Succeeded")
-        return asked(query)
-
-    kube.head["logs"] = head
+    events = {
+        6: lambda: texts.update({("worker", 0): "b\n"}),
+        14: lambda: kube.update("hello", phase="Succeeded"),
+    }
+    kube.head["logs"] = at_turns(logs_of(texts), events)
     assert dljob("logs", "hello", "-k", "-f")[1] == "[worker/0] a long first attempt\n[worker/0] b\n"
