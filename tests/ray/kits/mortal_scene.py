@@ -30,7 +30,7 @@ class Scene:
         self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False, standby: bool = False
     ) -> None:
         self.job = job
-        self._standby = "Always" if standby else "Auto"
+        self._standby = "Always" if standby else "Never"
         self.options = {"where": str(job.folder), "at": list(at), "how": how, "upgraded": upgraded}
         self._spares = 0
 

@@ -126,7 +126,7 @@ WHOLE: Json = {
         "createTimeoutSeconds": 60,
         "journal": {"path": "/journal", "claimName": "journal"},
         "placement": "Head",
-        "standby": "Never",
+        "standby": "Auto",
     },
     "gcsFaultTolerance": {
         "backend": "Redis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dljob.spec.cluster import Master
 from dljob.spec.standing import StandbyMode, choose_standby, preview_standby, standby_node
 
 
@@ -24,7 +25,10 @@ def test_a_standby_is_made_by_mode_and_number_of_machines(mode: StandbyMode, mac
 def test_the_plan_of_a_job_says_what_standby_it_has():
     assert "two machines or more" in preview_standby("Auto")
     assert preview_standby("Always") == "Always"
-    assert preview_standby("Never") == "Never"
+
+
+def test_a_job_has_a_standby_only_where_its_file_says_so():
+    assert Master().standby == "Never"
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ class SpecSetters(UnsupportedCalls):
             journal_path: folder of the journal.
             journal_claim: PersistentVolumeClaim of the journal.
             placement: Auto, Head or Worker.
-            standby: Auto, Always or Never.
+            standby: Never, Auto or Always.
         """
         journal = {k: v for k, v in {"path": journal_path, "claimName": journal_claim}.items() if v is not None}
         return self._merge(

@@ -98,8 +98,9 @@ class _Layout:
             rows = [("WITNESSES", "READ AT", "SAY", "OF A RANK"), *map(_witness_row, plan.witnesses)]
             domains = [*aligned(rows), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
-        standby = f"standby of PrimeMaster: {preview_standby(plan.standby)}"
-        return "\n".join([head, standby, *tables, *([*domains, ""] if domains else [])])
+        if plan.standby != "Never":
+            head += f"\nstandby of PrimeMaster: {preview_standby(plan.standby)}"
+        return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
     def _machine_rows(self) -> Rows:
         """Merge neighbours that carry the same ranks per role and have the same left over into one row."""

@@ -281,7 +281,7 @@ class JobPlan:
     node_groups: Mapping[str, MachineGroup]
     digest: str
     witnesses: tuple[WitnessPlan, ...] = ()
-    standby: StandbyMode = "Auto"
+    standby: StandbyMode = "Never"
     """`master.standby`."""
 
     def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:

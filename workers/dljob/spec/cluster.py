@@ -109,10 +109,11 @@ class Master(Model):
     standby: Annotated[
         Literal["Auto", "Always", "Never"],
         Needs(Capability.MASTER_RESTARTS, "a standby of PrimeMaster", values=("Always",)),
-    ] = "Auto"
+    ] = "Never"
     """A second PrimeMaster, which follows the journal and takes over when the first one is killed or answers nothing
-    for 2 seconds. Auto: one on a Ray of two machines or more. It takes some 150 MiB, beside `memory`, on a worker if
-    the journal is in Ray's own store, else on PrimeMaster's node. Never: Ray alone restarts PrimeMaster."""
+    for 2 seconds. Never: Ray alone restarts PrimeMaster, once its process has ended or Ray has noticed that its node is
+    lost; one that is only stopped is not replaced. Auto: a standby on a Ray of two machines or more. It takes some 150
+    MiB, beside `memory`, on a worker if the journal is in Ray's own store, else on PrimeMaster's node."""
 
 
 class Code(Model):

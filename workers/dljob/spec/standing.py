@@ -12,7 +12,7 @@ LEASE_SECONDS_WITHOUT_HEAD = 120
 """Default with gcsFaultTolerance: KubeRay replaces a head pod in 10 to 20 s on a node that has the image, and a
 PrimeMaster lost together with the head restarts only after that."""
 MACHINES = 2
-"""Machines from which a job has a standby by default: on one alone, the job ends with the machine in any case."""
+"""Machines from which a job has a standby with Auto: on one alone, the job ends with the machine in any case."""
 
 StandbyMode = Literal["Auto", "Always", "Never"]
 
