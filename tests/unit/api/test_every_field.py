@@ -38,7 +38,7 @@ def everything() -> DLJobManifest:
         .head(cpu=2, memory="8Gi", template=POD).ray_cluster_template({"metadata": {"labels": {"team": "rl"}}})
         .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60,
                 journal_path="/journal", journal_claim="journal", placement="Head",
-                standby="Never")
+                standby="Auto")
         .gcs_fault_tolerance(redis="redis:6379", redis_password=("redis", "password"))
         .fault_tolerance(max_restarts=5, max_cluster_restarts=1, window_seconds=600, lease_seconds=20)
         .backoff(initial_seconds=2, multiplier=3, max_seconds=30)

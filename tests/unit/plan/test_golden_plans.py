@@ -49,6 +49,11 @@ def as_before(text: str, name: str) -> None:
     assert text == golden.read_text()
 
 
+def test_a_plan_names_the_standby_of_a_job_that_has_one():
+    made = plan(job(role("a", 1), master={"standby": "Always"}))
+    assert render_plan(made, would_be_nodes(made), "table").splitlines()[1] == "standby of PrimeMaster: Always"
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
 def test_json_and_yaml_say_the_same(sample):
     made = plan(load_file(sample))

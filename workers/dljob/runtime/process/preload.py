@@ -2,7 +2,7 @@
 
 Importing torch takes seconds and touches no device. Whether the code imports it is read from its source, so nothing of
 the user's runs before its rank's environment is in place, and roles without torch stay small. A fork server also does
-the imports with which a script begins, which `leading` finds and `worker.early_imports` tries.
+the imports with which a script begins, which `leading` finds and `worker.early_imports` does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Preload:
     modules: tuple[str, ...] = ()
     """Imported as they are: torch."""
     imports: tuple[Import, ...] = ()
-    """Those with which the script begins, in their order: each is tried first."""
+    """Those with which the script begins, in their order."""
     first: str = ""
     """The folder that the script has first on its import path."""
     script: str = ""

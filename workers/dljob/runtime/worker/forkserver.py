@@ -17,12 +17,11 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from dljob.linux import descendants, device_drivers
+from dljob.linux import device_drivers
 from dljob.runtime.worker import early_imports, script, supervise
 
 MESSAGE_BYTES = 180_000
@@ -179,29 +178,20 @@ def take_stdin(path: str) -> None:
         os.close(fd)
 
 
-def _step_aside(link: socket.socket, held: int) -> int:
+def _step_aside(link: socket.socket, held: int) -> None:
     """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks.
 
     Args:
         link: The socket to the host.
         held: What only the process stays with that waits for the child: whoever reads its other end sees that end.
-
-    Returns the descriptor to which a server whose child takes its place writes the child's pid.
     """
-    reader, writer = os.pipe()
-    # So that a successor whose parent has ended is this process's child.
-    descendants.adopt_orphans()
     pid = os.fork()
     if pid == 0:
-        os.close(reader)
         if held >= 0:
             os.close(held)
-        return writer
+        return
     link.close()
-    os.close(writer)
-    while os.waitstatus_to_exitcode(status := os.waitpid(pid, 0)[1]) == early_imports.HANDED_ON:
-        (pid,) = struct.unpack("i", os.read(reader, struct.calcsize("i")))
-    os._exit(1 if status else 0)
+    os._exit(1 if os.waitpid(pid, 0)[1] else 0)
 
 
 def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, str] | None = None) -> None:
@@ -216,7 +206,7 @@ def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, s
     link = socket.socket(fileno=fd)
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
-    succession = _step_aside(link, held)
+    _step_aside(link, held)
     began, before = began or dict(os.environ), device_drivers.loaded()
     for module in preload["modules"]:
         with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
@@ -224,10 +214,13 @@ def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, s
     # A rank that is forked with a driver may find no device: then each begins anew, and imports for itself.
     drivers = device_drivers.loaded() - before
     imports = () if drivers else preload["imports"]
-    early = early_imports.keep(imports, preload["first"], preload["script"], preload["code_dir"], succession)
+    early = early_imports.keep(imports, preload["first"], preload["script"], preload["code_dir"])
     if drivers:
-        early.left = f"importing {', '.join(preload['modules'])} has loaded {min(drivers)}, which is not to be forked"
-    os.close(succession)
+        early.unfit = f"loaded {min(drivers)}"
+    if early.unfit:
+        names = ", ".join([*preload["modules"], *early.kept])
+        early.left = f"importing {names} has {early.unfit}, which is not to be forked"
+        early.kept, early.done = [], 0
     # A collection in a rank would write to the headers of all shared objects and so copy their pages.
     gc.collect()
     gc.freeze()
@@ -236,7 +229,7 @@ def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, s
     order = ForkServer(link).serve()
     if order is None:
         os._exit(0)
-    if order["anew"] or drivers:
+    if order["anew"] or early.unfit:
         _become_anew(order, began)
     # What an import has set stays, as if the rank had imported.
     order["env"] = {name: value for name, value in order["env"].items() if began.get(name) != value}
