@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dljob.runtime.serving.endpoints import Endpoint, Endpoints, endpoints
     from dljob.runtime.serving.http_transport import AsyncHttpTransport, HttpTransport
     from dljob.runtime.weights.channel import WeightChannel
+    from dljob.runtime.weights.transport import WeightTransport
     from dljob.runtime.worker.sub_master import SubMaster
     from dljob.runtime.worker.typed import TypedRoleGroup as RoleGroup
     from dljob.runtime.worker.typed import TypedWorker as Worker
@@ -120,6 +121,7 @@ _HOMES = {
     "dljob.runtime.serving.http_transport": ("AsyncHttpTransport", "HttpTransport"),
     "dljob.runtime.worker.sub_master": ("SubMaster",),
     "dljob.runtime.weights.channel": ("WeightChannel",),
+    "dljob.runtime.weights.transport": ("WeightTransport",),
     "dljob.runtime.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -178,6 +180,7 @@ __all__ = [
     "UnreachableError",
     "UsageError",
     "WeightChannel",
+    "WeightTransport",
     "Worker",
     "WorkerContext",
     "Workload",

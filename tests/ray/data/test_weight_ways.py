@@ -39,3 +39,34 @@ def test_a_group_and_direct_transport_carry_versions_and_who_comes_late_has_them
     eventually(lambda: not first.exists() and len(list(job.folder.glob("tensor-*"))) == 2, 60, job.seen)
     (job.folder / "end").touch()
     assert connection.wait(60)["phase"] == "Succeeded"
+
+
+def test_a_users_own_transport_carries_versions_and_the_store_does_while_a_side_is_dead_raises_or_hangs(
+    job: Job,
+) -> None:
+    roles = [job.role("trainer", "own_transport_user.publish"), job.role("reader", "own_transport_user.receive")]
+    connection = job.start(*[{**role, "resources": {"cpu": "0.2"}} for role in roles], faultTolerance=QUICK)
+
+    def exchange(version: int, publisher_incarnation: int = 1, reader_incarnation: int = 1) -> list[str]:
+        (job.folder / f"go-{version}").touch()
+        sent = said(job, f"sent-{version}", "trainer/0", publisher_incarnation)
+        got = said(job, f"got-{version}", "reader/0", reader_incarnation)
+        assert got["right"]
+        return [sent["by"], got["by"]]
+
+    assert exchange(1) == ["Folder", "Folder"]
+    os.kill(said(job, "sent-1", "trainer/0")["pid"], signal.SIGKILL)
+    os.kill(said(job, "ready", "reader/0")["pid"], signal.SIGKILL)
+    got = said(job, "got-1", "reader/0", 2)
+    assert (got["right"], got["by"]) == (True, "Folder")
+    (job.folder / "raise-reader-0").touch()
+    assert exchange(2, 2, 2) == ["Folder", "store"]
+    (job.folder / "raise-reader-0").unlink()
+    assert exchange(3, 2, 2) == ["Folder", "Folder"]
+    (job.folder / "hang-trainer-0").touch()
+    assert exchange(4, 2, 2) == ["store", "store"]
+    (job.folder / "end").touch()
+    assert connection.wait(60)["phase"] == "Succeeded"
+    output = "".join(path.read_text(errors="replace") for path in (job.folder / "logs").rglob("*.log"))
+    assert "receive: version 2 goes by the store: the transport Folder: OSError: the share is not mounted" in output
+    assert "publish: version 4 goes by the store: the transport Folder: TimeoutError: it did not return" in output

@@ -33,8 +33,8 @@ class Porter(dljob.Worker):
         self.channel(name, transport).publish(version, state)
 
     @rpc
-    def receive(self, name, timeout=60):
-        version, state = self.channel(name).receive(timeout)
+    def receive(self, name, timeout=60, transport="store"):
+        version, state = self.channel(name, transport).receive(timeout)
         self.held[name] = state  # its memory stays mapped
         return version, float(state["w"].min()), float(state["w"].max()), state["w"].flags.writeable
 

@@ -187,7 +187,7 @@ async def test_dropped_versions_are_dropped_on_all_nodes(desk, fleet):
 
 
 async def test_no_chain_where_the_store_does_as_well(desk, monkeypatch):
-    assert desk.begin(version(way="rdt")) is None
+    assert desk.begin(version(transport="rdt")) is None
     assert desk.begin(version(node="")) is None
     with monkeypatch.context() as patch:
         patch.setenv("RAY_USE_TLS", "1")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from life_kit import context as here
 
-from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
+from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, WeightTransport, tasks
 from dljob.calls.backlog import QueueCaller
-from dljob.runtime.process import context
+from dljob.runtime.process import context, extensions
 from dljob.runtime.process.messages import Call, Reply
 from dljob.runtime.process.worker_context import RankCall, held_versions, renew
 from dljob.runtime.queues.storage_client import StorageClient
@@ -26,6 +28,7 @@ from dljob.runtime.rpc import object_store, storage_actor
 from dljob.runtime.weights import buckets as weights_data
 from dljob.runtime.weights import channel as weights
 from dljob.runtime.weights import keeper as weights_keeper
+from dljob.runtime.weights import transport as weight_transport
 from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
 from dljob.runtime.weights.model import Mark, Version
@@ -273,7 +276,7 @@ async def test_ranks_of_the_machine_are_answered_by_a_line(objects):
     held = a_keeper()
     line = line_to(await held.line_address())
     assert await held.line_address() == held._lines.address
-    mark = await offer(held, Version("nonce1", 1, b"index", stored=(), copied=True))
+    mark = await offer(held, Version("nonce1", 1, b"index", copied=True))
     found = await asyncio.to_thread(lambda: line.ask("newer", ("", 0), 1.0, end=None))
     assert (found[0].version, found[0].mark) == (1, mark)
 
@@ -434,54 +437,8 @@ def test_a_version_that_went_while_it_was_fetched_is_asked_for_anew(line, monkey
 
 
 def test_misuse_of_a_channel_is_told(line):
-    with pytest.raises(UsageError, match="unknown transport") as told:
-        WeightChannel("p", transport="nccl")
-    assert told.value.hint == "there are: store, collective, rdt, yr"
     with pytest.raises(TypeError, match="must be an integer, got str"):
         WeightChannel("p").publish("1", {})
-
-
-class OtherWay:
-    """Has each version once it was sent, its bytes as they are told to be."""
-
-    ready = True
-
-    def __init__(self) -> None:
-        self.had: dict[str, Any] = {}
-        self.damage = False
-
-    def check(self) -> None:
-        pass
-
-    def send(self, version: Version, buckets: Any) -> Version:
-        self.had[version.nonce] = [[memoryview(bytes(view)) for view in bucket] for bucket in buckets]
-        return version.sent("other")
-
-    def take(self, version: Version) -> Any:
-        found = self.had.pop(version.nonce, None)
-        return [[memoryview(bytes(len(view))) for view in each] for each in found] if self.damage and found else found
-
-
-def test_a_version_by_another_transport_is_checked_and_is_in_the_store_too(line, monkeypatch, caplog):
-    way = OtherWay()
-    monkeypatch.setattr(WeightChannel, "_opened", lambda _, transport, *__: way if transport == "rdt" else None)
-    sender, reader, late = (WeightChannel("policy", transport=each) for each in ("rdt", "rdt", "store"))
-    assert (sender.ready, late.ready, sender.came_by) == (True, True, "")
-    sender.publish(1, {"w": np.full(1000, 7)})
-    assert (reader.receive(60)[1]["w"] == 7).all()
-    assert (late.receive(60)[1]["w"] == 7).all()
-    assert [each.came_by for each in (sender, reader, late)] == ["rdt", "rdt", "store"]
-    way.damage = True
-    sender.publish(2, {"w": np.full(1000, 8)})
-    assert (reader.receive(60)[1]["w"] == 8).all()
-    assert reader.came_by == "store"
-    assert "version 2 arrived damaged; fetching it from the store" in caplog.text
-
-
-def test_direct_transport_is_not_for_scripts(line):
-    with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
-        WeightChannel("p", transport="rdt")
-    assert "collective serve scripts" in told.value.hint
 
 
 def test_a_question_that_is_not_asked_any_more_is_left(line):
@@ -517,3 +474,191 @@ def test_a_state_on_a_gpu_passes_through_one_bucket_of_memory(monkeypatch):
     found = load_state(index, [[memoryview(part) for part in bucket] for bucket in taken])
     assert found["lr"] == 0.1
     assert all(torch.equal(found[name], value) for name, value in state.items() if name != "lr")
+
+
+# -- a transport of a user
+
+
+class Dictionary(WeightTransport):
+    """Has the versions of this process; its methods do first what a test hooks in."""
+
+    timeout_s = 0.0
+
+    def __init__(self, versions: dict[str, list[bytes]]) -> None:
+        self.versions = versions
+        self.before_publish = self.before_receive = lambda: None
+
+    def publish(self, version: int, buckets: Any) -> str:
+        self.before_publish()
+        self.versions[str(version)] = [b"".join(bucket) for bucket in buckets]
+        return str(version)
+
+    def receive(self, address: str, sizes: Any) -> Any:
+        self.before_receive()
+        return self.versions.get(address)
+
+
+@pytest.fixture
+def sides(line: Any) -> tuple[Dictionary, Dictionary, WeightChannel, WeightChannel]:
+    versions: dict[str, list[bytes]] = {}
+    publisher, reader = Dictionary(versions), Dictionary(versions)
+    return publisher, reader, WeightChannel("p", transport=publisher), WeightChannel("p", transport=reader)
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"w": np.full(1000, number), "none": np.zeros(0), "step": number}
+
+
+def exchange(sender: WeightChannel, receiver: WeightChannel, number: int) -> tuple[str, str]:
+    """Publish and receive a version; return by which transports."""
+    sender.publish(number, state(number))
+    version, found = receiver.receive(60)
+    assert (version, found["step"]) == (number, number)
+    assert (found["w"] == number).all()
+    return sender.came_by, receiver.came_by
+
+
+def test_an_object_carries_versions_and_others_have_them_from_the_store(sides):
+    *_, sender, receiver = sides
+    assert sender.ready
+    assert sender.came_by == ""
+    assert exchange(sender, receiver, 1) == ("Dictionary", "Dictionary")
+    late = WeightChannel("p")
+    assert late.receive(60)[1]["step"] == 1
+    assert late.came_by == "store"
+
+
+def test_a_reader_by_another_transport_asks_it_for_no_address_that_is_not_its_own(sides, caplog):
+    class Other(Dictionary):
+        """Fails where it is asked."""
+
+    other = Other({})
+    other.before_receive = fail
+    assert exchange(sides[2], WeightChannel("p", transport=other), 1) == ("Dictionary", "store")
+    assert not caplog.messages
+
+
+def fail() -> None:
+    raise OSError("the share is not mounted")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_side_that_raises_is_named_and_the_version_goes_by_the_store(sides, caplog, side):
+    publisher, reader, sender, receiver = sides
+    publisher.before_publish, reader.before_receive = (fail, lambda: None)[side], (lambda: None, fail)[side]
+    assert exchange(sender, receiver, 1) == (("store", "store"), ("Dictionary", "store"))[side]
+    method = ("publish", "receive")[side]
+    said = f"WeightChannel('p').{method}: version 1 goes by the store: the transport Dictionary: OSError: the share is"
+    assert said in caplog.text
+    publisher.before_publish = reader.before_receive = lambda: None
+    assert exchange(sender, receiver, 2) == ("Dictionary", "Dictionary")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_side_that_hangs_is_called_again_only_once_it_has_returned(sides, caplog, monkeypatch, side):
+    monkeypatch.setattr(weight_transport, "seconds_for", lambda _: 0.05)
+    publisher, reader, sender, receiver = sides
+    going_on, calls = threading.Event(), list[int]()
+
+    def hang() -> None:
+        calls.append(1)
+        going_on.wait(60)
+
+    publisher.before_publish, reader.before_receive = (hang, lambda: None)[side], (lambda: None, hang)[side]
+    by = (("store", "store"), ("Dictionary", "store"))[side]
+    assert exchange(sender, receiver, 1) == by
+    assert "goes by the store: the transport Dictionary: TimeoutError: it did not return within 0 s" in caplog.text
+    assert exchange(sender, receiver, 2) == by
+    assert "TimeoutError: an earlier call has not returned yet" in caplog.text
+    assert calls == [1]
+    late = (sender, receiver)[side]._calls._late_call
+    going_on.set()
+    late.result(60)
+    monkeypatch.setattr(weight_transport, "seconds_for", lambda _: 60.0)
+    assert exchange(sender, receiver, 3) == ("Dictionary", "Dictionary")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ([b"x"], "a bucket came with 1 bytes instead of 8000"),
+        ([], "zip() argument 2 is longer"),
+        ([bytes(8000)], "version 1 arrived damaged by the transport Dictionary; fetching it from the store"),
+        (["text"], "TypeError: memoryview: a bytes-like object is required"),
+    ],
+)
+def test_wrong_bytes_are_fetched_from_the_store(sides, caplog, pieces, said):
+    publisher, _, sender, receiver = sides
+    sender.publish(1, state(1))
+    publisher.versions["1"] = pieces
+    assert receiver.receive(60)[1]["w"][0] == 1
+    assert receiver.came_by == "store"
+    assert said in caplog.text
+
+
+def test_an_error_of_check_is_raised_where_versions_are_published_and_received(sides, monkeypatch):
+    *_, sender, receiver = sides
+    for channel in (sender, receiver):
+        monkeypatch.setattr(channel._calls, "check", fail)
+    with pytest.raises(OSError, match="not mounted"):
+        sender.publish(1, {})
+    with pytest.raises(OSError, match="not mounted"):
+        receiver.receive(60)
+
+
+# -- by an entry point
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "share-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: share\nVersion: 1.0\n")
+    points = "good = share_mod:Good\ndict = share_mod:dict\ngone = share_mod:Gone\nbroken = broken_mod:Good\n"
+    (info / "entry_points.txt").write_text(f"[{extensions.WEIGHT_TRANSPORTS}]\n{points}")
+    (tmp_path / "broken_mod.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Good(Dictionary):
+        name = "good"
+        channels: ClassVar[dict[str, dict[str, list[bytes]]]] = {}
+
+        def __init__(self, channel: str, *, folder: str = "") -> None:
+            super().__init__(self.channels.setdefault(channel, {}))
+            self.folder = folder
+
+    module: Any = ModuleType("share_mod")
+    module.Good, module.dict = Good, lambda channel: {"channel": channel}
+    monkeypatch.setitem(sys.modules, "share_mod", module)
+
+
+def test_a_transport_is_found_by_its_entry_point_and_gets_its_options(line, package):
+    sender, receiver = WeightChannel("p", transport="good", folder="/mnt"), WeightChannel("p", transport="good")
+    assert exchange(sender, receiver, 1) == ("good", "good")
+
+
+@pytest.mark.usefixtures("line", "package")
+@pytest.mark.parametrize(
+    ("transport", "options", "said", "hint"),
+    [
+        ("nccl", {}, "the transport 'nccl' is not installed; installed: broken, collective", "install the package"),
+        ("broken", {}, "'broken' cannot be imported: ZeroDivisionError: division by zero", "['broken'].load()"),
+        ("gone", {}, "'gone' cannot be imported: AttributeError: module 'share_mod'", "['gone'].load()"),
+        (
+            "good",
+            {"fold": 1},
+            "'good' cannot be made: got an unexpected keyword argument 'fold'",
+            "its options: folder",
+        ),
+        ("dict", {}, "is no WeightTransport, but {'channel': 'p'}", "derived from dljob.WeightTransport"),
+        (Dictionary, {}, "is no WeightTransport, but <class", "pass an object"),
+        ("store", {"group": "g"}, "takes no options, not group", "the store has none"),
+        (Dictionary({}), {"folder": "/"}, "takes no options, not folder", "an object has its own"),
+    ],
+)
+def test_a_transport_that_cannot_be_used_is_refused_by_name(transport, options, said, hint):
+    with pytest.raises(UsageError) as info:
+        WeightChannel("p", transport=transport, **options)
+    assert info.value.message.startswith("WeightChannel('p'): the transport")
+    assert said in info.value.message
+    assert hint in info.value.hint

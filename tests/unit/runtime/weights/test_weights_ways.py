@@ -21,23 +21,19 @@ from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import group_transport, rdt_transport
 from dljob.runtime.weights.group_transport import ChannelMember, member
 from dljob.runtime.weights.keeper import WeightsKeeper
-from dljob.runtime.weights.model import Broadcast, Stored, Version
-from dljob.runtime.weights.rdt_transport import RdtWay, forget, usable
+from dljob.runtime.weights.model import Broadcast, Version
+from dljob.runtime.weights.rdt_transport import RdtTransport, forget, usable
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 BUCKETS = [[memoryview(b"one"), memoryview(b"")], [memoryview(b"")], [memoryview(b"two"), memoryview(b"three")]]
-SIZES = tuple(tuple(view.nbytes for view in bucket) for bucket in BUCKETS)
-NUMBERS = itertools.count(1)
+PIECES = [b"".join(bucket) for bucket in BUCKETS]
+SIZES = [len(piece) for piece in PIECES]
 
 
-def version(number: int, way: str = "") -> Version:
-    return Version(f"nonce{next(NUMBERS)}", number, b"", sizes=SIZES, way=way)
-
-
-def plain(buckets: Any) -> list[list[bytes]]:
-    return [[bytes(view) for view in bucket] for bucket in buckets]
+def plain(buckets: Any) -> list[bytes]:
+    return [bytes(bucket) for bucket in buckets]
 
 
 # -- a group
@@ -197,30 +193,25 @@ def until(true: Callable[[], Any]) -> None:
 
 def test_each_byte_comes_to_all_members_though_nobody_reads_yet(held, monkeypatch):
     _, (first, *others) = members(held, monkeypatch)
-    all_buckets = [[[memoryview(bytes([number] * size)) for size in sizes] for sizes in SIZES] for number in range(3)]
-    sent = [first.send(version(number), buckets) for number, buckets in enumerate(all_buckets)]
-    assert {each.way for each in sent} == {"j/1.1/g"}
+    all_pieces = [[bytes([number] * size) for size in SIZES] for number in range(3)]
+    addresses = [first.publish(n, [[memoryview(piece)] for piece in pieces]) for n, pieces in enumerate(all_pieces)]
     for each in others:
-        assert [plain(each.take(one)) for one in sent[1:]] == [plain(buckets) for buckets in all_buckets[1:]]
+        assert [plain(each.receive(address, SIZES)) for address in addresses[1:]] == all_pieces[1:]
     assert [buckets is None for buckets in others[0]._taken.values()] == [True, False, False]
 
 
-def test_a_lost_member_is_named_and_the_version_goes_by_the_store_and_the_next_by_a_new_group(
-    held, monkeypatch, caplog
-):
+def test_a_lost_member_is_named_and_the_next_version_goes_by_a_new_group(held, monkeypatch):
     groups, (first, *others) = members(held, monkeypatch)
-    before = first.send(version(1), BUCKETS)
+    before = first.publish(1, BUCKETS)
     until(lambda: all(any(each._taken.values()) for each in others))  # its sender may be done before they are
     groups.hook = lambda _: groups.lose()
-    assert first.send(version(2), BUCKETS).way == ""
-    assert "version 2 goes by the store: r/1 was started again" in caplog.text
+    with pytest.raises(CollectiveAbortedError, match="r/1 was started again"):
+        first.publish(2, BUCKETS)
     groups.hook = lambda _: None
     until(lambda: groups.epoch == 2 and all(each.ready for each in (first, *others)))
-    assert plain(others[0].take(before)) == plain(BUCKETS)  # it came, and is not taken back
-    assert others[0].take(version(2, "j/1.1/g")) is None  # nobody waits for what a broken group had
-    after = first.send(version(3), BUCKETS)
-    assert after.way == "j/2.1/g"
-    assert plain(others[1].take(after)) == plain(BUCKETS)
+    assert plain(others[0].receive(before, SIZES)) == PIECES  # it came, and is not taken back
+    assert others[0].receive("j/1.1/g other", SIZES) is None  # nobody waits for what a broken group had
+    assert plain(others[1].receive(first.publish(3, BUCKETS), SIZES)) == PIECES
 
 
 def test_a_member_out_of_memory_says_so_and_enters_its_group_again(held, monkeypatch, caplog):
@@ -237,13 +228,13 @@ def test_a_member_out_of_memory_says_so_and_enters_its_group_again(held, monkeyp
     monkeypatch.setattr(Group, "broadcast", broadcast)
     epoch = 1
     while errors:
-        assert first.send(version(epoch), BUCKETS).way == ""
+        with pytest.raises(CollectiveAbortedError):
+            first.publish(epoch, BUCKETS)
         epoch += 1
         until(lambda epoch=epoch: groups.epoch == epoch and all(each.ready for each in (first, *others)))
     assert "this rank has left group g, and enters it again in 0.01 s: RuntimeError: CUDA out of memory" in caplog.text
-    after = first.send(version(9), BUCKETS)
-    assert after.way == f"j/{epoch}.1/g"
-    assert [plain(each.take(after)) for each in others] == [plain(BUCKETS)] * 2
+    after = first.publish(9, BUCKETS)
+    assert [plain(each.receive(after, SIZES)) for each in others] == [PIECES] * 2
     first.check()
 
 
@@ -257,7 +248,8 @@ def test_a_group_is_closed_once_nobody_publishes_by_it(held, monkeypatch):
         assert not group.closed
 
     groups.hook = loses
-    assert first.send(version(1), BUCKETS).way == ""
+    with pytest.raises(CollectiveAbortedError):
+        first.publish(1, BUCKETS)
     groups.hook = lambda _: None
     until(lambda: groups.epoch == 2 and first.ready)
 
@@ -271,14 +263,14 @@ def test_a_lost_member_is_raised_where_the_group_says_fail(held, monkeypatch):
         groups.lose()
 
     groups.hook = loses
-    assert first.send(version(1), BUCKETS).way == ""
+    with pytest.raises(CollectiveAbortedError):
+        first.publish(1, BUCKETS)
     until(lambda: not first.ready)
     for each in (first, *others):
         until(lambda each=each: each._failure)
         with pytest.raises(CollectiveAbortedError, match="r/1 was started again"):
             each.check()
-    with pytest.raises(CollectiveAbortedError):
-        first.send(version(2), BUCKETS)
+    assert first.publish(2, BUCKETS) is None
 
 
 def test_a_reader_that_ended_is_no_loss_where_the_group_says_fail(held, monkeypatch):
@@ -286,11 +278,12 @@ def test_a_reader_that_ended_is_no_loss_where_the_group_says_fail(held, monkeypa
     groups, (first, *_) = members(held, monkeypatch)
     groups.ended = True
     groups.hook = lambda _: groups.lose()
-    assert first.send(version(1), BUCKETS).way == ""
+    with pytest.raises(CollectiveAbortedError):
+        first.publish(1, BUCKETS)
     groups.fails = [CollectiveError("r/1 has ended")] * 3
     until(lambda: first._failure)
     first.check()
-    assert first.send(version(2), BUCKETS).way == ""
+    assert first.publish(2, BUCKETS) is None
 
 
 def test_an_announcement_that_died_with_its_keeper_is_made_again(held, monkeypatch):
@@ -304,8 +297,8 @@ def test_an_announcement_that_died_with_its_keeper_is_made_again(held, monkeypat
             self._coming = nothing
 
     monkeypatch.setattr(WeightsKeeper, "on_announce", loses)
-    sent = first.send(version(1), BUCKETS)
-    assert all(plain(each.take(sent)) == plain(BUCKETS) for each in others)
+    address = first.publish(1, BUCKETS)
+    assert all(plain(each.receive(address, SIZES)) == PIECES for each in others)
 
 
 def test_versions_go_by_the_store_without_a_group(held, monkeypatch, caplog):
@@ -314,7 +307,7 @@ def test_versions_go_by_the_store_without_a_group(held, monkeypatch, caplog):
     monkeypatch.setattr(group_transport, "CollectiveGroup", groups)
     line: Any = held
     alone = ChannelMember(line, "g")
-    assert alone.send(version(1), BUCKETS).way == ""
+    assert alone.publish(1, BUCKETS) is None
     alone.start()
     until(lambda: alone._failure)
     assert "goes by the store: r/1 has not called" in caplog.text
@@ -325,13 +318,11 @@ def test_versions_go_by_the_store_without_a_group(held, monkeypatch, caplog):
 
 def test_a_group_is_for_one_channel_and_shared_by_its_objects(held, monkeypatch):
     monkeypatch.setattr(ChannelMember, "start", lambda _: None)
-    one: Any = held
-    assert member(one, "g") is member(one, "g")
-    other: Any = SimpleNamespace(name="WeightChannel('other')")
-    with pytest.raises(UsageError, match=r"group g carries WeightChannel\('policy'\) already"):
-        member(other, "g")
+    assert member("policy", "g") is member("policy", group="g")
+    with pytest.raises(UsageError, match=r"WeightChannel\('g'\): group g carries WeightChannel\('policy'\) already"):
+        member("g")
     held.me.incarnation = 5
-    assert member(one, "g").incarnation == 5
+    assert member("policy", "g").incarnation == 5
 
 
 async def test_announcements_are_of_who_may_publish(held):
@@ -382,8 +373,10 @@ def test_nixl_that_is_not_there_is_told_with_what_to_install(monkeypatch):
 
 
 @pytest.fixture
-def way(monkeypatch: pytest.MonkeyPatch) -> RdtWay:
+def way(monkeypatch: pytest.MonkeyPatch) -> RdtTransport:
     """Objects are the references to themselves."""
+    calls = SimpleNamespace(keeper=lambda _: None)
+    monkeypatch.setattr(rdt_transport, "current_worker", lambda: SimpleNamespace(calls=calls))
     monkeypatch.setattr(rdt_transport, "usable", lambda _, name: name.upper())
     monkeypatch.setattr(rdt_transport.ray, "put", lambda value, _tensor_transport: value)
     monkeypatch.setattr(rdt_transport.ray, "get", lambda ref: ref)
@@ -393,33 +386,24 @@ def way(monkeypatch: pytest.MonkeyPatch) -> RdtWay:
     def ask(method: str, nonce: str, *refs: Any) -> Any:
         return handed.update({nonce: refs[0]}) if method == "hand" else handed.get(nonce)
 
-    return RdtWay("WeightChannel('p')", ask, "nixl")
+    monkeypatch.setattr(rdt_transport, "RayCarrier", lambda *_: SimpleNamespace(ask=ask))
+    return RdtTransport("p", "nixl")
 
 
 def test_copies_are_put_and_come_back_byte_by_byte(way):
-    way.check()
-    assert way.ready
     changing = bytearray(b"three")
     buckets = [*BUCKETS[:2], [memoryview(b"two"), memoryview(changing)]]
-    sent = way.send(version(1), buckets)
+    address = way.publish(1, buckets)
     changing[:] = b"later"
-    assert sent.way == "rdt"
-    assert plain(way.take(sent)) == plain(BUCKETS)
-    assert way.take(version(2, "rdt")) is None
+    assert plain(way.receive(address, SIZES)) == PIECES
+    assert way.receive("other", SIZES) is None
 
 
-def test_a_version_that_direct_transport_cannot_carry_goes_by_the_store(way, monkeypatch, caplog):
-    sent = way.send(version(1), BUCKETS)
-
-    def fails(*_: Any) -> None:
-        raise rdt_transport.RayError("its owner died")
-
-    monkeypatch.setattr(rdt_transport.ray, "get", fails)
-    assert way.take(sent) is None
-    assert "version 1 is fetched from the store: its owner died" in caplog.text
-    way._ask = fails
-    assert way.send(version(2), BUCKETS).way == ""
-    assert "version 2 goes by the store" in caplog.text
+def test_direct_transport_is_not_for_scripts(monkeypatch):
+    monkeypatch.setattr(rdt_transport, "current_worker", lambda: SimpleNamespace(calls=None))
+    with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
+        RdtTransport("p")
+    assert "collective serve scripts" in told.value.hint
 
 
 def test_notes_of_borrowed_tensors_go_and_those_of_ones_own_stay(monkeypatch):
@@ -438,7 +422,8 @@ async def test_the_keeper_holds_references_as_long_as_the_version(held, monkeypa
     monkeypatch.setattr("dljob.runtime.weights.keeper.forget", gone.append)
     for number in (1, 2, 3):
         await kept.hand(f"n{number}", [number])
-        await kept.on_publish(QueueCaller("t/0", 1, "x"), Version(f"n{number}", number, b"", sums=()), [])
+        made = Version(f"nonce{number}", number, b"", transport="rdt", address=f"n{number}")
+        await kept.on_publish(QueueCaller("t/0", 1, "x"), made, [])
     assert gone == [[1]]
     assert await kept.handed("n1") is None
     assert await kept.handed("n3") == [3]
@@ -452,7 +437,7 @@ def test_a_version_says_which_process_published_it(monkeypatch):
     async def publish() -> Version | None:
         job: Any = SimpleNamespace(lease_s=30.0)
         keeper = WeightsKeeper(job, "policy")
-        await keeper.on_stored(QueueCaller("t/0", 3, ""), Version("n", 7, b"", stored=(Stored("key", (1,)),)))
+        await keeper.on_publish(QueueCaller("t/0", 3, ""), Version("n", 7, b""), [])
         return await keeper.version(7)
 
     found = asyncio.run(publish())

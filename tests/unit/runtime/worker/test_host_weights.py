@@ -19,7 +19,7 @@ from dljob.runtime.process.messages import HostSpec, JobInfo, LoadOrder, LoadRes
 from dljob.runtime.serving.probes import Answer, ProbeTarget
 from dljob.runtime.weights.buckets import flat
 from dljob.runtime.weights.files import digest, named
-from dljob.runtime.weights.model import Stored, Version
+from dljob.runtime.weights.model import Version
 from dljob.runtime.worker import weights as module
 from dljob.runtime.worker.weights import HostWeights, LoadError, differ, newest_of, told
 
@@ -172,11 +172,6 @@ def test_a_caller_counts_a_version_only_once_it_has_published_all_channels(tmp_p
     ("version", "buckets", "said"),
     [
         (None, None, "channel policy has version 7 no more"),
-        (
-            Version("n", 7, INDEX, stored=(Stored("k", ()),)),
-            None,
-            "channel policy: servers load from the store, not by the transport yr",
-        ),
         (Version("n", 7, INDEX), None, "channel policy lost version 7"),
         (Version("n", 7, INDEX), CallError("damaged", role="r", rank=2), "channel policy: damaged"),
         (Version("n", 7, flat({"step": 7}, "t")[0]), [], "channel policy: step is int, which no file of weights holds"),

@@ -1,4 +1,4 @@
-"""Extensions of a job, found by entry point: SubMasters, relaunchers that replace nodes, and metric sinks.
+"""Extensions of a job, found by entry point: SubMasters, relaunchers of nodes, metric sinks, and weight transports.
 
 Backends are found in the same way (`backend.connect`). A package declares them in its pyproject.toml:
 
@@ -24,6 +24,7 @@ TOOLS_DISTRIBUTION = "dljob-tools"
 SUB_MASTERS = "dljob.submasters"
 RELAUNCHERS = "dljob.noderelaunchers"
 SINKS = "dljob.sinks"
+WEIGHT_TRANSPORTS = "dljob.weight_transports"
 
 
 def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:

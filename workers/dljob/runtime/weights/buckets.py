@@ -181,6 +181,8 @@ def joined(bucket: Sequence[memoryview]) -> Any:
 
 def parted(whole: memoryview, sizes: Sequence[int]) -> list[memoryview]:
     """Split a bucket that came as one piece of memory into its buffers, by their sizes in bytes."""
+    if whole.nbytes != sum(sizes):
+        raise ValueError(f"a bucket came with {whole.nbytes} bytes instead of {sum(sizes)}")
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 

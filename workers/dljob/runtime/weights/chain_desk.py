@@ -70,7 +70,7 @@ class ChainDesk:
         """Return the work that sends a version by a chain; None if no chain is worth it."""
         _, size = places(version.sizes)
         # Another transport has brought it to its readers; without a node its bytes came through a host.
-        if version.way or not version.node or size < LEAST_BYTES or encrypted():
+        if version.transport or not version.node or size < LEAST_BYTES or encrypted():
             return None
         # Two at once would share each link, and the later one would drop the earlier one on its way.
         if any(nonce not in self._ended for nonce in self._orders):

@@ -8,9 +8,9 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dljob.errors import CallTimeoutError, UsageError
+from dljob.errors import CallTimeoutError
 from dljob.runtime.process import activities
 from dljob.runtime.process.activities import Waiting
 from dljob.runtime.process.context import current_worker
@@ -22,12 +22,16 @@ from dljob.runtime.weights.buckets import StateBuckets, checksum, flat, load_sta
 from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.event_times import event_times
 from dljob.runtime.weights.model import Mark, Version
-from dljob.runtime.weights.transport import AGAIN_S, Buckets, BucketTransport, ByteCarrier, Carrier
-
-if TYPE_CHECKING:
-    from dljob.runtime.weights.yr_transport import DatasystemCarrier
-
-TRANSPORTS = ("store", "collective", "rdt", "yr")
+from dljob.runtime.weights.transport import (
+    AGAIN_S,
+    STORE,
+    Buckets,
+    ByteCarrier,
+    Carrier,
+    TransportCalls,
+    WeightTransport,
+    find_transport,
+)
 
 log = logging.getLogger(__package__)
 
@@ -38,12 +42,14 @@ class WeightChannel:
     Args:
         name: Name of the channel in the whole job.
         transport: "store": Ray's shared memory of each node, once for all its ranks. "collective": a broadcast in a
-            group of `spec.collectives.groups`. "rdt": Ray Direct Transport. "yr": openYuanrong's datasystem. Publisher
-            and readers name the same one; a reader that names another one gets the versions from the store.
-        group: The group of "collective"; None for the one named like the channel. It serves this channel alone.
-        tensor_transport: The transport of "rdt": "nixl", or one that was registered with Ray in this process.
+            group of `spec.collectives.groups`. "rdt": Ray Direct Transport. "yr": openYuanrong's datasystem. Otherwise
+            a `WeightTransport`, or the name of one in the entry points of `dljob.weight_transports`. Publisher and
+            readers name the same one; a reader that names another one gets the versions from the store.
         verify: Whether `receive` checks every byte, and `publish` makes the checksums for that. Each takes as long as
             reading the state once. False in a publisher alone: its readers check nothing.
+        options: Arguments of a transport that is given by name. "collective" takes `group`, which serves this channel
+            alone, by default the one named like it; "rdt" takes `tensor_transport`: "nixl" (the default), or one that
+            was registered with Ray in this process.
 
     Raises:
         UsageError: There is no such transport or group, or it cannot be used here; the message says why.
@@ -53,26 +59,18 @@ class WeightChannel:
         self,
         name: str,
         *,
-        transport: str = "store",
-        group: str | None = None,
-        tensor_transport: str = "nixl",
+        transport: str | WeightTransport = STORE,
         verify: bool = True,
+        **options: Any,
     ) -> None:
-        if transport not in TRANSPORTS:
-            hint = f"there are: {', '.join(TRANSPORTS)}"
-            raise UsageError(f"WeightChannel({name!r}, transport={transport!r}): unknown transport", hint=hint)
         self.name = name
         self._transport_used = ""
         self._keeper = StorageClient("weights", name, "WeightChannel")
         self._mark: Mark = ("", 0)
         self._carrier: Carrier | None = None
-        self._datasystem: DatasystemCarrier | None = None
-        self._transport = transport
         self._verify = verify
-        self._sender = self._carried if transport != "yr" else self._yr
-        self._way = self._opened(transport, group or name, tensor_transport)
-        if transport == "yr":
-            self._yr()
+        own_transport = find_transport(name, transport, options)
+        self._calls = own_transport and TransportCalls(self._keeper.name, own_transport)
 
     @property
     def came_by(self) -> str:
@@ -85,7 +83,7 @@ class WeightChannel:
     @property
     def ready(self) -> bool:
         """Whether the next `publish` goes by this channel's transport: all members of its group are there."""
-        return self._way is None or self._way.ready
+        return self._calls is None or self._calls.ready
 
     @property
     def aio(self) -> AsyncChannel:
@@ -122,17 +120,15 @@ class WeightChannel:
     def _publish(self, made: Version, flat_state: StateBuckets) -> None:
         buckets: Buckets = flat_state
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
-        if self._way is not None:
+        if self._calls is not None:
+            self._calls.check()
             buckets = flat_state.whole()  # it goes over them several times
             sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
             sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
-            made = replace(made, sizes=sizes, sums=sums)
-            made = self._way.send(made, buckets)
+            made = self._calls.publish(replace(made, sizes=sizes, sums=sums), buckets)
         # The store gets every version: a reader that the other transport does not reach fetches it there.
-        taken_at = self._sender().publish(made, buckets)
-        if taken_at is not None:  # servers load nothing that is in openYuanrong's datasystem
-            published_versions.add(self.name, made.version, taken_at)
-        self._transport_used = self._transport if made.way or self._transport == "yr" else "store"
+        published_versions.add(self.name, made.version, self._carried().publish(made, buckets))
+        self._transport_used = made.transport or STORE
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
@@ -165,8 +161,8 @@ class WeightChannel:
     def _awaited(self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool]) -> tuple[Mark, int, Any]:
         while True:
             # A reader whose group is lost for good must not wait for versions any more.
-            if self._way is not None:
-                self._way.check()
+            if self._calls is not None:
+                self._calls.check()
             left = deadline.left
             late = None if left is None else left + SLACK_S
             try:
@@ -195,43 +191,21 @@ class WeightChannel:
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version, deadline: Deadline) -> Buckets | None:
-        self._transport_used = "yr" if version.stored else "store"
-        if version.stored:
-            return self._yr().fetch(version)
-        if self._way is not None and version.way and (came := self._way.take(version)) is not None:
+        if self._calls is not None and (came := self._calls.receive(version, deadline.left)) is not None:
             pairs = zip(came, version.sums, strict=True) if self._verify else ()
             if all(said is None or checksum(bucket) == said for bucket, said in pairs):
-                self._transport_used = self._transport
+                self._transport_used = version.transport
                 return came
             log.warning(
-                "%s.receive: version %d arrived damaged; fetching it from the store", self._keeper.name, version.version
+                "%s.receive: version %d arrived damaged by the transport %s; fetching it from the store",
+                self._keeper.name,
+                version.version,
+                version.transport,
             )
         carrier, left = self._carried(), deadline.left
         buckets = carrier.fetch(version, None if left is None else left + seconds_for(places(version.sizes)[1]))
         self._transport_used = carrier.came_by
         return buckets
-
-    def _opened(self, transport: str, group: str, tensor_transport: str) -> BucketTransport | None:
-        if transport == "collective":
-            from dljob.runtime.weights.group_transport import member
-
-            return member(self._keeper, group)
-        if transport == "rdt":
-            if getattr(current_worker().calls, "keeper", None) is None:
-                hint = "the transports store and collective serve scripts"
-                raise UsageError(f"{self._keeper.name}: the transport rdt needs a rank in Ray's own process", hint=hint)
-            from dljob.runtime.weights.rdt_transport import RdtWay
-
-            carrier: Any = self._carried()
-            return RdtWay(self._keeper.name, carrier.ask, tensor_transport)
-        return None
-
-    def _yr(self) -> DatasystemCarrier:
-        if self._datasystem is None:
-            from dljob.runtime.weights.yr_transport import DatasystemCarrier
-
-            self._datasystem = DatasystemCarrier(self._keeper)
-        return self._datasystem
 
     def _carried(self) -> Carrier:
         calls = current_worker().calls

@@ -8,23 +8,20 @@ meanwhile fetch the same bytes from there. A thread of each member forms the gro
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from dljob.errors import CollectiveAbortedError, CollectiveError, DeadlineError, UsageError
 from dljob.runtime.collectives.group import CollectiveGroup, group_spec
 from dljob.runtime.collectives.table import table
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.queues.storage_client import SLICE_S, StorageClient
-from dljob.runtime.weights.buckets import bytes_of, joined, parted
-from dljob.runtime.weights.model import Broadcast, Version
-from dljob.runtime.weights.transport import Buckets
-
-if TYPE_CHECKING:
-    import torch
+from dljob.runtime.weights.buckets import bytes_of, joined
+from dljob.runtime.weights.model import Broadcast
+from dljob.runtime.weights.transport import Buckets, WeightTransport
 
 REPEAT_S = 1.0
 """Seconds until an announcement is repeated: the keeper may have died with it."""
@@ -45,13 +42,18 @@ _members: dict[str, ChannelMember] = {}
 _lock = threading.Lock()
 
 
-def member(keeper: StorageClient, group: str) -> ChannelMember:
+def member(channel: str, group: str | None = None) -> ChannelMember:
     """Return this process's member of a channel's group, shared by all objects of the channel.
+
+    Args:
+        channel: The channel's name.
+        group: The group's; None: the same. It serves this channel alone.
 
     Raises:
         UsageError: There is no such group, this role is not in it, or it carries another channel.
     """
-    context = current_worker()
+    context, keeper = current_worker(), StorageClient("weights", channel, "WeightChannel")
+    group = group or channel
     group_spec(group, table(), context)
     with _lock:
         known = _members.get(group)
@@ -66,8 +68,11 @@ def member(keeper: StorageClient, group: str) -> ChannelMember:
     return made
 
 
-class ChannelMember:
-    """A member of a channel's group; a `transport.BucketTransport`."""
+class ChannelMember(WeightTransport):
+    """A member of a channel's group."""
+
+    name = "collective"
+    timeout_s = None  # a broadcast has the group's, and a reader TAKE_S
 
     def __init__(self, keeper: StorageClient, group: str) -> None:
         self.channel = keeper.name
@@ -80,7 +85,7 @@ class ChannelMember:
         self._sending = threading.Lock()
         """Held while a version is sent, so that the group is not closed meanwhile."""
         self._changed = threading.Condition()
-        self._taken: OrderedDict[str, Buckets | None] = OrderedDict()
+        self._taken: OrderedDict[str, Sequence[memoryview] | None] = OrderedDict()
         """By nonce; None for a version that was dropped, or never arrived whole."""
         self._own_errors = 0
         """Errors of this member's own since the last version that it received."""
@@ -101,16 +106,16 @@ class ChannelMember:
 
     # -- the publisher
 
-    def send(self, version: Version, buckets: Buckets) -> Version:
-        """Broadcast the buckets; return the version with the group's name, or unchanged when that failed."""
-        self.check()
+    def publish(self, version: int, buckets: Buckets) -> str | None:
+        """Broadcast the buckets; return the names of the group and the broadcast, or None without a whole group."""
         with self._sending:
             group = self._group
-            return version if group is None or not group.whole else self._send(group, version, buckets)
+            return None if group is None or not group.whole else self._broadcast(group, version, buckets)
 
-    def _send(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
+    def _broadcast(self, group: CollectiveGroup, version: int, buckets: Buckets) -> str:
         # Announce first: members enter a broadcast only when it is announced.
-        coming = Broadcast(group.full_name, version.nonce, group.rank, version.sizes)
+        sizes = [sum(view.nbytes for view in bucket) for bucket in buckets]
+        coming = Broadcast(group.full_name, secrets.token_hex(8), group.rank, sizes)
         done = threading.Event()
         self._announce(version, coming)
         threading.Thread(target=self._repeat, args=(version, coming, done), daemon=True).start()
@@ -120,17 +125,16 @@ class ChannelMember:
             # Only after this have all members the whole version: the store's announcement names the group then.
             group.barrier()
         except CollectiveAbortedError as error:
-            log.warning("%s.publish: version %d goes by the store: %s", self.channel, version.version, error)
             self._record_failure(error)
-            return version
+            raise
         finally:
             done.set()
-        return version.sent(group.full_name)
+        return f"{group.full_name} {coming.nonce}"
 
-    def _announce(self, version: Version, coming: Broadcast) -> None:
-        self._keeper.ask("announce", self._keeper.who, version.version, coming, timeout_s=None)
+    def _announce(self, version: int, coming: Broadcast) -> None:
+        self._keeper.ask("announce", self._keeper.who, version, coming, timeout_s=None)
 
-    def _repeat(self, version: Version, coming: Broadcast, done: threading.Event) -> None:
+    def _repeat(self, version: int, coming: Broadcast, done: threading.Event) -> None:
         """Repeat the announcement until all have received: one that died with its keeper goes to the next keeper."""
         while not done.wait(REPEAT_S):
             try:
@@ -140,11 +144,12 @@ class ChannelMember:
 
     # -- a reader
 
-    def take(self, version: Version) -> Buckets | None:
+    def receive(self, address: str, sizes: Sequence[int]) -> Sequence[memoryview] | None:  # noqa: ARG002
         """Return the buckets of a version that came by the group; None when they did not reach this member."""
+        full_name, _, nonce = address.rpartition(" ")
         with self._changed:
-            self._changed.wait_for(lambda: version.nonce in self._taken or not self._in(version.way), TAKE_S)
-            return self._taken.get(version.nonce)
+            self._changed.wait_for(lambda: nonce in self._taken or not self._in(full_name), TAKE_S)
+            return self._taken.get(nonce)
 
     def _in(self, full_name: str) -> bool:
         return self._group is not None and self._group.full_name == full_name and self._group.whole
@@ -218,32 +223,27 @@ class ChannelMember:
     def _take_in(self, group: CollectiveGroup, coming: Broadcast) -> None:
         import torch
 
-        buckets: Buckets | None = None
+        buckets: Sequence[memoryview] | None = None
         try:
-            came = list[Sequence[memoryview]]()
-            for sizes in coming.sizes:
-                whole = torch.empty(sum(sizes), dtype=torch.uint8, device=group.device)
+            came = list[memoryview]()
+            for size in coming.sizes:
+                whole = torch.empty(size, dtype=torch.uint8, device=group.device)
                 # An empty broadcast is skipped by the publisher, too.
-                if sum(sizes):
+                if size:
                     group.broadcast(whole, src=coming.root)
-                came.append(_parts(whole, sizes))
+                came.append(bytes_of(whole.cpu()))
             group.barrier()
-            # Only now: a broadcast that broke off half-way leaves None, and `take` goes to the store.
+            # Only now: a broadcast that broke off half-way leaves None, and the reader goes to the store.
             buckets, self._own_errors = came, 0
         finally:
             with self._changed:
                 self._keep(coming.nonce, buckets)
                 self._changed.notify_all()
 
-    def _keep(self, nonce: str, buckets: Buckets | None) -> None:
+    def _keep(self, nonce: str, buckets: Sequence[memoryview] | None) -> None:
         self._taken[nonce] = buckets
-        # Forget the bytes early, the nonces late: `take` must tell a version that was dropped from one to wait for.
+        # Forget the bytes early, the nonces late: `receive` must tell a version that was dropped from one to wait for.
         for old in list(self._taken)[:-KEPT]:
             self._taken[old] = None
         while len(self._taken) > REMEMBERED:
             self._taken.popitem(last=False)
-
-
-def _parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[memoryview]:
-    memory: Any = bytes_of(whole.cpu())
-    return parted(memory.toreadonly(), sizes)

@@ -21,7 +21,7 @@ from dljob.runtime.rpc import object_store
 from dljob.runtime.rpc.storage_actor import StorageActor
 from dljob.runtime.weights.buckets import checksum, parcel
 from dljob.runtime.weights.chain_desk import ChainDesk
-from dljob.runtime.weights.model import Broadcast, Mark, Stored, Version
+from dljob.runtime.weights.model import Broadcast, Mark, Version
 from dljob.runtime.weights.rdt_transport import forget
 from dljob.runtime.weights.version_lines import KeeperLines
 from dljob.tasks import TaskOwner, nobody_waits
@@ -94,13 +94,13 @@ class WeightsKeeper(StorageActor):
         self._versions = [one for one in self._versions if one.mark != mark or one.copied]
         self.changes.happened()
 
-    async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
+    async def hand(self, address: str, refs: Sequence[Any]) -> None:
         """Hold the Ray Direct Transport references of the version that is offered next; Ray would free its buckets."""
-        self._handed[nonce] = refs
+        self._handed[address] = refs
 
-    async def handed(self, nonce: str) -> Sequence[Any] | None:
+    async def handed(self, address: str) -> Sequence[Any] | None:
         """Return these references to a reader; None when the version is dropped."""
-        return self._handed.get(nonce)
+        return self._handed.get(address)
 
     async def relay(self, nonce: str, node: str) -> Any:
         """Return the relay by which a version comes to a node; None if it does not come there by a chain."""
@@ -134,13 +134,6 @@ class WeightsKeeper(StorageActor):
                 raise UsageError(f"version {version.version} arrived damaged: publish it again")
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
         return self._take(who, replace(version, refs=refs, copied=True)).taken_at
-
-    async def on_stored(self, who: QueueCaller, version: Version) -> tuple[Stored, ...]:
-        """Accept a version in openYuanrong's datasystem; return the places of dropped ones, to be deleted there."""
-        before = self._versions
-        self._take(who, version)
-        kept = {one.nonce for one in self._versions}
-        return tuple(where for one in before if one.nonce not in kept for where in one.stored)
 
     async def on_lost(self, mark: Mark) -> None:
         """Drop a version that a reader outside of Ray could not fetch, as `lost` does."""
@@ -192,8 +185,8 @@ class WeightsKeeper(StorageActor):
         if (sending := self._chains.begin(made)) is not None:
             self._tasks.start("chain of weights", sending)
         self.changes.happened()
-        # Bytes are this process's own already, and the datasystem's outlive it.
-        if not made.copied and not made.stored:
+        # Bytes are this process's own already.
+        if not made.copied:
             self._tasks.repeat("copy of weights", partial(self._copy, made), tries=math.inf)
         return made
 
@@ -209,10 +202,10 @@ class WeightsKeeper(StorageActor):
 
     def _drop(self) -> None:
         """Drop the Ray Direct Transport references of versions that are not kept any more."""
-        kept = {one.nonce for one in self._versions}
-        for nonce in [each for each in self._handed if each not in kept]:
-            forget(self._handed.pop(nonce))
-        self._chains.keep(list(kept))
+        addresses = [version.address for version in self._versions]
+        for address in [address for address in self._handed if address not in addresses]:
+            forget(self._handed.pop(address))
+        self._chains.keep([version.nonce for version in self._versions])
 
     async def _copy(self, version: Version) -> None:
         """Copy the buckets to objects that this process owns: those of the publisher die with the publisher."""

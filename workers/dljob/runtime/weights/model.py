@@ -11,15 +11,6 @@ Mark = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The place of a bucket in the transport yr."""
-
-    key: str
-    sizes: tuple[int, ...]
-    """Bytes of each of its buffers, which follow each other."""
-
-
-@dataclass(frozen=True, slots=True)
 class Version:
     """A published state: its index, and the place of its buckets."""
 
@@ -46,24 +37,16 @@ class Version:
     copied: bool = False
     """Whether the keeper owns the buckets, so that they outlive the publisher."""
 
-    stored: tuple[Stored, ...] = ()
-    """Places of the buckets when they went by the transport yr: then there are no references."""
-    way: str = ""
-    """The transport beside the store: the full name of a collective group, or "rdt"."""
+    transport: str = ""
+    """The name of the transport that has its buckets beside the store; empty: only the store has them."""
+    address: str = ""
+    """The text by which that transport finds them."""
     sizes: Sequence[Sequence[int]] = ()
     """Bytes of each buffer, by bucket: another transport, or a chain, has them in one piece of memory."""
-
-    def at(self, stored: tuple[Stored, ...], sums: tuple[int | None, ...]) -> Version:
-        """Return a copy with the places of its buckets and their checksums."""
-        return replace(self, stored=stored, sums=sums)
 
     def summed(self, sums: tuple[int | None, ...]) -> Version:
         """Return a copy with its checksums."""
         return replace(self, sums=sums)
-
-    def sent(self, way: str) -> Version:
-        """Return a copy with the transport that its buckets went by besides the store."""
-        return replace(self, way=way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +58,5 @@ class Broadcast:
     nonce: str
     root: int
     """The publisher's rank in the group."""
-    sizes: Sequence[Sequence[int]]
+    sizes: Sequence[int]
+    """Bytes of each bucket."""

@@ -11,26 +11,21 @@ Workarounds for Ray: it shares memory with the publisher (a copy is put); notes 
 from __future__ import annotations
 
 import importlib
-import logging
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from dljob.errors import UsageError
 from dljob.ray_private import forget_borrowed, is_one_sided, put_by, tensor_transports, transport_manager
-from dljob.runtime.weights.buckets import bytes_of, joined, parted
-from dljob.runtime.weights.model import Version
-from dljob.runtime.weights.transport import Buckets
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.queues.storage_client import StorageClient
+from dljob.runtime.weights.buckets import bytes_of, joined
+from dljob.runtime.weights.ray_transport import RayCarrier
+from dljob.runtime.weights.transport import Buckets, WeightTransport
 
-WAY = "rdt"
 NIXL = "NIXL"
-
-log = logging.getLogger(__package__)
-
-AskActor = Callable[..., Any]
-"""Calls a method of the keeper's actor by name, with its arguments."""
 
 
 def usable(what: str, name: str) -> str:
@@ -71,55 +66,48 @@ def _nixl(what: str, manager: Any) -> None:
         raise UsageError(f"{what}: NIXL cannot be used here: {error}", hint=hint) from error
 
 
-class RdtWay:
-    """A `transport.BucketTransport`. The keeper holds the references, and Ray frees the buckets when it drops them."""
+class RdtTransport(WeightTransport):
+    """The transport. The keeper holds the references, and Ray frees the buckets when it drops them.
 
-    def __init__(self, what: str, ask: AskActor, transport: str) -> None:
-        self._what = what
-        self._ask = ask
-        self._transport = usable(what, transport)
+    Args:
+        channel: The channel's name.
+        tensor_transport: "nixl", or a transport that was registered with Ray in this process.
 
-    def check(self) -> None:
-        """Do nothing: this transport has no lasting error."""
+    Raises:
+        UsageError: This process is outside of Ray, or Ray cannot use that transport here.
+    """
 
-    @property
-    def ready(self) -> bool:
-        """Always true."""
-        return True
+    name = "rdt"
 
-    def send(self, version: Version, buckets: Buckets) -> Version:
-        """Put a copy of each bucket; return the version marked with this transport, or unchanged without a keeper."""
-        refs = [put_by(self._transport, [joined(bucket)]) if _size(bucket) else None for bucket in buckets]
+    def __init__(self, channel: str, tensor_transport: str = "nixl") -> None:
+        keeper = StorageClient("weights", channel, "WeightChannel")
+        find = getattr(current_worker().calls, "keeper", None)
+        if find is None:
+            hint = "the transports store and collective serve scripts"
+            raise UsageError(f"{keeper.name}: the transport rdt needs a rank in Ray's own process", hint=hint)
+        self._ask = RayCarrier(keeper, find).ask
+        self._transport = usable(keeper.name, tensor_transport)
+
+    def publish(self, version: int, buckets: Buckets) -> str:  # noqa: ARG002
+        """Put a copy of each bucket, and pass the references to the keeper."""
+        address = secrets.token_hex(8)
+        self._ask(
+            "hand", address, [put_by(self._transport, [joined(bucket)]) if any(bucket) else None for bucket in buckets]
+        )
+        return address
+
+    def receive(self, address: str, sizes: Sequence[int]) -> Sequence[memoryview] | None:  # noqa: ARG002
+        """Fetch the buckets from the publisher's process."""
+        # From the keeper, which holds them: Ray frees the tensors with the last reference.
+        refs: Sequence[Any] | None = self._ask("handed", address)
         try:
-            self._ask("hand", version.nonce, refs)
-        except RayError as error:
-            log.warning("%s.publish: version %d goes by the store: %s", self._what, version.version, error)
-            return version
-        return version.sent(WAY)
-
-    def take(self, version: Version) -> Buckets | None:
-        """Fetch the buckets from the publisher's process; None when it or they are gone."""
-        refs: Sequence[Any] | None = None
-        try:
-            # From the keeper, which holds them: Ray frees the tensors with the last reference.
-            refs = self._ask("handed", version.nonce)
             return (
-                None if refs is None else [_fetched(ref, sizes) for ref, sizes in zip(refs, version.sizes, strict=True)]
+                None
+                if refs is None
+                else [memoryview(b"") if ref is None else bytes_of(ray.get(ref)[0]) for ref in refs]
             )
-        except Exception as error:  # noqa: BLE001 - each tensor transport fails in its own words, and the store has it too
-            log.warning("%s.receive: version %d is fetched from the store: %s", self._what, version.version, error)
-            return None
         finally:
             forget(refs or ())
-
-
-def _size(bucket: Sequence[memoryview]) -> int:
-    return sum(view.nbytes for view in bucket)
-
-
-def _fetched(ref: Any, sizes: Sequence[int]) -> list[memoryview]:
-    (whole,) = ray.get(ref) if ref is not None else (None,)
-    return parted(memoryview(b"") if whole is None else bytes_of(whole).toreadonly(), sizes)
 
 
 def forget(refs: Sequence[Any]) -> None:

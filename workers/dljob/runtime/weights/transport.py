@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import inspect
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
-from dljob.errors import CallError
+from dljob.errors import CallError, UsageError
+from dljob.runtime.process import activities, extensions
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.queues.storage_client import StorageClient
-from dljob.runtime.weights.buckets import checksum
+from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
+from dljob.runtime.weights.buckets import checksum, parted
+from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.model import Mark, Version
 
+STORE = "store"
 AGAIN_S = 0.1
 """Seconds until the next request, after a version that was gone before it could be fetched."""
+
+T = TypeVar("T")
+log = logging.getLogger(__package__)
 
 Buckets = Sequence[Sequence[memoryview]]
 
@@ -36,25 +49,162 @@ class Carrier(Protocol):
         ...
 
 
-class BucketTransport(Protocol):
-    """A faster way for buckets beside the store, which has them for readers that this way does not reach."""
+class WeightTransport(ABC):
+    """A way for a channel's versions beside the store, which has each version for readers that this way does not reach.
+
+    A transport of yours is an object, `WeightChannel("policy", transport=MyTransport())`, or has an entry point in the
+    group `dljob.weight_transports`: `WeightChannel("policy", transport="mine", folder="/mnt")` calls
+    `MyTransport("policy", folder="/mnt")`. Publisher and readers each make their own. A version that it raises or takes
+    too long for goes by the store, and a warning in the rank's log names the transport and the error.
+    """
+
+    name = ""
+    """Its name in messages and in `WeightChannel.came_by`; empty: its class's. A reader takes the versions that a
+    transport of the same name has published."""
+    timeout_s: float | None = 20.0
+    """Seconds that `publish` or `receive` may take, and 5 more and one for each 10 MiB of the version; each call has a
+    thread of its own. None: it has deadlines of its own."""
 
     @property
     def ready(self) -> bool:
         """Whether it can carry the next version."""
-        ...
+        return True
 
-    def check(self) -> None:
-        """Raise an error that the user must get before anything else, such as a lost member."""
-        ...
+    def check(self) -> None:  # noqa: B027 - optional
+        """Raise an error that the user must get instead of a version from the store, such as a lost member."""
 
-    def send(self, version: Version, buckets: Buckets) -> Version:
-        """Send a version's buckets; return the version, marked with this transport if they were sent."""
-        ...
+    @abstractmethod
+    def publish(self, version: int, buckets: Buckets) -> str | None:
+        """Send a version's bytes, or store them for its readers. A restarted publisher may use a number again.
 
-    def take(self, version: Version) -> Buckets | None:
-        """Return the buckets that came by it, unchecked; None if they did not come."""
-        ...
+        Args:
+            version: Its number.
+            buckets: Buffers that follow each other, in buckets of some 64 MiB. They may change after the return.
+
+        Returns:
+            The text by which readers find it, such as a path; None if it goes by the store alone.
+        """
+
+    @abstractmethod
+    def receive(self, address: str, sizes: Sequence[int]) -> Sequence[bytes | bytearray | memoryview] | None:
+        """Return a version's bytes; the channel compares them with the publisher's checksums.
+
+        Args:
+            address: The result of `publish`.
+            sizes: Bytes of each bucket.
+
+        Returns:
+            Each bucket in one piece of memory, which does not change later; None if the version did not come this way.
+        """
+
+
+def find_transport(
+    channel: str, transport: str | WeightTransport, options: Mapping[str, Any]
+) -> WeightTransport | None:
+    """Return the transport of a channel beside the store; None for "store".
+
+    Raises:
+        UsageError: There is none of that name, or it cannot be loaded or used; the message says why.
+    """
+    subject = f"WeightChannel({channel!r}): the transport"
+    if isinstance(transport, str) and transport != STORE:
+        try:
+            factory = extensions.load(extensions.WEIGHT_TRANSPORTS, transport, subject)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever its module raises
+            entry_point = f"entry_points(group={extensions.WEIGHT_TRANSPORTS!r})[{transport!r}]"
+            hint = f'the whole error: python -c "from importlib.metadata import *; {entry_point}.load()"'
+            message = f"{subject} {transport!r} cannot be imported: {type(error).__name__}: {error}"
+            raise UsageError(message, hint=hint) from error
+        signature = inspect.signature(factory)
+        try:
+            signature.bind(channel, **options)
+        except TypeError as error:
+            hint = f"its options: {', '.join(list(signature.parameters)[1:]) or 'none'}"
+            raise UsageError(f"{subject} {transport!r} cannot be made: {error}", hint=hint) from error
+        transport = factory(channel, **options)
+    elif options:
+        hint = "an object has its own, and the store has none"
+        raise UsageError(f"{subject} takes no options, not {', '.join(options)}", hint=hint)
+    if transport == STORE:
+        return None
+    if not isinstance(transport, WeightTransport):
+        hint = "pass an object of a class that is derived from dljob.WeightTransport"
+        raise UsageError(f"{subject} is no WeightTransport, but {transport!r}", hint=hint)
+    return transport
+
+
+class TransportCalls:
+    """A channel's calls of its transport. One that raises or hangs is a warning, and the store has the version."""
+
+    def __init__(self, channel: str, transport: WeightTransport) -> None:
+        self._channel = channel
+        self._transport = transport
+        self._late_call: Future[Any] | None = None
+        self.name = transport.name or type(transport).__name__
+        self.check = transport.check
+
+    @property
+    def ready(self) -> bool:
+        """Whether the transport can carry the next version."""
+        return self._transport.ready
+
+    def publish(self, version: Version, buckets: Buckets) -> Version:
+        """Publish by the transport; return the version with the transport's name and address, or as it was."""
+        address = self._call("publish", version, None, lambda: self._transport.publish(version.version, buckets))
+        return version if address is None else replace(version, transport=self.name, address=str(address))
+
+    def receive(self, version: Version, seconds_left: float | None) -> Buckets | None:
+        """Return the unchecked buckets; None if they did not come. `seconds_left`: of the reader's own timeout."""
+        if version.transport != self.name:
+            return None
+        sizes = [sum(bucket) for bucket in version.sizes]
+
+        def receive() -> Buckets | None:
+            pieces = self._transport.receive(version.address, sizes)
+            if pieces is None:
+                return None
+            views = [memoryview(piece).toreadonly().cast("B") for piece in pieces]
+            return [parted(view, bucket) for view, bucket in zip(views, version.sizes, strict=True)]
+
+        return self._call("receive", version, seconds_left, receive)
+
+    def _call(self, method: str, version: Version, seconds_left: float | None, work: Callable[[], T]) -> T | None:
+        limit = self._transport.timeout_s
+        try:
+            if limit is None:
+                return work()
+            # Otherwise each version would leave a thread behind.
+            if self._late_call is not None and not self._late_call.done():
+                raise TimeoutError("an earlier call has not returned yet")
+            slack = seconds_for(places(version.sizes)[1])
+            return self._call_within(slack + (limit if seconds_left is None else min(limit, seconds_left)), work)
+        except Exception as error:  # noqa: BLE001 - a user's code raises what it wants
+            message = "%s.%s: version %d goes by the store: the transport %s: %s: %s"
+            log.warning(message, self._channel, method, version.version, self.name, type(error).__name__, error)
+            return None
+
+    def _call_within(self, seconds: float, work: Callable[[], T]) -> T:
+        call, end = Future[T](), time.monotonic() + seconds
+
+        def run() -> None:
+            try:
+                call.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                call.set_exception(error)
+
+        threading.Thread(target=activities.context().run, args=(run,), name="dljob-transport", daemon=True).start()
+        while True:
+            try:
+                # In slices: a waiting thread can be interrupted between two of them.
+                return call.result(max(0.0, min(LOOK_S, end - time.monotonic())))
+            except TimeoutError:
+                if call.done():
+                    return call.result()
+                if time.monotonic() >= end:
+                    self._late_call = call
+                    raise TimeoutError(f"it did not return within {seconds:.0f} s") from None
 
 
 class ByteCarrier:

@@ -1,39 +1,27 @@
-"""The transport `yr`: openYuanrong's datasystem holds the buckets, and the keeper their keys.
+"""The transport `yr`: openYuanrong's datasystem holds the buckets.
 
-A process of the datasystem on each node holds them in its shared memory, and fetches missing ones from other nodes. A
-published version outlives its publisher and the keeper. Each reader checks a checksum: another client of the same
-store, ray-ascend 0.1.1, returns memory that nobody has written.
+A process of the datasystem on each node holds them in its shared memory, and fetches missing ones from other nodes.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import secrets
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from dljob.errors import CallError, UnreachableError, UsageError
+from dljob.errors import UnreachableError, UsageError
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.queues.storage_client import StorageClient
-from dljob.runtime.weights.buckets import checksum, parted
-from dljob.runtime.weights.datasystem import ABSENT, DatasystemClient, connect
-from dljob.runtime.weights.model import Stored, Version
-from dljob.runtime.weights.transport import Buckets, checked
+from dljob.runtime.weights.datasystem import DatasystemClient, connect
+from dljob.runtime.weights.transport import Buckets, WeightTransport
 
 LOGS = "DATASYSTEM_CLIENT_LOG_DIR"
-KEPT_S = 24 * 3600
-"""Seconds until the datasystem drops a version that was not replaced: the last one of an ended job."""
-
-log = logging.getLogger(__package__)
-
-
-def client(channel: str) -> DatasystemClient:
-    """Return this process's client of the node's datasystem. Raises UsageError when there is none."""
-    try:
-        return _connect_once(os.getpid())
-    except (UsageError, UnreachableError) as error:
-        raise UsageError(f"{channel}: {error.message}", hint=error.hint) from error
+KEPT = 2
+"""Versions that a publisher keeps there."""
+KEPT_S = 600
+"""Seconds until the datasystem drops a version that was not replaced, as one of a publisher that died: then the store
+has it."""
 
 
 @lru_cache(maxsize=1)
@@ -46,75 +34,35 @@ def _connect_once(_pid: int) -> DatasystemClient:
     return connect("the transport yr")
 
 
-class DatasystemCarrier:
-    """A `transport.Carrier` for buckets in the datasystem; versions are found by the keeper, as always."""
+class YrTransport(WeightTransport):
+    """The transport. Raises UsageError where this process can reach no datasystem."""
 
-    def __init__(self, keeper: StorageClient) -> None:
-        self._keeper = keeper
-        self._client = client(keeper.name)
+    name = "yr"
+    timeout_s = 60.0  # of a request: its client gives up by itself
 
-    def publish(self, version: Version, buckets: Buckets) -> None:
-        """Store each bucket, send the keys to the keeper, and delete those of versions that it has dropped."""
-        me = current_worker()
-        stored = tuple(
-            Stored(f"dljob-{me.job_uid}-{version.nonce}-{number}", tuple(view.nbytes for view in bucket))
-            for number, bucket in enumerate(buckets)
-        )
-        for entry, bucket in zip(stored, buckets, strict=True):
-            self._set(entry, bucket)
-        sums = tuple(checksum(bucket) for bucket in buckets)
+    def __init__(self, channel: str) -> None:
         try:
-            old_buckets = self._keeper.ask("stored", self._keeper.who, version.at(stored, sums), timeout_s=None)
-        except UsageError:  # refused by the keeper: nobody will ever read these
-            self._delete(stored)
-            raise
-        # After the keeper has dropped them: no reader gets their keys any more.
-        self._delete(old_buckets)
+            self._client = _connect_once(os.getpid())
+        except (UsageError, UnreachableError) as error:
+            raise UsageError(f"WeightChannel({channel!r}): {error.message}", hint=error.hint) from error
+        self._keys: list[list[str]] = []
+        """Of the last versions, in their order."""
 
-    def _set(self, entry: Stored, bucket: Sequence[memoryview]) -> None:
-        if not sum(entry.sizes):
-            return  # the datasystem stores no empty values
-        value = bucket[0] if len(bucket) == 1 else b"".join(bucket)
-        try:
-            self._client.set(entry.key, value, ttl_second=KEPT_S)
-        except RuntimeError as error:
-            raise self._failed(
-                "publish", error, "it may be full: `dscli start -w ... --shared_memory_size_mb`"
-            ) from error
+    def publish(self, version: int, buckets: Buckets) -> str:  # noqa: ARG002
+        """Store each bucket, and delete the versions before the last two."""
+        address = f"dljob-{current_worker().job_uid}-{secrets.token_hex(8)}"
+        self._keys.append([])
+        for number, bucket in enumerate(buckets):
+            if any(bucket):  # the datasystem stores no empty values
+                self._keys[-1].append(f"{address}-{number}")
+                value = bucket[0] if len(bucket) == 1 else b"".join(bucket)
+                self._client.set(self._keys[-1][-1], value, ttl_second=KEPT_S)
+        while len(self._keys) > KEPT:
+            if keys := self._keys.pop(0):
+                self._client.delete(keys)
+        return address
 
-    def _delete(self, stored: Sequence[Stored]) -> None:
-        """Delete buckets; what cannot be deleted goes after KEPT_S."""
-        keys = [entry.key for entry in stored if sum(entry.sizes)]
-        if not keys:
-            return
-        try:
-            self._client.delete(keys)
-        except RuntimeError as error:
-            log.warning("%s.publish: old versions may stay for up to %d s: %s", self._keeper.name, KEPT_S, error)
-
-    def fetch(self, version: Version) -> Buckets | None:
-        """Return checked copies of the buckets; None when they are gone, which is reported to the keeper."""
-        buckets = list[Sequence[memoryview]]()
-        for entry, bucket_sum in zip(version.stored, version.sums, strict=True):
-            bucket = checked(lambda at=entry: self._get(at), bucket_sum, f"{self._keeper.name}.receive")
-            if bucket is None:
-                self._keeper.ask("lost", version.mark, timeout_s=None)
-                return None
-            buckets.append(bucket)
-        return buckets
-
-    def _get(self, entry: Stored) -> Sequence[memoryview] | None:
-        value = memoryview(b"")
-        if sum(entry.sizes):
-            try:
-                value = memoryview(self._client.get([entry.key])[0])
-            except RuntimeError as error:
-                if ABSENT in str(error):  # replaced meanwhile: the caller looks for a newer version
-                    return None
-                raise self._failed("receive", error, "does it run on this node? `dscli start`") from error
-        return parted(value, entry.sizes)
-
-    def _failed(self, method: str, error: RuntimeError, hint: str) -> CallError:
-        me = current_worker()
-        message = f"{self._keeper.name}.{method}: the datasystem of the node of {me.name} refuses: {error}"
-        return CallError(message, role=me.role, rank=me.rank, hint=hint)
+    def receive(self, address: str, sizes: Sequence[int]) -> Sequence[bytes]:
+        """Return copies of the buckets: the datasystem's own views do not keep their memory alive."""
+        keys = [f"{address}-{number}" for number in range(len(sizes))]
+        return [self._client.get([key])[0] if size else b"" for key, size in zip(keys, sizes, strict=True)]

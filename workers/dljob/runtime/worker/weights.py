@@ -220,8 +220,6 @@ class HostWeights:
         found: Version | None = carrier.ask("version", number)
         if found is None:
             raise LoadError(f"channel {channel} has version {number} no more", untouched=True)
-        if found.stored:
-            raise LoadError(f"channel {channel}: servers load from the store, not by the transport yr", untouched=True)
         try:
             buckets = carrier.fetch(found, seconds_for(places(found.sizes)[1]))
         except DLJobError as error:
