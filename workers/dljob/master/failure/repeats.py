@@ -17,6 +17,7 @@ from dljob.master.state.state import ErrorMemory, RankKey
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
+from dljob.telemetry.remedies import FAULTS, CauseKind
 
 CRASH_LOOP_LIVES = 3
 """Consecutive short lives that are a crash loop."""
@@ -26,11 +27,11 @@ SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
 _OUTSIDE_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
+_OUTSIDE_KINDS = frozenset({CauseKind.NODE, CauseKind.DEVICE, CauseKind.STOPPED})
 _PEER_REASONS = frozenset(
     {
-        *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
-        *(Reason.DISK, Reason.PORT_TAKEN, Reason.PROCESS_LIMIT),
-        *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER, Reason.SILENT_CORRUPTION, Reason.UNHEALTHY),
+        *(reason for reason in Reason if FAULTS[reason].kind in _OUTSIDE_KINDS),
+        *(Reason.IMAGE_PULL, Reason.HANG, Reason.STRAGGLER, Reason.UNHEALTHY),
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 from dljob.errors import Problem, SpecError, UsageError
 from dljob.spec.loading.validate import details
+from dljob.spec.policy import RuleReason
 from dljob.spec.rules.findings import Finding
 from dljob.spec.scalars import Model, refuse
 from dljob.spec.text import tree
@@ -27,11 +28,7 @@ from dljob.spec.text.words import one_of, path_of
 from dljob.telemetry import reasons
 
 FaultKind = Literal["kill", "stop", "oom", "slow", "leave", "cut"]
-FaultCause = Literal[
-    "UserError", "ImportError", "OOMKilled", "DeviceError", "NodeLost", "NodeFrozen",
-    "Preempted", "Hang", "Straggler", "SilentCorruption", "Unhealthy", "Network", "Disk", "PortTaken",
-    "ProcessLimit", "ImagePull", "Killed", "MasterRestarted", "Unknown",
-]  # fmt: skip
+FaultCause = Literal[RuleReason, "ImagePull", "MasterRestarted"]
 FaultLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Node", "Master", "Fail"]
 
 Seconds = Annotated[int, Field(ge=0, le=31_536_000)]
