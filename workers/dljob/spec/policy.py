@@ -31,6 +31,7 @@ RuleReason = Literal[
     "NodeFrozen",
     "OOMKilled",
     "DeviceError",
+    "DriverMismatch",
     "Preempted",
     "Network",
     "Disk",

@@ -470,6 +470,19 @@ RULES: tuple[CauseRule, ...] = (
         errors=_RUNTIME,
     ),
     CauseRule(
+        "driver-mismatch",
+        Source.ERROR,
+        (
+            *("nvidia driver on your system is too old", "driver version is insufficient for cuda runtime version"),
+            *("no kernel image is available for execution", "forward compatibility was attempted on non supported hw"),
+            *("ptx was compiled with an unsupported toolchain", "driver/library version mismatch"),
+        ),
+        "DriverMismatch",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+        "docs.nvidia.com/deploy/cuda-compatibility; pytorch/pytorch#31981",
+        errors=(*_RUNTIME, "NVMLError_LibRmVersionMismatch", "XlaRuntimeError", "JaxRuntimeError"),
+    ),
+    CauseRule(
         "npu-device",
         Source.ERROR,
         _NPU_BROKEN,

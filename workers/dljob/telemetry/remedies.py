@@ -53,6 +53,11 @@ FAULTS: Mapping[str, Remedy] = {
     "DeviceError": Remedy(
         CauseKind.DEVICE, "drain the node and check its device; nvidia-smi -q or npu-smi info names faults"
     ),
+    "DriverMismatch": Remedy(
+        CauseKind.SPEC,
+        "use an image whose torch and CUDA fit that node's driver and GPU (nvidia-smi there), or update the driver: "
+        "a newer one also serves older CUDA",
+    ),
     "NodeLost": Remedy(
         CauseKind.NODE,
         "look at the pod and its node: kubectl describe pod POD, kubectl logs --previous POD, kubectl describe node"

@@ -12,6 +12,7 @@ from dljob.master.state.causes import add_clues, child_pids, classify, evidence,
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.causes import RULES
 from dljob.telemetry.evidence import EvidenceScope, Source
+from dljob.telemetry.remedies import CauseKind, of_fault
 
 SIGKILL = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
 
@@ -276,6 +277,22 @@ def test_a_thread_that_a_limit_refuses_is_no_error_of_the_user():
     assert (classify(refused).reason, classify(refused).rule) == (Reason.PROCESS_LIMIT, "process-limit")
     assert classify(raised("BlockingIOError", f"[Errno 11] Resource temporarily unavailable; {limit}")).rule
     assert classify(raised("RuntimeError", "can't start new thread (in run)")).reason is Reason.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("error_type", "words"),
+    [
+        ("RuntimeError", "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU"),
+        ("AcceleratorError", "CUDA error: no kernel image is available for execution on the device"),
+        ("RuntimeError", "cudaGetDeviceCount(): Error 804: forward compatibility was attempted on non supported HW"),
+        ("NVMLError_LibRmVersionMismatch", "Driver/library version mismatch"),
+    ],
+)
+def test_an_image_that_does_not_fit_the_driver_is_no_error_of_the_code(error_type: str, words: str) -> None:
+    mismatch = raised(error_type, words)
+    assert (classify(mismatch).reason, classify(mismatch).rule) == (Reason.DRIVER_MISMATCH, "driver-mismatch")
+    assert of_fault("DriverMismatch", f"{error_type}: {words}", "driver-mismatch").kind is CauseKind.SPEC
+    assert classify(raised("ValueError", words)).reason is Reason.USER_ERROR
 
 
 def test_a_childs_exit_code_of_sigkill_and_a_bus_error_are_no_errors_of_the_user():

@@ -48,6 +48,8 @@ class Reason(StrEnum):
     """The kernel, the container's limit or Ray's monitor killed it for its memory. A MemoryError is a UserError."""
     DEVICE_ERROR = "DeviceError"
     """Its accelerator failed, or its node failed a check."""
+    DRIVER_MISMATCH = "DriverMismatch"
+    """The CUDA of its image does not fit the driver or the GPU of its node."""
     PREEMPTED = "Preempted"
     """Its machine or pod was taken away on purpose."""
     NETWORK = "Network"
