@@ -266,9 +266,15 @@ def test_of_ranks_that_a_smaller_attempt_lacks_only_what_no_checkpoint_has_is_ha
     assert (feed(after).todo, acked(after)) == (((4, 10),), [(0, 4)])
     (message,) = [note.message for note in after.notes(reasons.RESTART_COUNTS_RESTORED)]
     assert "nobody restores the checkpoints of w/1, and shards in them are not handed out again" in message
+    assert "An attempt with 2 ranks of w restores them" in message
     same_size = World(LONE).boot()
     same_size.send(carried(text, UID, 2))
     assert (feed(same_size).todo, acked(same_size)) == (((8, 10),), [(0, 4), (4, 8)])
+    handover = json.dumps({"job": UID, "attempt": 2, "state": carry(after.state)})
+    as_many_again = World(LONE).boot()
+    as_many_again.send(carried(handover, UID, 3))
+    as_many_again.send(ev.CheckpointDecided("w/1", RunId(3, 1), CheckpointId(A, 6)))
+    assert (feed(as_many_again).todo, acked(as_many_again)) == (((4, 10),), [(0, 4)])
     assert "nobody" not in same_size.notes(reasons.RESTART_COUNTS_RESTORED)[0].message
 
 

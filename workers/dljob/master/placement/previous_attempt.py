@@ -24,6 +24,7 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 from dljob.spec.quantity import parse_memory, show_memory
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
 
 VERSION = 1
 BUDGETS = ("restarts", "roles", "marks")
@@ -182,9 +183,14 @@ def _settle_missing_ranks(tx: StateTransaction, event: Carried) -> str:
     if not names:
         return ""
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    sizes = dict[str, int]()
+    for role, _, rank in (name.partition("/") for name in names):
+        sizes[role] = max(sizes.get(role, 0), int(rank) + 1)
+    enough_ranks = " and ".join(f"{counted(size, 'rank')} of {role}" for role, size in sizes.items())
     return (
         f"; nobody restores the checkpoints of {', '.join(names[:NAMES])}{more}, and shards in them are not handed out "
-        "again: there are fewer ranks than before"
+        f"again: there are fewer ranks than before. An attempt with {enough_ranks} restores them; dljob checkpoint "
+        "export writes their states into files; under another name a data set begins anew"
     )
 
 
