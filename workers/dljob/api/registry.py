@@ -18,7 +18,7 @@ from typing import Any, cast
 from dljob.api.values import suggestion
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.linux.plain_files import read_json, read_plain
-from dljob.runtime.control_socket.location import ENTRY, read, remove, write
+from dljob.runtime.control_socket.location import ENTRY, read, remove, socket_of, write
 from dljob.runtime.process.guard import boot_id
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
@@ -316,8 +316,8 @@ def forget(record: RegistryEntry) -> None:
 def close_socket(record: RegistryEntry) -> None:
     """Remove the control socket of a dead job, whose PrimeMaster may have been killed before it could."""
     with suppress(OSError, ValueError):  # without folder or entry, nothing can find the socket either
-        if path := read(record.folder).get("socket"):
-            remove(record.folder / path)
+        if path := socket_of(record.folder, read(record.folder)):
+            remove(path)
 
 
 def folder_of(name: str, uid: str) -> Path:

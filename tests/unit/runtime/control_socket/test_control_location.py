@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def test_the_jobs_folder_comes_first_then_the_private_ones(temporary, monkeypatc
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary))
     found = location.candidates(temporary, UID)
     assert next(found) == temporary / "control.sock"
-    assert next(found) == temporary / "dljob" / f"{UID}.sock"
-    assert next(found) == temporary / f"dljob-{os.geteuid()}" / f"{UID}.sock"
+    outside = next(found)
+    assert outside.parent == temporary / "dljob"
+    assert next(found) == temporary / f"dljob-{os.geteuid()}" / outside.name
     assert (temporary / "dljob").stat().st_mode & 0o777 == 0o700
 
 
@@ -47,8 +49,21 @@ def test_a_path_that_is_too_long_in_bytes_is_passed_over(temporary):
     assert location.fits(Path("/" + "x" * 97))
     assert not location.fits(Path("/" + "x" * 98))
     assert not location.fits(Path("/" + "ü" * 50))
-    first = next(location.candidates(temporary / ("x" * 100), UID))
+    (folder := temporary / ("x" * 100)).mkdir()
+    first = next(location.candidates(folder, UID))
     assert first.parent == temporary / f"dljob-{os.geteuid()}"
+
+
+def test_a_copy_of_a_job_folder_has_a_socket_of_its_own_and_a_moved_folder_keeps_its_one(temporary: Path) -> None:
+    original, copy, moved_place = (temporary / (letter * 100) for letter in "abc")
+    original.mkdir()
+    path = next(location.candidates(original, UID))
+    entry = {"socket": str(path)}
+    shutil.copytree(original, copy)
+    assert next(location.candidates(copy, UID)) != path
+    assert location.socket_of(copy, entry) is None
+    assert location.socket_of(original.rename(moved_place), entry) == path
+    assert location.socket_of(moved_place, {"socket": "control.sock"}) == moved_place / "control.sock"
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "open"])
@@ -86,7 +101,8 @@ def test_where_no_place_is_left_the_error_says_why(temporary, monkeypatch):
     (temporary / f"dljob-{os.geteuid()}").symlink_to(temporary / "real")
     monkeypatch.setattr(location, "Path", lambda at: temporary if at == "/tmp" else Path(at))
     with pytest.raises(UnreachableError, match="is a link") as error:
-        list(location.candidates(temporary / ("x" * 100), UID))
+        (folder := temporary / ("x" * 100)).mkdir()
+        list(location.candidates(folder, UID))
     assert "XDG_RUNTIME_DIR" in error.value.hint
 
 

@@ -106,7 +106,8 @@ def test_a_file_system_without_sockets_gets_it_elsewhere(tmp_path, short, monkey
     monkeypatch.setattr(server.socket, "socket", Line)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(elsewhere))
     with serving(folder) as made:
-        assert made.path == elsewhere / "dljob" / f"{UID}.sock"
+        assert made.path is not None
+        assert made.path.parent == elsewhere / "dljob"
         assert said(folder)["socket"] == str(made.path)
     assert list((elsewhere / "dljob").iterdir()) == []
     monkeypatch.delenv("XDG_RUNTIME_DIR")

@@ -93,13 +93,15 @@ class SocketLine:
         """Return the answer to a request; see `RequestChannel`."""
         try:
             said = location.read(self._folder)
+            place = location.socket_of(self._folder, said)
         except (OSError, ValueError) as error:
             raise NoAnswerError(f"{self._folder / location.ENTRY} cannot be read: {error}") from None
         # Read anew for each request: a PrimeMaster that restarted may have bound another path.
-        name = str(said.get("socket") or "")
-        if not name:
+        if not said.get("socket"):
             raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
-        path, end, is_sent = str(self._folder / name), time.monotonic() + seconds, False
+        if place is None:
+            raise NoAnswerError(f"{self._folder} is a copy: the job whose socket its job.json names runs elsewhere")
+        path, end, is_sent = str(place), time.monotonic() + seconds, False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
                 # One deadline for connecting and reading; never 0, which would mean not to wait.

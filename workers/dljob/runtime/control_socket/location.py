@@ -10,7 +10,7 @@ import os
 import shlex
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -38,7 +38,7 @@ def candidates(folder: Path, uid: str) -> Iterator[Path]:
     else:
         why = f"the path of {own} is longer than {PATH_MAX} bytes"
     for parent in private_folders():
-        if not fits(place := parent / f"{uid}.sock"):
+        if not fits(place := parent / f"{uid[:8]}{_mark_of(folder)}"):
             continue
         try:
             private(parent)
@@ -47,6 +47,18 @@ def candidates(folder: Path, uid: str) -> Iterator[Path]:
             continue
         yield place
     raise UnreachableError(f"no place for the control socket: {why}", hint="set XDG_RUNTIME_DIR to a folder of yours")
+
+
+def _mark_of(folder: Path) -> str:
+    """Return the end of a socket's name outside a job's folder: of no other folder, even if that is a copy."""
+    info = folder.stat()
+    return f"-{info.st_dev:x}-{info.st_ino:x}.sock"
+
+
+def socket_of(folder: Path, entry: Mapping[str, Any]) -> Path | None:
+    """Return the socket that a job's entry names; None if it names none, or that of the folder it was copied from."""
+    path = folder / str(entry.get("socket") or "")
+    return path if path.parent == folder or path.name.endswith(_mark_of(folder)) else None
 
 
 def fits(path: Path) -> bool:
