@@ -100,8 +100,8 @@ def test_where_no_place_is_left_the_error_says_why(temporary, monkeypatch):
     (temporary / "real").mkdir()
     (temporary / f"dljob-{os.geteuid()}").symlink_to(temporary / "real")
     monkeypatch.setattr(location, "Path", lambda at: temporary if at == "/tmp" else Path(at))
+    (folder := temporary / ("x" * 100)).mkdir()
     with pytest.raises(UnreachableError, match="is a link") as error:
-        (folder := temporary / ("x" * 100)).mkdir()
         list(location.candidates(folder, UID))
     assert "XDG_RUNTIME_DIR" in error.value.hint
 
