@@ -287,9 +287,12 @@ async def test_only_the_publisher_publishes_newer_versions(objects):
     assert await offer(held, published(5)) == mark  # it was sent twice
     again = Version("another", 5, b"index")
     assert await held.offer(ME, again) == "version 5 was published already: 5 is not newer"
-    assert "trainer/0 publishes here" in await held.offer(QueueCaller("trainer/1", 1, "x"), published(6))
+    taken_at = held._versions[-1].taken_at
+    await offer(held, published(6))
+    assert await held.offer(ME, published(5)) == taken_at  # and once more, after another thread's
+    assert "trainer/0 publishes here" in await held.offer(QueueCaller("trainer/1", 1, "x"), published(7))
     assert isinstance(await held.offer(QueueCaller("trainer/0", 2, "y"), published(1)), float)
-    assert "a later process of trainer/0 has begun" in await held.offer(ME, published(7))
+    assert "a later process of trainer/0 has begun" in await held.offer(ME, published(8))
 
 
 # -- ranks outside of Ray
@@ -334,6 +337,7 @@ def line(objects, monkeypatch) -> Iterator[Loopback]:
     made = Loopback()
     context.install(here(world_size=2, peers={"w": 2}, calls=made))
     monkeypatch.setattr(weights, "AGAIN_S", 0.01)
+    monkeypatch.setattr(weights, "_published", {})
     yield made
     context.install(None)
     made.loop.call_soon_threadsafe(made.loop.stop)
@@ -351,6 +355,61 @@ def test_calls_of_a_publisher_carry_its_versions_until_it_begins_anew(line):
     assert dict(RankCall("r", 0, "f", b"", None, idempotent=False).published)["policy"][0] == 3
     renew(here(), here(incarnation=2))
     assert RankCall("r", 0, "f", b"", None, idempotent=False).published == ()
+
+
+@pytest.mark.parametrize("second", [1, 2])
+def test_of_threads_that_publish_at_once_one_number_is_refused_and_the_higher_one_counts(line, monkeypatch, second):
+    notes: list[Any] = []
+    context.install(here(world_size=2, peers={"w": 2}, calls=line, note=lambda *note: notes.append(note)))
+    is_taken, has_second_ended = threading.Event(), threading.Event()
+    publish = weights.ByteCarrier.publish
+
+    def publish_late(carrier: Any, version: Version, buckets: Any) -> float:
+        taken_at = publish(carrier, version, buckets)
+        if not is_taken.is_set():
+            is_taken.set()
+            assert has_second_ended.wait(60)
+        return taken_at
+
+    monkeypatch.setattr(weights.ByteCarrier, "publish", publish_late)
+    first = threading.Thread(target=WeightChannel("policy").publish, args=(1, {}))
+    first.start()
+    assert is_taken.wait(60)
+    if second == 1:
+        with pytest.raises(UsageError, match="version 1 was published already: 1 is not newer"):
+            WeightChannel("policy").publish(second, {})
+    else:
+        WeightChannel("policy").publish(second, {})
+    has_second_ended.set()
+    first.join(60)
+    assert dict(RankCall("r", 0, "f", b"", None, idempotent=False).published)["policy"][0] == second
+    assert [value for name, value in notes if "policy" in name][-1] == second
+
+
+def test_a_version_goes_to_one_of_the_threads_that_wait_for_it(line, monkeypatch):
+    channel, reader = WeightChannel("policy"), WeightChannel("policy")
+    both_have_it = threading.Barrier(2)
+    newest = WeightChannel._newest
+
+    def meet(*args: Any) -> Any:
+        result = newest(*args)
+        if result[1] == 1:
+            both_have_it.wait(60)
+        return result
+
+    monkeypatch.setattr(WeightChannel, "_newest", meet)
+    received: list[int] = []
+    threads = [threading.Thread(target=lambda: received.append(reader.receive(60)[0])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    channel.publish(1, {})
+    while not received:
+        threads[0].join(0.01)
+    channel.publish(2, {})
+    for thread in threads:
+        thread.join(60)
+    assert received == [1, 2]
+    assert held_versions["policy"] == 2
 
 
 async def test_a_twin_answers_and_raises_as_its_method(line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +33,11 @@ from dljob.runtime.weights.transport import (
     WeightTransport,
     find_transport,
 )
+
+_noting = threading.Lock()
+"""Held while a version is noted: threads at one channel may end in another order than that of their versions."""
+_published: dict[str, tuple[int, int]] = {}
+"""Channel -> incarnation of this rank, and the newest version that it has published."""
 
 log = logging.getLogger(__package__)
 
@@ -93,7 +99,8 @@ class WeightChannel:
     def publish(self, version: int, state: Any) -> None:
         """Publish a version: readers that wait in `receive` get it, and later ones get the newest.
 
-        The state may be changed once it returns. One rank publishes on a channel.
+        The state may be changed once it returns. One rank publishes on a channel; of its threads that publish at once
+        each needs a number of its own, and the lower one is refused if the higher one was there first.
 
         Args:
             version: Greater than the last one of this process; a restarted rank may start anywhere.
@@ -110,14 +117,21 @@ class WeightChannel:
         index, buckets = flat(state, what)
         since = event_times.published()
         try:
-            self._publish(Version(secrets.token_hex(8), version.__index__(), index, learned_since=since), buckets)
+            made = Version(secrets.token_hex(8), version.__index__(), index, learned_since=since)
+            taken_at = self._publish(made, buckets)
         except BaseException:
             event_times.used([since] if since else ())  # their events are in the next version
             raise
-        current_worker().note(f"{PUBLISHED}{self.name}", version.__index__())
+        me = current_worker()
+        with _noting:
+            if (me.incarnation, made.version) > _published.get(self.name, (0, 0)):
+                _published[self.name] = me.incarnation, made.version
+                me.note(f"{PUBLISHED}{self.name}", made.version)
+                published_versions.add(self.name, made.version, taken_at)
         activities.use("weights", self.name, "put")
 
-    def _publish(self, made: Version, flat_state: StateBuckets) -> None:
+    def _publish(self, made: Version, flat_state: StateBuckets) -> float:
+        """Send a version; return when the keeper took it."""
         buckets: Buckets = flat_state
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         if self._calls is not None:
@@ -127,15 +141,16 @@ class WeightChannel:
             sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
             made = self._calls.publish(replace(made, sizes=sizes, sums=sums), buckets)
         # The store gets every version: a reader that the other transport does not reach fetches it there.
-        published_versions.add(self.name, made.version, self._carried().publish(made, buckets))
+        taken_at = self._carried().publish(made, buckets)
         self._transport_used = made.transport or STORE
+        return taken_at
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
 
-        Versions in between are skipped. Threads, or coroutines, that wait at once on one object may get the same
-        version: give each an object of its own. Arrays are read-only and shared with the other ranks of the node;
-        tensors are copies on the CPU.
+        Versions in between are skipped. Of threads, or coroutines, that wait at once on one object each version goes to
+        one: give each an object of its own if all want it. Arrays are read-only and shared with the other ranks of the
+        node; tensors are copies on the CPU.
 
         Args:
             timeout: Seconds to wait for a version; None for no limit. One that was published by then may take longer to
@@ -146,17 +161,29 @@ class WeightChannel:
             CallError: A bucket arrived damaged twice.
             CollectiveAbortedError: A member of its group is lost, and the group's `onRestart` is Fail.
         """
-        # The mark only after a whole version: one that failed half-way is received again.
-        self._mark, version, state = self._newest(timeout)
-        held_versions[self.name] = version
-        current_worker().note(f"{HELD}{self.name}", version)
-        return version, state
+        deadline = Deadline(timeout)
+        while True:
+            mark, version, state = self._newest(deadline, timeout)
+            if self._mark_received(mark, version):
+                return version, state
 
-    def _newest(self, timeout: float | None, unless: Callable[[], bool] = lambda: False) -> tuple[Mark, int, Any]:
+    def _mark_received(self, mark: Mark, version: int) -> bool:
+        """Note a whole version as received, unless another thread has received it, or a later one, meanwhile."""
+        with _noting:
+            if mark[0] == self._mark[0] and mark[1] <= self._mark[1]:
+                return False
+            self._mark = mark
+            held_versions[self.name] = version
+            current_worker().note(f"{HELD}{self.name}", version)
+            return True
+
+    def _newest(
+        self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool] = lambda: False
+    ) -> tuple[Mark, int, Any]:
         """Return `receive`'s result with the mark of that version; gives up once `unless` returns true."""
         activities.use("weights", self.name, "get")
         with Waiting("weights", self.name, "receive", lambda: ()):
-            return self._awaited(Deadline(timeout), timeout, unless)
+            return self._awaited(deadline, timeout, unless)
 
     def _awaited(self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool]) -> tuple[Mark, int, Any]:
         while True:
@@ -237,12 +264,14 @@ class AsyncChannel:
 
     async def receive(self, timeout: float | None = None) -> tuple[int, Any]:  # noqa: ASYNC109 - as its blocking twin
         """Await `WeightChannel.receive`."""
-        channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
-        newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
-        channel._mark, version, state = newest  # not in the thread: a cancelled call has received nothing
-        held_versions[channel.name] = version
-        current_worker().note(f"{HELD}{channel.name}", version)
-        return version, state
+        channel, deadline = self._channel, Deadline(timeout)
+        while True:
+            got = Handover[tuple[Mark, int, Any]]()
+            mark, version, state = await got.run(
+                lambda got=got: got.offer(channel._newest(deadline, timeout, lambda: got.cancelled))
+            )
+            if channel._mark_received(mark, version):  # not in the thread: a cancelled call has received nothing
+                return version, state
 
     async def latest(self) -> int | None:
         """Await `WeightChannel.latest`."""

@@ -170,9 +170,9 @@ class WeightsKeeper(StorageActor):
 
     def _take(self, who: QueueCaller, version: Version) -> Version:
         newest = self._versions[-1] if self._versions else None
-        # A publisher whose call broke sends the same version again.
-        if newest is not None and newest.nonce == version.nonce:
-            return newest
+        # A publisher whose call broke sends the same version again, maybe after that of another thread.
+        if (known := next((each for each in self._versions if each.nonce == version.nonce), None)) is not None:
+            return known
         self._may(who, version.version)
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
