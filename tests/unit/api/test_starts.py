@@ -30,9 +30,9 @@ try:
         registry.write_activity(start, "starting Ray: a head and 1 raylet")
         print(start.uid, flush=True)
         if sys.stdin.readline():
-            registry.register(registry.RegistryEntry(**{**{n: getattr(start, n) for n in start.__slots__},
-                "dir": str(registry.folder_of("ppo", start.uid))}))
-            registry.remove_start(start)
+            folder = str(registry.folder_of("ppo", start.uid))
+            runner = {"runner": start.runner, "runner_started": start.runner_started}
+            registry.register_begun(registry.RegistryEntry("ppo", start.uid, folder, **runner), start)
             print("begun", flush=True)
             sys.stdin.read()
 except KeyboardInterrupt:
@@ -66,6 +66,14 @@ def begin(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "begun\n"
 
 
+def test_the_age_of_a_job_counts_from_the_start_of_its_command(starter: subprocess.Popen[str]) -> None:
+    (start,) = registry.records()
+    begin(starter)
+    (job,) = registry.records()
+    assert (job.is_starting, job.started) == (False, start.started)
+    assert views.summary(job, {}).started == views.summary(start, {}).started
+
+
 def test_a_job_that_starts_is_shown_with_what_it_waits_for(
     starter: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +82,7 @@ def test_a_job_that_starts_is_shown_with_what_it_waits_for(
     assert main.run(["status", "-o", "json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["name"], listed["phase"]) == ("ppo", "Starting")
-    assert listed["message"].startswith("starting Ray: a head and 1 raylet, for 0.")
+    assert listed["message"].startswith("starting Ray: a head and 1 raylet, for ")
     for command in ("status", "why"):
         assert main.run([command, "ppo"]) == 0
         out = capsys.readouterr().out

@@ -302,6 +302,13 @@ def starting_status(start: RegistryEntry) -> dict[str, Any]:
     return status
 
 
+def register_begun(record: RegistryEntry, start: RegistryEntry) -> RegistryEntry:
+    """Write a job's entry in place of that of its start, from which the job's age counts on; raises as `register`."""
+    entry = register(replace(record, started=start.started))
+    remove_start(start)
+    return entry
+
+
 def remove_start(start: RegistryEntry) -> None:
     """Remove the entry of a start that is over. Idempotent."""
     shutil.rmtree(start.folder, ignore_errors=True)

@@ -255,11 +255,9 @@ class Runner:
 
     def _register(self, record: registry.RegistryEntry) -> registry.RegistryEntry:
         """Write the job's entry, which takes the place of that of its start."""
-        entry = self._record = registry.register(record)
-        if self._start is not None:
-            registry.remove_start(self._start)
-            self._start = None
-        return entry
+        begun_job = registry.register(record) if self._start is None else registry.register_begun(record, self._start)
+        self._record, self._start = begun_job, None
+        return begun_job
 
     def _say_where_it_begins(self) -> None:
         """Say from which checkpoint the job goes on, or could go on.

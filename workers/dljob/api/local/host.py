@@ -88,9 +88,7 @@ class LocalJobs:
 
             def register(record: registry.RegistryEntry) -> registry.RegistryEntry:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on the job is stopped by an order
-                entry = registry.register(record)
-                registry.remove_start(start)
-                return entry
+                return registry.register_begun(record, start)
 
             try:
                 handle = submit(
