@@ -237,6 +237,37 @@ def test_calls_wait_as_long_as_weights_are_stale_or_load():
     assert len(world.of(act.HoldCalls)) == orders
 
 
+def test_calls_that_wait_are_told_why_the_load_of_their_callee_failed():
+    world = fleet(2, ports=False)
+    world.bad_loads["s", 0] = ("load raised ValueError: shape mismatch", False)
+    publish(world, 1)
+    world.settle()
+    assert calls_that_wait(world) == {0: "load raised ValueError: shape mismatch"}
+    world.now += 1.0
+    world.send(ev.Tick())
+    again = "it loads version 1; its last load failed: load raised ValueError: shape mismatch"
+    assert shown(world, 0)["why"] == again
+    assert world.state.ranks["s", 0].holds_calls
+    world.settle()
+    world.bad_loads.clear()
+    publish(world, 2)
+    world.settle()
+    assert calls_that_wait(world) == {}
+
+
+def test_calls_that_wait_are_told_of_a_load_that_left_the_rank_too_far_behind():
+    world = fleet(2, ports=False)
+    publish(world, 1)
+    world.settle()
+    world.bad_loads["s", 0] = ("channel policy has version 3 no more", True)
+    publish(world, 2)
+    publish(world, 3)
+    world.settle()
+    assert calls_that_wait(world) == {
+        0: "it holds version 1, 2 behind; maxLag is 1; its last load failed: channel policy has version 3 no more"
+    }
+
+
 def test_the_next_process_of_a_rank_serves_no_call_before_it_has_loaded():
     world = fleet(2, ports=False)
     publish(world, 1)

@@ -20,7 +20,13 @@ def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeigh
     if own.at < newest.since and own.version > newest.first:
         return f"it holds version {own.version} of a series that was given up; the newest is {newest.version}"
     lag = newest.version - own.version
-    return "" if lag <= plan.max_lag else f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}"
+    if lag <= plan.max_lag:
+        return ""
+    return f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}{_describe_failure(own)}"
+
+
+def _describe_failure(own: RankWeights) -> str:
+    return f"; its last load failed: {own.why}" if own.failures else ""
 
 
 def why_out(s: JobState | StateTransaction, key: RankKey) -> str:
@@ -29,4 +35,6 @@ def why_out(s: JobState | StateTransaction, key: RankKey) -> str:
     if plan is None:
         return ""
     own = s.ranks[key].weights or _NONE
-    return f"it loads version {own.loading.version}" if own.loading is not None else why_stale(plan, newest, own)
+    if own.loading is not None:
+        return f"it loads version {own.loading.version}{_describe_failure(own)}"
+    return why_stale(plan, newest, own)
