@@ -179,11 +179,27 @@ def test_a_token_that_cannot_be_had_is_told_and_nothing_is_submitted() -> None:
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "TokenUnknown", seen.locked)
 
 
-def test_a_gateway_that_cannot_be_reached_says_what_may_be_in_the_way() -> None:
-    it = world().settle().head_ready().settle().silent(61.0, "no answer from http://10.0.0.1:8266").settle()
+GATEWAY = "no answer from http://10.0.0.1:8266"
+
+
+@pytest.mark.parametrize(
+    ("error", "launcher", "ray_error", "obstacle"),
+    [
+        (f"{GATEWAY}: nothing within 5 s", "RUNNING", "", "a NetworkPolicy must let the operator reach port 8266 of"),
+        (f"{GATEWAY}: [Connect call failed ('10.0.0.1', 8266)]", "RUNNING", "", "nothing listens at port 8266 of"),
+        (f"{GATEWAY}: nothing within 5 s", "PENDING", "", ""),
+        (f"{GATEWAY}: nothing within 5 s", "RUNNING", "no answer from http://10.0.0.1:8265", ""),
+        ("PrimeMaster of attempt 2 has not begun: attempt 1 answers", "RUNNING", "", ""),
+    ],
+)
+def test_a_gateway_that_cannot_be_reached_says_what_its_errors_speak_for(
+    error: str, launcher: str, ray_error: str, obstacle: str
+) -> None:
+    it = world().settle().head_ready().settle().launcher(launcher, error=ray_error).silent(61.0, error).settle()
     assert it.cond("MasterReady") == ("Unknown", "MasterUnreachable")
-    assert "NetworkPolicy" in it.message("MasterReady")
-    assert "port 8266 of pod shared-head" in it.message("MasterReady")
+    message = it.message("MasterReady")
+    assert f"{obstacle} pod shared-head" in message if obstacle else message == error
+    assert ("NetworkPolicy" in message) == obstacle.startswith("a NetworkPolicy")
 
 
 def test_pods_without_dljob_are_said_with_the_clusters_name() -> None:

@@ -19,7 +19,7 @@ from dljob.reconcile.state.accept import Refused
 from dljob.reconcile.state.context import ConditionState, ReconcileContext, stamp
 from dljob.reconcile.state.fields import bounded, items, number, part, text
 from dljob.reconcile.state.hints import advised
-from dljob.reconcile.state.model import Object
+from dljob.reconcile.state.model import MasterView, Object
 from dljob.reconcile.state.steps import ENDINGS, Change, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
 from dljob.reconcile.status import cluster
 from dljob.reconcile.status.phases import PhaseReason
@@ -240,7 +240,14 @@ def _master(case: ReconcileContext) -> list[Said]:
         said = f"{_advised(case, view.error)}; the head is asked again within an hour; until then the status is stale"
         return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
     if case.silent and view is not None:
-        return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{_advised(case, view.error)}{_way(case)}")]
+        return [
+            Said(
+                "MasterReady",
+                "Unknown",
+                reasons.MASTER_UNREACHABLE,
+                f"{_advised(case, view.error)}{_obstacle(case, view)}",
+            )
+        ]
     if case.snapshot:
         return [Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")]
     if case.has_reported:
@@ -257,12 +264,19 @@ def _advised(case: ReconcileContext, words: str) -> str:
     return words if case.ref else advised("", words)
 
 
-def _way(case: ReconcileContext) -> str:
-    """Return what may block the operator's way to a RayCluster that was not made for jobs."""
-    if not case.ref or case.has_reported:
+def _obstacle(case: ReconcileContext, view: MasterView) -> str:
+    """Return what the errors of the two ports of a RayCluster that was not made for jobs speak for; empty: nothing."""
+    launcher = case.ray_job
+    if not case.ref or case.has_reported or not view.error.startswith("no answer from"):
         return ""
     port = f"port {GATEWAY_PORT} of pod {case.head.name if case.head else 'the head'}"
-    return f"; a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
+    if "Connect call failed" in view.error:
+        return f"; nothing listens at {port}: the log of submission {case.submission} in Ray may say why"
+    # Only where the same pod answers at Ray's own port, and runs the launcher, is it this port that is blocked.
+    if launcher is None or launcher.error or launcher.status != "RUNNING":
+        return ""
+    reach = f"a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
+    return f"; Ray answers there, and runs submission {case.submission}: {reach}"
 
 
 def _ordered(case: ReconcileContext) -> Said:
