@@ -19,6 +19,7 @@ from dljob.spec.quantity import parse_devices
 from dljob.spec.rules.machines import devices_per_group
 from dljob.spec.rules.rules import RESERVED_ROLES
 from dljob.spec.scalars import dns_name
+from dljob.telemetry.wording import counted
 
 AUTO = ("GPU", "NPU", "HPU")
 """Device kinds that `--nproc-per-node=auto` counts: the first that the machine has, else its CPUs."""
@@ -226,7 +227,8 @@ def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> 
         return {"type": here, "count": "1"}, ""
     if not here:
         return {}, ""
-    few = f"{site.devices[here]} {here} here for {ranks} ranks: none gets one; --accelerator {here}=0.5 shares them"
+    words = f"{site.devices[here]} {here} here for {counted(ranks, 'rank')}: none gets one"
+    few = f"{words}; --accelerator {here}=0.5 shares them"
     return {}, few
 
 

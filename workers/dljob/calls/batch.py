@@ -38,7 +38,7 @@ def divide_rows(row_count: int, shard_count: int, pad: Pad) -> ShardSizes:
     if pad == "uneven" or not remainder:
         # No rows also divide evenly, but "auto" has no row to repeat for the shards.
         if pad == "auto" and not row_count:
-            message = f"the batch has no rows to give to {shard_count} shards"
+            message = f"the batch has no rows to give to {counted(shard_count, 'shard')}"
             raise UsageError(message, hint="pad='uneven' sends empty shards")
         return ShardSizes(row_count, tuple(base + (shard < remainder) for shard in range(shard_count)))
     if pad == "error":
@@ -71,7 +71,7 @@ def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], parameter_names: 
     for path, count in path_counts:
         if count != first_count:
             raise UsageError(
-                f"dispatch='shard': {first_path} has {first_count} rows, but {path} has {count}",
+                f"dispatch='shard': {first_path} has {counted(first_count, 'row')}, but {path} has {count}",
                 hint="all that is split has as many rows; whole(value) sends a value as it is to every shard",
             )
     return first_count
@@ -120,8 +120,8 @@ def remove_padding(answer: Any, sizes: ShardSizes, call_name: str) -> Any:
         # Only with as many answers for each row is it known which of them belong to the padding.
         if part_rows % padded_rows:
             raise UsageError(
-                f"{call_name} answered {part_rows} rows for {padded_rows}, so those of the {sizes.padding_rows} padded "
-                "rows are unknown",
+                f"{call_name} answered {counted(part_rows, 'row')} for {padded_rows}, so it is unknown which are "
+                f"those of the {counted(sizes.padding_rows, 'padded row')}",
                 hint="answer as many rows for each row, or use pad='uneven'",
             )
         return row_type.cut(part, 0, part_rows // padded_rows * sizes.total_rows)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dljob.errors import UsageError
+from dljob.telemetry.wording import counted
 
 PIPELINE_AXIS = "pp"
 """The axis on which the last coordinate answers instead of the first: the last stage of a pipeline has the output."""
@@ -69,7 +70,7 @@ def mesh_from_axes(declared_axes: Mapping[str, int], rank_count: int, role: str)
     # Two open axes need the check of their own: -1 times -1 is a valid product.
     if len(open_axes) > 1 or mesh.size != rank_count:
         raise UsageError(
-            f"mesh of role {role}: {_axes_text(declared_axes)} does not make its {rank_count} ranks",
+            f"mesh of role {role}: {_axes_text(declared_axes)} does not make its {counted(rank_count, 'rank')}",
             hint="the product of all axes is the number of ranks; one axis may be -1: all that remain",
         )
     return mesh
@@ -91,8 +92,8 @@ def resize_misfit(declared_axes: Mapping[str, int], group_size: int, role: str) 
     fixed_size = math.prod(size for size in sizes if size != -1)
     if -1 not in sizes:
         return (
-            f"mesh of role {role}: {_axes_text(declared_axes)} makes {fixed_size} ranks, but minReplicas and "
-            "maxReplicas let their number change; make one axis -1: all that remain"
+            f"mesh of role {role}: {_axes_text(declared_axes)} makes {counted(fixed_size, 'rank')}, but minReplicas "
+            "and maxReplicas let their number change; make one axis -1: all that remain"
         )
     if group_size % fixed_size == 0:
         return ""

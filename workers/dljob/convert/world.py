@@ -267,7 +267,7 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
     if world.restarts is not None:
         role["restartPolicy"] = {"maxRestarts": max(world.restarts, line.max_restarts)}
         if 0 < world.restarts < line.max_restarts:
-            words = f"ranks of {world.name} restart {line.max_restarts} times, as torchrun's own line says"
+            words = f"ranks of {world.name} restart {counted(line.max_restarts, 'time')}, as torchrun's own line says"
             draft.remarks.append(f"{words}, and not {world.restarts}")
     _merge(draft, world, pod, role, each)
     for key in ("faultTolerance", "preRunningDeadlineSeconds"):

@@ -10,6 +10,7 @@ from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Member, Series, UnitTable
 from dljob.plan.role import RolePlan
 from dljob.spec.model import Collocation, DLJobSpec
 from dljob.spec.quantity import show
+from dljob.telemetry.wording import counted
 
 
 def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
@@ -86,8 +87,8 @@ def _check_groups(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
     for a, b in combinations(roles, 2):
         if max(a.groups, b.groups) % min(a.groups, b.groups):
             raise PlacementError(
-                f"collocation {collocation.name}: {a.name} has {a.groups} groups and {b.name} has {b.groups}; "
-                "of two collocated roles one's number of groups must divide the other's",
+                f"collocation {collocation.name}: {a.name} has {counted(a.groups, 'group')} and {b.name} has "
+                f"{b.groups}; of two collocated roles one's number of groups must divide the other's",
                 hint="change replicas or replicasPerGroup of one of them",
             )
 

@@ -12,6 +12,11 @@ def counted(number: int, noun: str, *, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def is_or_are(number: int) -> str:
+    """Return the verb of a counted noun: `1 step is lost`, `2 steps are lost`."""
+    return "is" if number == 1 else "are"
+
+
 def every(number: int, noun: str, *, one: str, many: str) -> str:
     """Return the whole of a number with its verb: `the only rank is ready`, `all 2 ranks are ready`."""
     return f"the only {noun} {one}" if number == 1 else f"all {number} {noun}s {many}"

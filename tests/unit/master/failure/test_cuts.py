@@ -313,7 +313,7 @@ def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
     assert (world.state.cuts.epoch, world.state.cuts.pending) == (1, ())
-    assert messages_of(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1"]
+    assert messages_of(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1, with 3 items of samples"]
 
 
 def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):

@@ -95,6 +95,12 @@ def test_the_steps_lost_are_told_with_the_fault(world):
     assert note.message == "life 1.2 restores step 40 of life 1.1; step 47 had been reached, 7 steps are lost"
 
 
+def test_one_lost_step_is_told_in_the_singular(world):
+    world.send(ev.CheckpointDecided("w/0", B, None, 1))
+    (note,) = world.notes(reasons.CHECKPOINT_RESTORED)
+    assert note.message.endswith("step 1 had been reached, 1 step is lost")
+
+
 def test_the_greatest_loss_of_ranks_that_save_alone_is_told_with_the_fault_only(world):
     world.send(ev.CheckpointDecided("w/0", B, None, 5))
     assert [n.message for n in world.notes(reasons.CHECKPOINT_RESTORED)] == [

@@ -205,7 +205,7 @@ def test_a_process_that_loads_again_gives_back_its_leases_and_what_it_did_since(
     assert acked(world)[0] == (0, 2), "a process of the past undoes nothing"
 
 
-DATA_SET = "it is 10 samples in shards of 4, 1 times by seed 7"
+DATA_SET = "it is 10 samples in shards of 4, 1 time by seed 7"
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ DATA_SET = "it is 10 samples in shards of 4, 1 times by seed 7"
     [
         (
             {"size": 11},
-            f"{DATA_SET}, and not 11 samples in shards of 4, 1 times by seed 7; under another name it begins anew",
+            f"{DATA_SET}, and not 11 samples in shards of 4, 1 time by seed 7; under another name it begins anew",
         ),
         (
             {"order": "by seed 8"},
-            f"{DATA_SET}, and not 10 samples in shards of 4, 1 times by seed 8; under another name it begins anew",
+            f"{DATA_SET}, and not 10 samples in shards of 4, 1 time by seed 8; under another name it begins anew",
         ),
         ({"name": "e", "shard": 0}, "its size, shard size and epochs are whole numbers from 1"),
         ({"rank": 7}, "there is no rank w/7"),
@@ -233,6 +233,13 @@ def test_a_malformed_shard_request_is_refused(world, monkeypatch, change, why):
     assert shards.refused(before, event) == why
     world.send(event)
     assert world.state == before
+
+
+def test_one_sample_that_is_handed_out_again_is_told_in_the_singular(world):
+    tell(world, 0, want=1, saves=True, size=1)
+    tell(world, 0, want=0, saves=True, size=1, done=[(0, 1, 5)])
+    world.send(ev.CheckpointDecided("w/0", B, None))
+    assert [n.message for n in world.notes(reasons.DATA_RETURNED)] == ["1 sample of d is handed out again"]
 
 
 def test_the_next_attempt_goes_on_from_there(world):

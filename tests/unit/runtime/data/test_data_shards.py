@@ -422,9 +422,9 @@ def test_sizes_are_whole_numbers(key, value):
 
 def test_two_processes_with_different_data_sets_are_told(desk):
     next(shards("d", 4, shard=2))
-    with pytest.raises(CheckpointError, match=r"it is 4 samples in shards of 2, 1 times in .*, and not 5 samples"):
+    with pytest.raises(CheckpointError, match=r"it is 4 samples in shards of 2, 1 time in .*, and not 5 samples"):
         next(shards("d", 5, shard=2))
-    with pytest.raises(CheckpointError, match=r"1 times in the order of their numbers, and not .* of seed 7; under"):
+    with pytest.raises(CheckpointError, match=r"1 time in the order of their numbers, and not .* of seed 7; under"):
         next(shards("d", 4, shard=2, seed=7))
     assert isinstance(module.checkpoint.feeds[0], Shards)
 

@@ -44,7 +44,7 @@ def said(data: dict[str, Any]) -> str:
         ),
         ({"minReplicas": 5}, "minReplicas is 5, replicas is 4"),
         ({"maxReplicas": 3}, "maxReplicas is 3, replicas is 4"),
-        ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks do not form whole groups of 2"),
+        ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks cannot form whole groups of 2"),
         ({"minReplicas": 2, **LOAD}, "minReplicas or maxReplicas: e is Elastic, and restarts for another size"),
         ({"type": "Actor", **LOAD}, "minReplicas or maxReplicas: e has a fixed number of ranks"),
         ({"autoscale": {"by": "queue", "target": 1}}, "calls has none: by is queue (name: the queue)"),

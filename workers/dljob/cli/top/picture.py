@@ -15,6 +15,7 @@ from dljob.cli.description import STILL, one_line, rank_phase, stall_lines
 from dljob.cli.output import age, saved, span, standing
 from dljob.cli.terminal import safe
 from dljob.spec.status import total_restarts
+from dljob.telemetry.wording import counted
 
 Json = Mapping[str, Any]
 
@@ -162,7 +163,8 @@ def of_job(job: Overview, now: float) -> TopTable:
     ranks = entries(status, "ranks")
     phases = Counter(map(rank_phase, ranks))
     counts = ", ".join(f"{count} {plain(phase)}" for phase, count in sorted(phases.items()))
-    return TopTable([*head, f"{len(ranks)} ranks{': ' if counts else ''}{counts}"], _RANKS, ranks, _needs_attention)
+    total = f"{counted(len(ranks), 'rank')}{': ' if counts else ''}{counts}"
+    return TopTable([*head, total], _RANKS, ranks, _needs_attention)
 
 
 def _needs_attention(rank: Json) -> bool:

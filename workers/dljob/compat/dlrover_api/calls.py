@@ -280,7 +280,7 @@ class RoleGroup(Sequence[RoleActor]):
         self._first()
         for one in (*args, *kwargs.values()):
             if _splits(one) and len(one) != size:
-                raise ValueError(f"call_batch of {size} items: an argument has {len(one)}")
+                raise ValueError(f"call_batch of {counted(size, 'item')}: an argument has {len(one)}")
         bounds = [0, *accumulate(size // len(self.actors) + (at < size % len(self.actors)) for at in range(len(self)))]
         futures: list[Future[Sequence[Any]]] = []
         lens: list[int] = []

@@ -9,6 +9,7 @@ from dljob.compat.dlrover_api.notes import refuse, tell_once
 from dljob.compat.dlrover_api.payload import role_name
 from dljob.compat.dlrover_api.submit import master_status
 from dljob.compat.dlrover_api.worker import actors_of, info_of, own_job
+from dljob.telemetry.wording import counted
 
 POLL_S = 1.0
 """Seconds between two looks of `wait`."""
@@ -93,7 +94,7 @@ class PrimeMasterApi:
     @staticmethod
     def register_data_queue(name: str, owner_actor: str, size: int) -> None:
         """Do nothing: a queue needs no owner."""
-        tell_once("register_data_queue", f"queue {name} of {size} items needs no owner ({owner_actor})")
+        tell_once("register_data_queue", f"queue {name} of {counted(size, 'item')} needs no owner ({owner_actor})")
 
     @staticmethod
     def get_data_queue_owner(name: str) -> NoReturn:

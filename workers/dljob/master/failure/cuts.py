@@ -321,5 +321,8 @@ def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) ->
     tx.cuts = evolve(tx.cuts, tokens=())
     shards.cut_restored(tx, cut_number)
     weights.cut_restored(tx, cut_number, cut_weights)
-    destination = f"cut {cut_number}" if restored_cut else "the beginning, with empty queues: no cut can be read"
+    destination = "the beginning, with empty queues: no cut can be read"
+    if restored_cut:
+        items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in restored_cut.queues)
+        destination = f"cut {cut_number}{f', with {items}' if items else ''}"
     tx.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {destination}")

@@ -20,6 +20,7 @@ from dljob.master.state.state import JobState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted, is_or_are
 
 KEPT = 2
 """Number of committed checkpoints that are remembered for a world: as many as stay on disk."""
@@ -102,7 +103,9 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
             d.faults = tuple(worse if one is fault else one for one in d.faults)
     none = "no checkpoint can be read" if event.damaged else "there is no checkpoint"
     where = f"restores {event.chosen}" if event.chosen else f"begins from step 0: {none}"
-    again = "" if lost is None else f"; step {event.reached} had been reached, {lost} steps are lost"
+    again = ""
+    if lost is not None:
+        again = f"; step {event.reached} had been reached, {counted(lost, 'step')} {is_or_are(lost)} lost"
     message = f"life {event.life} {where}{again}"
     d.note(reasons.CHECKPOINT_RESTORED, event.world, message)
     if event.damaged:

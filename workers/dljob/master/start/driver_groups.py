@@ -13,6 +13,7 @@ from dljob.master.state.views import AskedGroup, NodeView
 from dljob.plan.model import Amount, Resources, add_up
 from dljob.plan.words import resource_text, resources_text
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
 
 SHOWN = 6
 """Number of nodes that an explanation names."""
@@ -77,7 +78,7 @@ def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: s
             return f"no node {verb} {resources_text(part)}"
     fit = sum(any(_holds(own, part) for part in parts) for own in have)
     if apart and fit < len(parts):
-        return f"it wants {len(parts)} nodes, and {fit} could hold a bundle"
+        return f"it wants {counted(len(parts), 'node')}, and {fit} could hold a bundle"
     wanted = add_up(*parts)
     there = {name: sum(own.get(name, 0) for own in have) for name, _ in wanted}
     short = [name for name, amount in wanted if amount > there[name]]

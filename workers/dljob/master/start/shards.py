@@ -20,6 +20,7 @@ from dljob.master.state.shard_table import Acked, Holder, ShardLeases, ShardTabl
 from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted, is_or_are
 
 ENDED_PHASES = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
 FEEDS = 64
@@ -102,10 +103,15 @@ def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
     if feed.unbounded is not (event.size == shard_table.SPAN):
         return f"it is a {'source' if feed.unbounded else 'data set'} already: give the other one another name"
     wanted_order = event.order or feed.order
-    have = (feed.size, feed.shard, feed.epochs, feed.order or wanted_order)
-    wants = (event.size, event.shard, event.epochs, wanted_order)
-    words, hint = "{} samples in shards of {}, {} times {}", "under another name it begins anew"
-    return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}; {hint}"
+    present_table, wanted_table = (
+        f"{counted(size, 'sample')} in shards of {shard}, {counted(epochs, 'time')} {order}"
+        for size, shard, epochs, order in (
+            (feed.size, feed.shard, feed.epochs, feed.order or wanted_order),
+            (event.size, event.shard, event.epochs, wanted_order),
+        )
+    )
+    differs = present_table != wanted_table
+    return f"it is {present_table}, and not {wanted_table}; under another name it begins anew" if differs else ""
 
 
 def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
@@ -156,8 +162,12 @@ def decided(
 
 def _note_returned(d: StateTransaction, world: str, name: str, feed: ShardTable, again: int) -> None:
     if again:
-        what = "offsets" if feed.unbounded else "samples"
-        d.note(reasons.DATA_RETURNED, world, f"{again} {what} of {name} are handed out again")
+        d.note(reasons.DATA_RETURNED, world, _returned_again(feed, name, again))
+
+
+def _returned_again(feed: ShardTable, name: str, count: int) -> str:
+    things = counted(count, "offset" if feed.unbounded else "sample")
+    return f"{things} of {name} {is_or_are(count)} handed out again"
 
 
 def cut_committed(d: StateTransaction, oldest: int) -> None:
@@ -179,7 +189,7 @@ def cut_restored(d: StateTransaction, back: int) -> None:
         new, again = shard_table.restored(new, shard_table.STATELESS, FIRST, chosen)
         _put(d, name, new)
         if again:
-            d.note(reasons.DATA_RETURNED, "job", f"{again} samples of {name} are handed out again, as of the cut")
+            d.note(reasons.DATA_RETURNED, "job", f"{_returned_again(feed, name, again)}, as of the cut")
 
 
 def carry(state: JobState, rows: int | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dljob.spec.policy import NodePolicy
+from dljob.telemetry.wording import counted, is_or_are
 
 
 def frozen(silences: Mapping[str, float], policy: NodePolicy, pause_s: float = 0.0) -> tuple[dict[str, float], str]:
@@ -25,4 +26,5 @@ def frozen(silences: Mapping[str, float], policy: NodePolicy, pause_s: float = 0
     limit = max(least, policy.unreachable_seconds)
     gone = {node: seconds for node, seconds in late.items() if seconds >= limit}
     waits = len(late) - len(gone)
-    return gone, f"{len(late)} of {len(silences)} nodes are silent; {waits} wait for {limit:g} s" if waits else ""
+    silent = f"{len(late)} of {counted(len(silences), 'node')} {is_or_are(len(late))} silent"
+    return gone, f"{silent}; {waits} may be for {limit:g} s" if waits else ""

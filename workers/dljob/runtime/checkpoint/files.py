@@ -505,7 +505,7 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
         if own != mark:
             raise DamagedError(f"it belongs to {own}")
         if body["world"] < 1 or len(body["parts"]) != body["world"]:
-            raise DamagedError(f"{len(body['parts'])} parts for {body['world']} ranks")
+            raise DamagedError(f"{counted(len(body['parts']), 'part')} for {counted(body['world'], 'rank')}")
         for n, part in enumerate(body["parts"]):
             if (part["rank"], part["file"]) != (n, f"rank-{n:05d}.part"):
                 raise DamagedError(f"part {n} is {part['file']} of rank {part['rank']}")

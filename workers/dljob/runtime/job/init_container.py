@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from dljob.errors import DLJobError, UsageError
 from dljob.raycluster import pods
 from dljob.runtime.process.extensions import TOOLS_DISTRIBUTION, check_version
+from dljob.telemetry.wording import counted
 
 BY_RAY = frozenset({"platformdirs", "pydantic", "typing-extensions"})
 """Requirements that ray[default] brings too: through its virtualenv, by itself, and through pydantic."""
@@ -51,7 +52,7 @@ def main() -> int:
     except (DLJobError, OSError) as error:
         print(f"[dljob] {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"[dljob] {pods.LIB}: {', '.join(brought())}; {pods.CODE}: {found} files")  # noqa: T201
+    print(f"[dljob] {pods.LIB}: {', '.join(brought())}; {pods.CODE}: {counted(found, 'file')}")  # noqa: T201
     # KubeRay tells each init container the name of the head's service.
     if pods.AWAIT_HEAD in sys.argv and (host := os.environ.get("FQ_RAY_IP")):
         port = int(sys.argv[sys.argv.index(pods.AWAIT_HEAD) + 1])

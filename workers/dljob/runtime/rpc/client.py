@@ -50,6 +50,7 @@ from dljob.runtime.rpc.kept_answers import AnswerCollector
 from dljob.runtime.rpc.large_args import store
 from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 from dljob.runtime.rpc.own_process import check_process
+from dljob.telemetry.wording import counted
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
@@ -642,7 +643,8 @@ class RpcClient:
             self.numbers[call.role] = peer.numbers
             self.sizes[call.role] = peer.size
         if call.ranks and peer.size not in (0, call.ranks):
-            said = f"{call.name}: {call.role} has {peer.size} ranks now, and the call was made for {call.ranks}"
+            size = counted(peer.size, "rank")
+            said = f"{call.name}: {call.role} has {size} now, and the call was made for {call.ranks}"
             hint = "make it again: the next one knows; what other ranks were sent, they may have run"
             raise CallError(said, role=call.role, rank=call.rank, hint=hint)
 

@@ -20,6 +20,7 @@ from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, begun, then, then_in_thread
 from dljob.runtime.rpc.mapped import CallBatch, MappedFuture, packed_calls
 from dljob.runtime.rpc.resuming import split_prefix, with_prefix
+from dljob.telemetry.wording import counted
 
 AHEAD = 8
 """Number of items that a rank produces ahead of a stream's caller, by default."""
@@ -232,7 +233,7 @@ def plan(
     if target.rank is not None:
         return CallPlan((Send(target.rank, 0),), (rows.unwrap_whole(args, kwargs),), picks_one_rank=True)
     if expected is not None and (row_count := batch.count_rows(args, kwargs, mark.parameters)) != expected:
-        raise UsageError(f"call_batch says size={expected}, but the arguments have {row_count} rows")
+        raise UsageError(f"call_batch says size={expected}, but the arguments have {counted(row_count, 'row')}")
     context, role = target.context, target.role
     view = RoleSnapshot(
         role,

@@ -13,6 +13,7 @@ from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan
 from dljob.runtime.serving.probes import ProbeTarget, ask
 from dljob.runtime.serving.tally import Tally
+from dljob.telemetry.wording import counted
 
 log = logging.getLogger(__package__)
 
@@ -135,6 +136,6 @@ async def _until_dead(probe: ProbePlan, target: ProbeTarget) -> str:
         answer = await ask(probe, target)
         tally = tally.counted(probe, ok=answer.ok)
         if tally.verdict is False:
-            return f"liveness probe failed {tally.failures} times, last: {answer.words}"
+            return f"liveness probe failed {counted(tally.failures, 'time')}, last: {answer.words}"
         # Never sooner than the period: a server that still starts is not to be ended within a second.
         await asyncio.sleep(probe.period_s)

@@ -8,6 +8,7 @@ from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Role
 from dljob.spec.rules.findings import Check, Finding
 from dljob.spec.text.tree import Loc
+from dljob.telemetry.wording import counted
 
 
 def bounded(role: Role) -> bool:
@@ -36,7 +37,8 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding((*loc, given[0][0]), words, f"{hint}, set type: Elastic, or leave them out", reads)
         for name, value in given:
             if value % role.replicas_per_group:
-                words = f"{cel.BOUNDS.message}: {value} ranks do not form whole groups of {role.replicas_per_group}"
+                ranks = counted(value, "rank")
+                words = f"{cel.BOUNDS.message}: {ranks} cannot form whole groups of {role.replicas_per_group}"
                 yield Finding((*loc, name), words, reads=reads)
             if (value > role.replicas) if name == "minReplicas" else (value < role.replicas):
                 words = f"{cel.BOUNDS.message}: {name} is {value}, replicas is {role.replicas}"

@@ -12,6 +12,7 @@ from dljob.spec.quantity import GRAIN, parse_devices, show
 from dljob.spec.rules.findings import GROUP_NAMES, ROLE_NAMES, Check, Finding, listed, one_each, repeated
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
+from dljob.telemetry.wording import counted
 
 RESERVED_GROUPS = ("head", "headgroup")
 WHOLE = ("TPU", "HPU", "Neuron")
@@ -113,7 +114,7 @@ def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGrou
         words = f"one rank of {role.name} needs {rank} {kind}, {there}"
         yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host")
     elif whole > has[most]:
-        words = f"one group of {role.name} needs {whole} {kind} ({size} ranks of {show(share)}), {there}"
+        words = f"one group of {role.name} needs {whole} {kind} ({counted(size, 'rank')} of {show(share)}), {there}"
         yield Finding((*loc, "replicasPerGroup"), words, "a group lives on one host: lower replicasPerGroup")
 
 

@@ -33,6 +33,7 @@ from dljob.spec.rules.witnesses import WITNESS_RULES
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 from dljob.spec.versions import RAY
+from dljob.telemetry.wording import counted
 
 RESERVED_ROLES = ("job", "master", "node")
 
@@ -95,9 +96,8 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         if role.replicas % role.replicas_per_group:
             loc: Loc = ("spec", "roles", index)
-            words = (
-                f"{cel.GROUP_SIZE.message}: {role.replicas} ranks do not form whole groups of {role.replicas_per_group}"
-            )
+            ranks = counted(role.replicas, "rank")
+            words = f"{cel.GROUP_SIZE.message}: {ranks} cannot form whole groups of {role.replicas_per_group}"
             reads = ((*loc, "replicas"), (*loc, "replicasPerGroup"))
             # The next number of ranks that forms whole groups.
             more = -(-role.replicas // role.replicas_per_group) * role.replicas_per_group
