@@ -263,6 +263,37 @@ def test_the_next_attempt_goes_on_from_there(world):
     assert feed(late).todo == ((4, 10),)
 
 
+def test_an_attempt_says_which_data_it_repeats_if_the_state_handed_on_is_older_than_the_checkpoint(world):
+    tell(world, 0, want=2, saves=True)
+    old_state = carry(world.state)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, 4)])
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 5)))
+    for state, repeated, todo in (
+        (old_state, "attempt 1 handed on had seen no checkpoint: data that were used between", ((0, 10),)),
+        (carry(world.state), "", ((4, 10),)),
+    ):
+        after = World(LONE).boot()
+        after.send(carried(json.dumps({"job": UID, "attempt": 1, "state": state}), UID, 2))
+        after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, 5)))
+        (message,) = [note.message for note in after.notes(reasons.CHECKPOINT_RESTORED)]
+        assert repeated in message
+        assert ("handed out again" in message) == bool(repeated)
+        assert feed(after).todo == todo
+
+
+def test_an_attempt_says_since_which_checkpoint_data_are_repeated(world):
+    tell(world, 0, want=2, saves=True)
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 5)))
+    text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
+    for step, seen in ((6, "handed on had last seen step 5 of life 1.1: data"), (5, "")):
+        after = World(LONE).boot()
+        after.send(carried(text, UID, 2))
+        after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, step)))
+        (message,) = [note.message for note in after.notes(reasons.CHECKPOINT_RESTORED)]
+        assert seen in message
+        assert ("handed out again" in message) == bool(seen)
+
+
 def test_of_ranks_that_a_smaller_attempt_lacks_only_what_no_checkpoint_has_is_handed_out_again(world):
     tell(world, 1, want=2, saves=True)
     tell(world, 1, want=0, done=[(0, 4, 5), (4, 8, 6)])

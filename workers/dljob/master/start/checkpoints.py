@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from dljob.master.start import shards
 from dljob.master.start.problems import end_problem, stand
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
-from dljob.master.state.cuts import pinned
+from dljob.master.state.cuts import choices, pinned
 from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import FaultRecord
@@ -84,14 +84,27 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     counting = tuple(one for one in own.committed if not fence(one.mark, decisions))
     older = event.chosen is None or (own.oldest is not None and event.chosen < own.oldest)
     d.saves = d.saves.set(event.world, Saves(counting, decisions, None if older else own.oldest))
+    repeated_data = _describe_repeated_data(d, event, own)
     shards.decided(d, event.world, event.life, event.chosen, own.oldest)
     for text in event.damaged:
         d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
     if event.life > FIRST:  # the first life of a job restores nothing, which is not worth a line
-        _went_on(d, event)
+        _went_on(d, event, repeated_data)
 
 
-def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
+def _describe_repeated_data(d: StateTransaction, event: CheckpointDecided, saves: Saves) -> str:
+    """Return which data a checkpoint has that are handed out again all the same: the positions handed on are older."""
+    chosen, known = event.chosen, saves.committed
+    if chosen is None or chosen.life.attempt == event.life.attempt or (known and known[0].mark >= chosen):
+        return ""
+    if not d.feeds or choices(d.cuts, event.world) is not None:  # a cut has positions of its own
+        return ""
+    seen = f"had last seen {known[0].mark}" if known else "had seen no checkpoint"
+    since = f"the state that attempt {chosen.life.attempt} handed on {seen}"
+    return f"; {since}: data that were used between are in the checkpoint, and are handed out again"
+
+
+def _went_on(d: StateTransaction, event: CheckpointDecided, repeated_data: str) -> None:
     """Report what a life restored and how many steps were lost, in the timeline and in the fault."""
     lost = None
     if event.reached is not None:
@@ -106,7 +119,7 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
     again = ""
     if lost is not None:
         again = f"; step {event.reached} had been reached, {counted(lost, 'step')} {is_or_are(lost)} lost"
-    message = f"life {event.life} {where}{again}"
+    message = f"life {event.life} {where}{again}{repeated_data}"
     d.note(reasons.CHECKPOINT_RESTORED, event.world, message)
     if event.damaged:
         first, *others = event.damaged
