@@ -337,7 +337,7 @@ def line(objects, monkeypatch) -> Iterator[Loopback]:
     made = Loopback()
     context.install(here(world_size=2, peers={"w": 2}, calls=made))
     monkeypatch.setattr(weights, "AGAIN_S", 0.01)
-    monkeypatch.setattr(weights, "_published", {})
+    monkeypatch.setattr(weights, "_newest_versions", {})
     yield made
     context.install(None)
     made.loop.call_soon_threadsafe(made.loop.stop)

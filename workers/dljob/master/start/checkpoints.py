@@ -94,14 +94,14 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
 
 def _describe_repeated_data(d: StateTransaction, event: CheckpointDecided, saves: Saves) -> str:
     """Return which data a checkpoint has that are handed out again all the same: the positions handed on are older."""
-    chosen, known = event.chosen, saves.committed
-    if chosen is None or chosen.life.attempt == event.life.attempt or (known and known[0].mark >= chosen):
+    chosen, checkpoints = event.chosen, saves.committed
+    if chosen is None or chosen.life.attempt == event.life.attempt or (checkpoints and checkpoints[0].mark >= chosen):
         return ""
     if not d.feeds or choices(d.cuts, event.world) is not None:  # a cut has positions of its own
         return ""
-    seen = f"had last seen {known[0].mark}" if known else "had seen no checkpoint"
-    since = f"the state that attempt {chosen.life.attempt} handed on {seen}"
-    return f"; {since}: data that were used between are in the checkpoint, and are handed out again"
+    newest = f"had last seen {checkpoints[0].mark}" if checkpoints else "had seen no checkpoint"
+    state = f"the state that attempt {chosen.life.attempt} handed on {newest}"
+    return f"; {state}: data that were used between are in the checkpoint, and are handed out again"
 
 
 def _went_on(d: StateTransaction, event: CheckpointDecided, repeated_data: str) -> None:

@@ -189,7 +189,7 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     before = rank_state.weights
     if before.left:
         kept = evolve(before, loading=None, left="") if event.untouched else RankWeights(why=event.why or before.left)
-        _set_failed(d, key, kept)
+        _set_after_failure(d, key, kept)
         return
     if not event.why:
         _served(d, event.role, event.at)
@@ -203,15 +203,15 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     # Nobody knows what a rank holds after a load that went wrong.
     held = before if event.untouched else RankWeights()
     failed = evolve(held, loading=None, failures=failures, retry_at=d.now + pause, why=event.why)
-    _set_failed(d, key, failed)
+    _set_after_failure(d, key, failed)
     d.wake_at(d.now + pause)
     said = f"version {event.version} was not loaded, again in {pause:g} s: {event.why}"
     d.note(reasons.WEIGHTS_STALE, f"{event.role}/{event.rank}", said)
 
 
-def _set_failed(d: StateTransaction, key: RankKey, held: RankWeights) -> None:
+def _set_after_failure(d: StateTransaction, key: RankKey, weights: RankWeights) -> None:
     """Set what a rank holds after a load that failed. A process that keeps calls waiting learns that it has failed."""
-    rank_state = evolve(d.ranks[key], weights=held)
+    rank_state = evolve(d.ranks[key], weights=weights)
     d.set_rank(key, rank_state)
     if rank_state.holds_calls and staleness.why_out(d, key):
         d.set_rank(key, evolve(rank_state, calls_held=rank_state.calls_held + 2))

@@ -25,8 +25,8 @@ def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeigh
     return f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}{_describe_failure(own)}"
 
 
-def _describe_failure(own: RankWeights) -> str:
-    return f"; its last load failed: {own.why}" if own.failures else ""
+def _describe_failure(weights: RankWeights) -> str:
+    return f"; its last load failed: {weights.why}" if weights.failures else ""
 
 
 def why_out(s: JobState | StateTransaction, key: RankKey) -> str:

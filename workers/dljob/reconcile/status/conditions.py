@@ -275,8 +275,8 @@ def _obstacle(case: ReconcileContext, view: MasterView) -> str:
     # Only where the same pod answers at Ray's own port, and runs the launcher, is it this port that is blocked.
     if launcher is None or launcher.error or launcher.status != "RUNNING":
         return ""
-    reach = f"a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
-    return f"; Ray answers there, and runs submission {case.submission}: {reach}"
+    remedy = f"a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
+    return f"; Ray answers there, and runs submission {case.submission}: {remedy}"
 
 
 def _ordered(case: ReconcileContext) -> Said:

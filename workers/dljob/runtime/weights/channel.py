@@ -34,9 +34,9 @@ from dljob.runtime.weights.transport import (
     find_transport,
 )
 
-_noting = threading.Lock()
+_notes_lock = threading.Lock()
 """Held while a version is noted: threads at one channel may end in another order than that of their versions."""
-_published: dict[str, tuple[int, int]] = {}
+_newest_versions: dict[str, tuple[int, int]] = {}
 """Channel -> incarnation of this rank, and the newest version that it has published."""
 
 log = logging.getLogger(__package__)
@@ -123,9 +123,9 @@ class WeightChannel:
             event_times.used([since] if since else ())  # their events are in the next version
             raise
         me = current_worker()
-        with _noting:
-            if (me.incarnation, made.version) > _published.get(self.name, (0, 0)):
-                _published[self.name] = me.incarnation, made.version
+        with _notes_lock:
+            if (me.incarnation, made.version) > _newest_versions.get(self.name, (0, 0)):
+                _newest_versions[self.name] = me.incarnation, made.version
                 me.note(f"{PUBLISHED}{self.name}", made.version)
                 published_versions.add(self.name, made.version, taken_at)
         activities.use("weights", self.name, "put")
@@ -169,7 +169,7 @@ class WeightChannel:
 
     def _mark_received(self, mark: Mark, version: int) -> bool:
         """Note a whole version as received, unless another thread has received it, or a later one, meanwhile."""
-        with _noting:
+        with _notes_lock:
             if mark[0] == self._mark[0] and mark[1] <= self._mark[1]:
                 return False
             self._mark = mark

@@ -171,8 +171,9 @@ class WeightsKeeper(StorageActor):
     def _take(self, who: QueueCaller, version: Version) -> Version:
         newest = self._versions[-1] if self._versions else None
         # A publisher whose call broke sends the same version again, maybe after that of another thread.
-        if (known := next((each for each in self._versions if each.nonce == version.nonce), None)) is not None:
-            return known
+        for kept_version in self._versions:
+            if kept_version.nonce == version.nonce:
+                return kept_version
         self._may(who, version.version)
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
