@@ -269,7 +269,7 @@ def test_an_attempt_says_which_data_it_repeats_if_the_state_handed_on_is_older_t
     tell(world, 0, want=0, saves=True, done=[(0, 4, 4)])
     world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 5)))
     for state, repeated, todo in (
-        (old_state, "attempt 1 handed on had seen no checkpoint: data that were used between", ((0, 10),)),
+        (old_state, "attempt 1 handed on had seen no checkpoint: data that it used since", ((0, 10),)),
         (carry(world.state), "", ((4, 10),)),
     ):
         after = World(LONE).boot()
@@ -279,6 +279,8 @@ def test_an_attempt_says_which_data_it_repeats_if_the_state_handed_on_is_older_t
         assert repeated in message
         assert ("handed out again" in message) == bool(repeated)
         assert feed(after).todo == todo
+        after.send(ev.CheckpointDecided("w/0", RunId(2, 2), CheckpointId(A, 5)))
+        assert "handed out again" not in after.notes(reasons.CHECKPOINT_RESTORED)[-1].message
 
 
 def test_an_attempt_says_since_which_checkpoint_data_are_repeated(world):

@@ -97,11 +97,12 @@ def _describe_repeated_data(d: StateTransaction, event: CheckpointDecided, saves
     chosen, checkpoints = event.chosen, saves.committed
     if chosen is None or chosen.life.attempt == event.life.attempt or (checkpoints and checkpoints[0].mark >= chosen):
         return ""
-    if not d.feeds or choices(d.cuts, event.world) is not None:  # a cut has positions of its own
+    # Only the first life of an attempt begins with positions handed on, and a cut has its own.
+    if saves.decisions or not d.feeds or choices(d.cuts, event.world) is not None:
         return ""
     newest = f"had last seen {checkpoints[0].mark}" if checkpoints else "had seen no checkpoint"
     state = f"the state that attempt {chosen.life.attempt} handed on {newest}"
-    return f"; {state}: data that were used between are in the checkpoint, and are handed out again"
+    return f"; {state}: data that it used since are in the checkpoint, and are handed out again"
 
 
 def _went_on(d: StateTransaction, event: CheckpointDecided, repeated_data: str) -> None:

@@ -115,18 +115,17 @@ class WeightChannel:
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
-        since = event_times.published()
+        since, incarnation = event_times.published(), current_worker().incarnation
         try:
             made = Version(secrets.token_hex(8), version.__index__(), index, learned_since=since)
             taken_at = self._publish(made, buckets)
         except BaseException:
             event_times.used([since] if since else ())  # their events are in the next version
             raise
-        me = current_worker()
         with _notes_lock:
-            if (me.incarnation, made.version) > _newest_versions.get(self.name, (0, 0)):
-                _newest_versions[self.name] = me.incarnation, made.version
-                me.note(f"{PUBLISHED}{self.name}", made.version)
+            if (incarnation, made.version) > _newest_versions.get(self.name, (0, 0)):
+                _newest_versions[self.name] = incarnation, made.version
+                current_worker().note(f"{PUBLISHED}{self.name}", made.version)
                 published_versions.add(self.name, made.version, taken_at)
         activities.use("weights", self.name, "put")
 
