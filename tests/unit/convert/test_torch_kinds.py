@@ -9,7 +9,16 @@ import pytest
 from tests.unit.convert.test_ray_job import job
 
 from dljob.cli.kubernetes.runtimes import read
-from dljob.convert.manifest import ConvertOptions, Other, RefusedManifest, RuntimeRef, convert, wanted_runtimes
+from dljob.convert.command import ContainerCommand, launcher
+from dljob.convert.manifest import (
+    ConvertedJob,
+    ConvertOptions,
+    Other,
+    RefusedManifest,
+    RuntimeRef,
+    convert,
+    wanted_runtimes,
+)
 from dljob.convert.report import diff, lines, whole
 from dljob.kube.errors import NotThereError
 from dljob.kube.resources import Resource
@@ -418,6 +427,27 @@ def test_a_job_with_devices_is_converted_without_torchrun_too(by: str, managed: 
     assert (spec.roles[0].replicas, spec.managed_by) == (2, managed)
 
 
+def test_a_job_whose_variable_names_the_launcher_is_converted():
+    """A Job without devices starts ranks, although its command has the launcher's name nowhere."""
+    template = pod("sh", "-c", "$LAUNCHER /w/a.py", env=[{"name": "LAUNCHER", "value": "torchrun"}])
+    text = manifest("batch/v1", "Job", {"template": template})
+    (piece,) = convert(text.replace("nvidia.com/gpu: 4", "memory: 1Gi"), "job.yaml")
+    assert isinstance(piece, ConvertedJob), piece
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['echo "deepspeed runs"', 'python a.py --note "deepspeed stage 3" strategy=deepspeed', 'T=$(date); test "$A B"'],
+)
+def test_words_that_run_no_launcher_are_not_taken_for_one(text):
+    assert not launcher(ContainerCommand(("sh", "-c"), text))
+
+
+def test_torch_distributed_launch_with_use_env_is_torchrun():
+    made = job(pytorch(pod("python", "-m", "torch.distributed.launch", "--use_env", "--nproc_per_node=2", "/w/a.py")))
+    assert not [row for row in made.rows if row.fate.kind == "dropped"]
+
+
 def test_a_job_that_prepares_data_is_passed_on() -> None:
     """It starts no ranks and has no devices; braces in it are no chart's."""
     words = ["kubectl", "get", "x", "-o", "go-template={{ .status }}"]
@@ -533,17 +563,30 @@ def test_what_stands_before_torchrun_in_its_own_command_is_carried(
         (("sh", "-c", "torchrun /w/a.py > out.txt 2>&1"), "'> out.txt' stands behind torchrun"),
         (("sh", "-c", "torchrun /w/a.py\ncp -r out /nfs\n"), "'cp -r out /nfs' stands behind torchrun"),
         (("sh", "-c", '"$@" || sleep 9', "sh", "torchrun", "/w/a.py"), "'|| sleep 9' stands behind torchrun"),
+        (("bash", "-c", 'L="torchrun --nnodes 4"; $L /w/a.py'), "torchrun starts ranks itself"),
+        (("bash", "-c", "export A=1 L=deepspeed && $L /w/a.py"), "deepspeed starts ranks itself"),
+        (("bash", "-c", 'L=(accelerate launch); "${L[@]}" /w/a.py'), "accelerate launch starts ranks itself"),
+        (("bash", "-c", "$LAUNCHER /w/a.py"), "mpirun starts ranks itself"),
+        (("bash", "-c", "eval 'deepspeed /w/a.py'"), "deepspeed starts ranks itself"),
+        (("sh", "-c", 'bash -c "$(echo torchrun) /w/a.py"'), "torchrun starts ranks itself"),
+        (("sh", "-c", "N=`torchrun /w/a.py | wc -l`"), "torchrun starts ranks itself"),
+        (("env", "bash", "-c", "L=torchrun; $L /w/a.py"), "torchrun starts ranks itself"),
+        (("python", "-m", "torch.distributed.launch", "/w/a.py"), "launch gives --local-rank=N to the script"),
+        (("sh", "-c", "python -m torch.distributed.launch /w/a.py"), "launch gives --local-rank=N to the script"),
         (("bash", "/scripts/run.sh"), "/scripts/run.sh starts ranks by torchrun"),
         (("sh", "-c", "cd /scripts && exec ./run.sh --x"), "./run.sh starts ranks by torchrun"),
         (("torchrun", "--nnodes=$NUM_NODES", "/w/a.py"), "--nnodes=$NUM_NODES: its value is not in the manifest"),
         (("sh", "-c", "torchrun --nproc-per-node ${N} /w/a.py"), "--nproc-per-node=${N}: its value is not in the"),
+        (("sh", "-c", "torchrun --nnodes $(cat n | wc -l) /w/a.py"), "--nnodes=$(cat n | wc -l): its value is not in"),
+        (("sh", "-c", "torchrun --nnodes=`cat n; id` /w/a.py"), "--nnodes=`cat n; id`: its value is not in the"),
         (("torchrun", "--nnodes=8", "/w/a.py"), "--nnodes=8, and there are 4 pods: they form one world"),
     ],
 )
 def test_ranks_that_dljob_would_not_start_as_the_manifest_says_are_told(words: tuple[str, ...], why: str) -> None:
     """Torchrun behind a program of its own or a script of a ConfigMap, a second one, numbers that are not the pods'."""
     script = manifest("v1", "ConfigMap", {}).replace("spec: {}", 'data:\n  run.sh: "cd /w\\nuv run torchrun a.py\\n"')
-    made, _ = convert(f"{pytorch(pod(*words))}---\n{script}", "job.yaml")
+    env = [{"name": "LAUNCHER", "value": "mpirun -np 8"}]
+    made, _ = convert(f"{pytorch(pod(*words, env=env))}---\n{script}", "job.yaml")
     (first, *_) = [line for line in lines([made], "job.yaml") if why in line]
     assert "containers[0].command: not carried: " in first
 
@@ -634,7 +677,10 @@ def test_restarts_by_exit_code_and_policies_that_differ_are_told() -> None:
 def test_a_value_of_the_wrong_type_is_not_said_to_be_carried() -> None:
     """Nor one that is to be filled in, as of a template for envsubst."""
     text = pytorch(pod("torchrun", "/w/a.py"), elasticPolicy={"maxRestarts": "many", "nProcPerNode": ["2"]})
-    made = job(text.replace("replicas: 3", "replicas: ${WORKERS}").replace("example/train:1", "$IMAGE"))
+    text = text.replace("replicas: 3", "replicas: ${WORKERS}").replace("example/train:1", "$IMAGE")
+    (made,) = convert(text, "job.yaml")
+    assert isinstance(made, ConvertedJob)
+    assert [problem.partition(":")[0] for problem in made.problems] == ["spec.image"]
     assert [row.path for row in made.rows if row.fate.kind == "dropped"] == [
         "spec.pytorchReplicaSpecs.Worker.replicas",
         "spec.elasticPolicy.maxRestarts",

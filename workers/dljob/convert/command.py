@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,10 @@ LINE = replace(
     arguments=(
         *(torchrun_line.Argument(name, default=False, flag=True, env=False) for name in _DLROVER_FLAGS),
         *(torchrun_line.Argument(name, env=False) for name in _DLROVER_VALUES),
+        torchrun_line.Argument("use-env", default=False, flag=True, env=False),
     ),
 )
-"""torchrun with the arguments that only dlrover-run has."""
+"""torchrun with the arguments that only dlrover-run has, and the one of torch.distributed.launch."""
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
 _WRAPPERS = frozenset(
     (
@@ -40,6 +41,9 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
 _FILE = re.compile(r"(\./)?([\w.-]+/)*[\w.-]+\.(py|sh|json|ya?ml|cfg|toml|txt|jsonl|ipynb)")
 _END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
+_SUBSTITUTION = re.compile(r"\$\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)|`([^`]*)`")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_BEFORE_ASSIGNMENT = re.compile(r"export|declare|local|readonly|typeset|env|then|do|else|\{|\(|-\w+")
 _DUPLICATE = re.compile(r"\d*>&\d")
 """One stream of a process that goes where another goes, such as `2>&1`."""
 
@@ -74,6 +78,8 @@ class Torchrun:
     """The words of the shell before its text."""
     behind: tuple[str, ...] = ()
     """The words behind the text."""
+    adds_local_rank: bool = False
+    """Whether it is torch.distributed.launch, which without --use-env gives --local-rank to the script."""
 
 
 def of_words(words: Sequence[str]) -> ContainerCommand:
@@ -199,15 +205,46 @@ def shell_scripts(command: ContainerCommand) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def launcher(command: ContainerCommand) -> str:
-    """Return the name of a program in a command that starts ranks, torchrun too; empty where there is none."""
-    line = " ".join((*((command.shell,) if command.shell else command.argv), *command.behind[1:], ""))
-    launchers = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(line))]
-    if launchers:
-        return min(launchers)[1]
-    if not command.shell:
-        return _launches(command.argv)
-    return _launches(command.shell.split()) or _launches(command.behind[1:])
+def launcher(command: ContainerCommand, env: Mapping[str, str] | None = None) -> str:
+    """Return the name of a program in a command that starts ranks, torchrun too; empty where there is none.
+
+    Args:
+        command: the command.
+        env: variables of its container, of which a shell's text may run the value.
+    """
+    words = () if command.shell else command.argv
+    line = " ".join((command.shell, *words, *command.behind[1:], "")).lstrip()
+    read = {name: value for name, value in (env or {}).items() if mentions(command.shell, name)}
+    text = with_exports(command, read).shell if command.shell else shlex.join(words)
+    for searched in (line, *(f"{inner.strip()} " for inner in _texts_within(text))):
+        launchers = [(match.start(), name) for name, shape in LAUNCHERS.items() if (match := shape.search(searched))]
+        if launchers:
+            return min(launchers)[1]
+        if name := _launches(searched.split()):
+            return name
+    return _launches(command.behind[1:])
+
+
+def _texts_within(text: str) -> Iterator[str]:
+    """Yield what a shell's text may run besides its own words: values of variables, quoted commands, and `$(...)`."""
+    for begin, end in _simple_commands(text):
+        can_assign = can_run = True
+        for first, last in _pieces(text, begin, end):
+            word = _plain(_SUBSTITUTION.sub("", text[first:last]), {})
+            for found in _SUBSTITUTION.finditer(text, first, last):
+                inner = found[1] or found[2] or ""
+                yield inner
+                yield from _texts_within(inner)
+            assignment = _ASSIGNMENT.match(word) if can_assign else None
+            if assignment and word[assignment.end() :].startswith("("):  # an array, whose other words follow
+                yield text[first + assignment.end() + 1 : end]
+            elif assignment or (can_run and re.search(r"\s", word)):
+                inner = word[assignment.end() :] if assignment else word
+                yield inner
+                yield from _texts_within(inner) if inner != text else ()
+            can_assign = can_assign and (assignment or _BEFORE_ASSIGNMENT.fullmatch(word)) is not None
+            # What these print, or compute with, is no command.
+            can_run = can_run and word not in ("echo", "printf") and not _PYTHON.fullmatch(word.rpartition("/")[2])
 
 
 def _launches(words: Sequence[str]) -> str:
@@ -231,7 +268,7 @@ def find_torchrun(command: ContainerCommand, known: Mapping[str, str]) -> Torchr
     if not command.shell:
         words = command.argv
         begin, behind = _call_of_torchrun(words)
-        return Torchrun(words[behind:], words[:begin]) if behind else None
+        return Torchrun(words[behind:], words[:begin], adds_local_rank=_is_launch(words, behind)) if behind else None
     text = command.shell.replace('"$@"', shlex.join(command.behind[1:])) if command.behind else command.shell
     found = _in_text(text, known)
     return replace(found, shell=command.argv, behind=command.behind) if found else None
@@ -265,6 +302,10 @@ def _call_of_torchrun(words: Sequence[str]) -> tuple[int, int]:
     return 0, 0
 
 
+def _is_launch(words: Sequence[str], behind: int) -> bool:
+    return words[behind - 1] == "torch.distributed.launch"
+
+
 def _begin_of_python(words: Sequence[str], at: int) -> int:
     """Return the index of the python that runs the word at an index, with options between; else that index."""
     begin = at - 1
@@ -287,7 +328,13 @@ def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
         before, tail = text[: pieces[begin][0]], text[pieces[script][0] :]
         later = _DUPLICATE.sub("", text[last:])
         runs = any(later[begin:end].strip() for begin, end in _simple_commands(later))
-        return Torchrun(tuple(words[at:]), before=before, tail=tail, later=later.strip() if runs else "")
+        return Torchrun(
+            tuple(words[at:]),
+            before=before,
+            tail=tail,
+            later=later.strip() if runs else "",
+            adds_local_rank=_is_launch(words, at),
+        )
     return None
 
 
@@ -305,6 +352,9 @@ def _simple_commands(text: str) -> list[tuple[int, int]]:
             quote = "" if letter == quote else quote
         elif letter in "'\"":
             quote = letter
+        elif substitution := _SUBSTITUTION.match(text, at):
+            at = substitution.end()
+            continue
         elif letter == "#" and (at == 0 or text[at - 1] in " \t\n"):
             stop = text.find("\n", at)
             made.append((begin, at))
@@ -320,7 +370,8 @@ def _simple_commands(text: str) -> list[tuple[int, int]]:
 
 def _pieces(text: str, begin: int, end: int) -> list[tuple[int, int]]:
     """Return begin and end of each word of a simple command."""
-    word = re.compile(r"(?:\\\n|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\([^)]*\)|\$\{[^}]*\}|[^\s'\"\\])+", re.DOTALL)
+    quotes = r"\\\n|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\""
+    word = re.compile(rf"(?:{quotes}|{_SUBSTITUTION.pattern}|\$\{{[^}}]*\}}|[^\s'\"\\])+", re.DOTALL)
     found = [(one.start(), one.end()) for one in word.finditer(text, begin, end)]
     return [(a, b) for a, b in found if text[a:b].replace("\\\n", "")]
 
@@ -335,7 +386,7 @@ def _plain(word: str, known: Mapping[str, str]) -> str:
     word = word.replace("\\\n", "")
     text = word if word.startswith("'") else _VARIABLE.sub(value, word)
     try:
-        return "".join(shlex.split(text, posix=True))
+        return " ".join(shlex.split(text, posix=True))  # several are within $(...)
     except ValueError:
         return text
 

@@ -25,10 +25,10 @@ def start_of_ranks(source: SourceManifest, kinds: Collection[str]) -> tuple[Loc,
         if loc and {"apiVersion", "spec"} <= fields.keys() and fields.get("kind") in kinds:
             return loc, f"holds a {fields['kind']}"
         words = [word for key in ("command", "args") for word in _texts(fields.get(key))]
-        if program := command.launcher(command.of_words(words)) if words else "":
+        variables = {str(variable.get("name")): str(variable.get("value")) for variable in _items(fields.get("env"))}
+        if program := command.launcher(command.of_words(words), variables) if words else "":
             return (*loc, "command" if "command" in fields else "args"), f"runs {program}"
-        names = {str(variable.get("name")) for variable in _items(fields.get("env"))}
-        if met := sorted(names & MEETING):
+        if met := sorted(variables.keys() & MEETING):
             return (*loc, "env"), f"has {met[0]}"
     return (), ""
 

@@ -274,6 +274,15 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         if key in made.spec and draft.get(("spec", key)) is None:
             draft.put(("spec", key), made.spec[key])
     draft.remarks += [note for note in made.notes if "no rank gets a device" not in note]
+    _tell_around(draft, pod, found, line)
+    _relative(draft, world, pod, [line.training_script], found.before)
+
+
+def _tell_around(draft: Draft, pod: ConvertedPod, found: command.Torchrun, line: argparse.Namespace) -> None:
+    """Name what each rank runs around a torchrun line, and the argument that its script gets no more."""
+    if found.adds_local_rank and not line.use_env:
+        words = "torch.distributed.launch gives --local-rank=N to the script, which has LOCAL_RANK here"
+        draft.source.drop(_place(draft, pod), f"{words}: let it read that, and add --use-env")
     if not _ASSIGNMENTS.fullmatch(f"{shlex.join(found.wrapper)} {found.before} "):
         draft.remarks.append("each rank runs what stands before torchrun, and not once for each machine")
     if again := command.launcher(command.ContainerCommand((), found.tail)) if found.tail else "":
@@ -282,7 +291,6 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         text = " ".join(found.later.split())
         why = "each rank runs it for itself, and not once for each machine"
         draft.source.drop(_place(draft, pod), f"'{text[:60]}' stands behind torchrun: {why}")
-    _relative(draft, world, pod, [line.training_script], found.before)
 
 
 def _bounds(world: PodWorld, nnodes: str) -> tuple[int, int]:
@@ -333,7 +341,7 @@ def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: co
     _drop_nproc(draft, world, "each pod is one rank: its command has no torchrun line that reads it")
     listed = variables.of_ranks(draft, pods, torch=world.torch)
     line = command.resolved(line, pod.env, _own(world, pod))
-    if name := command.launcher(line):
+    if name := command.launcher(line, pod.env):
         draft.source.drop(
             _place(draft, pod),
             f"{name} starts ranks itself, of which dljob sees nothing: write the script as torchrun would start it",
