@@ -133,6 +133,16 @@ def test_damaged_segment_is_told_and_the_others_are_read(tmp_path, monkeypatch):
     assert len(read(tmp_path).times) == 200
 
 
+def test_bytes_behind_a_segment_cost_no_time_and_are_told(tmp_path):
+    write(tmp_path, range(1, 4))
+    (path,) = (tmp_path / FOLDER).iterdir()
+    for size in (path.stat().st_size + 1, 2**40):  # sparse: no machine could read so much
+        os.truncate(path, size)
+        found = read(tmp_path)
+        assert found.times == [1, 2, 3]
+        assert found.unrecorded == (f"samples: {path.name}: damaged behind the end of its rows, which are all read",)
+
+
 def test_job_without_samples_says_that_there_are_none(tmp_path):
     found = read(tmp_path)
     assert found.times == []

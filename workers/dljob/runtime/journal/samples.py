@@ -208,27 +208,30 @@ def _files(folder: Path) -> list[Path]:
 def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[SampleRow]:
     """Return the rows of a segment; `damaged` takes what is wrong with the rest of it."""
     try:
-        yield from rows(_lines(path), same)
+        yield from rows(_lines(path, damaged), same)
     except FileNotFoundError:
         raise
     except (DamagedRowError, OSError, zlib.error, RecursionError) as error:
         damaged.append(f"{path.name}: {error}")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Return the lines of a segment, with their ends."""
+def _lines(path: Path, damaged: list[str]) -> Iterator[bytes]:
+    """Return the lines of a segment, with their ends; `damaged` takes what is wrong behind the last one."""
     with open_plain(path) as file:
         if path.suffix != ".z":
             for line in bounded_lines(file, LINE_BYTES):
                 yield _short_enough(line)
             return
-        unpacker, rest, piece = zlib.decompressobj(), b"", b""
-        while piece := unpacker.unconsumed_tail or file.read(_PIECE):
+        unpacker, rest = zlib.decompressobj(), b""
+        # Behind its end the unpacker would copy all that it has got so far with each piece.
+        while not unpacker.eof and (piece := unpacker.unconsumed_tail or file.read(_PIECE)):
             *lines, rest = (rest + unpacker.decompress(piece, LINE_BYTES)).split(b"\n")
             yield from (line + b"\n" for line in lines)
             _short_enough(rest)
         if not unpacker.eof:
             raise zlib.error("the file is cut off")
+        if unpacker.unused_data or file.read(1):
+            damaged.append(f"{path.name}: damaged behind the end of its rows, which are all read")
 
 
 def _short_enough(line: bytes) -> bytes:

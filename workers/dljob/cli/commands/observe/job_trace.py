@@ -56,7 +56,7 @@ def trace(
     events = trace_events.trace(data, nodes, until, calls)
     about = {"job": data["job"]["name"], "uid": data["job"]["uid"], "unrecorded": data["unrecorded"]}
     size = files.write(output_file, _text(events, about), force=force)
-    for line in unread:
+    for line in (*record.unrecorded, *unread):
         output.say(line)
     output.say(f"wrote {output_file} ({size // 1000} kB); open it at https://ui.perfetto.dev")
 
