@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version as version_of
@@ -21,6 +22,7 @@ from dljob.raycluster.taints import TOLERATION_SECONDS
 from dljob.reconcile.leadership.lease import DURATION, RETRY, LeaseTiming
 from dljob.reconcile.state.excess import NESTING
 from dljob.reconcile.state.model import Settings
+from dljob.spec.scalars import IMAGE_PATTERN, WORDS
 from dljob_operator.app import App, Elect, Options
 from dljob_operator.leader import lease
 from dljob_operator.process import run
@@ -71,10 +73,16 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--image",
         default=DEFAULT_IMAGE,
+        type=_image,
         help="runtime image of jobs without spec.image (%(default)s)",
     )
     add("--ray-version", default=DEFAULT_RAY_VERSION, help="Ray's version of jobs without rayVersion (%(default)s)")
-    add("--init-image", default="", help="image that copies dljob into user images; none: these must contain it")
+    add(
+        "--init-image",
+        default="",
+        type=_image,
+        help="image that copies dljob into user images; none: these must contain it",
+    )
     add("--token-key-file", type=Path, help=f"file with the key of Ray's tokens (or ${KEY_VARIABLE})")
     add("--metrics-port", type=_port, default=8080, help="port of /metrics, 0 for none (%(default)s)")
     add("--health-port", type=_port, default=8081, help="port of /healthz, 0 for none (%(default)s)")
@@ -205,6 +213,12 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port")
     return number
+
+
+def _image(text: str) -> str:
+    if text and not re.fullmatch(IMAGE_PATTERN, text.replace("{rayVersion}", DEFAULT_RAY_VERSION)):
+        raise argparse.ArgumentTypeError(f"{text} is not {WORDS[IMAGE_PATTERN]}")
+    return text
 
 
 def _count(text: str) -> int:

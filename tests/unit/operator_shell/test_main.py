@@ -51,6 +51,13 @@ def test_the_flags_are_what_the_operator_runs_with(key: str) -> None:
     assert len(found.key.token("u", "c")) == 64
 
 
+@pytest.mark.parametrize("flag", ["--image=docker://ray:1", "--init-image=example.org/Team/dljob:1"])
+def test_an_impossible_image_is_refused(flag, capsys):
+    with pytest.raises(SystemExit):
+        command.parser().parse_args([flag])
+    assert "is not the name of an image" in capsys.readouterr().err
+
+
 def test_what_the_cluster_has_lacked_for_long_is_looked_for_rarely(key: str) -> None:
     app = App(command.options(command.parser().parse_args([key])))
     assert [app.look_again_after(waited) for waited in (0.0, 50.0, 120.0, 86400.0)] == [10.0, 10.0, 20.0, 60.0]

@@ -27,7 +27,13 @@ OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 # Without a colon, which Kubernetes refuses in mount paths.
 ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
-IMAGE_PATTERN = r"^[^\x00-\x20\x7f]+$"
+# The grammar of github.com/distribution/reference: host and port, path, tag, digest. Only a host may have capitals.
+IMAGE_PATTERN = (
+    r"^(([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])"
+    r"(:[0-9]+)?/)?[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?"
+    r"(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9A-Fa-f]{32,})?$"
+)
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 # A metric as Prometheus names it, and a number without an exponent.
 SERIES_PATTERN = r"^[A-Za-z_:][A-Za-z0-9_:]*$"
@@ -54,7 +60,7 @@ WORDS = {
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
     ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
-    IMAGE_PATTERN: "the name of an image: it holds no space and no control character",
+    IMAGE_PATTERN: 'the name of an image such as "registry.example:5000/team/train:1": capitals only in host and tag',
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     METRIC_PATTERN: "letters, digits, '_', '-', '.' and '/', a letter or '_' first",
     SERIES_PATTERN: "letters, digits, '_' and ':', no digit first",

@@ -222,6 +222,42 @@ def test_python_data_that_json_cannot_hold_is_refused_all_at_once() -> None:
     assert problems(caught) == ["spec.image: holds nan, which JSON cannot (use texts, numbers, lists and mappings)"]
 
 
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        ("https://registry.example/team/train:1", "leave out https://: write registry.example/team/train:1"),
+        ("docker://train:1", "leave out docker://: write train:1"),
+        ("oci://Train", ""),
+        ("registry.example/Team/Train:1", ""),
+        ("train:1@sha256:abc", ""),
+        ("train:-1", ""),
+        ("train:", ""),
+        ("team//train", ""),
+        ("träin", ""),
+    ],
+)
+def test_an_image_that_no_registry_can_have_is_refused(image, hint):
+    with pytest.raises(SpecError) as caught:
+        parse(job(image=image))
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.hint) == ("spec.image", hint)
+    assert "is not the name of an image" in problem.message
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "train",
+        "Registry.example:5000/a/b__c-d.e:V1_2.x",
+        f"[::1]:5000/a@sha256:{'0f' * 32}",
+        f"a---b:1@sha256:{'A' * 64}",
+        f"a:{'x' * 128}",
+    ],
+)
+def test_an_image_as_registries_name_it_is_valid(image):
+    assert parse(job(image=image)).spec.image == image
+
+
 def test_good_data_with_one_bad_key_is_refused() -> None:
     with pytest.raises(SpecError, match="the key 1 is not a text"):
         parse(job(config={1: "a"}))

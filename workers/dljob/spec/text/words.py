@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -13,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dljob.spec.model import DLJobManifest
-from dljob.spec.scalars import NAME_PATTERN, WORDS, dns_name
+from dljob.spec.scalars import IMAGE_PATTERN, NAME_PATTERN, WORDS, dns_name
 from dljob.spec.text.tree import Loc
 from dljob.telemetry.wording import counted
 
@@ -249,6 +250,9 @@ def _list(_: Mapping[str, Any], value: object) -> Words:
 
 def _pattern(context: Mapping[str, Any], value: object) -> Words:
     message = f"{_short_json(value)} is not {WORDS[context['pattern']]}"
+    if context["pattern"] == IMAGE_PATTERN:
+        scheme, _, name = str(value).partition("://")
+        return message, f"leave out {scheme}://: write {name}" if re.fullmatch(IMAGE_PATTERN, name) else ""
     if context["pattern"] != NAME_PATTERN:
         return message, ""
     return f"{message}, as it becomes a part of host names", f"write {_short_json(dns_name(str(value), 63, 'x'))}"
