@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import re
 import runpy
 import time
@@ -83,6 +85,26 @@ def test_init_overwrites_no_file(there, tmp_path, capsys):
     assert main.run(["init", str(tmp_path)]) == 2
     assert f"{tmp_path / there}: there already, and not overwritten" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(there, "mine")]
+
+
+@pytest.mark.parametrize("file", ["train.py", "dljob.yaml"])
+def test_init_on_a_full_disk_leaves_no_file(file, tmp_path, monkeypatch, capsys):
+    opened = Path.open
+
+    def open_if_room(path, *args, **options):
+        if file in path.name:
+            path.touch()  # as on a full volume: a name takes no block
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *args, **options)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", open_if_room)
+        assert main.run(["init", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write {tmp_path / file}: No space left on device" in said
+    assert "make room" in said
+    assert list(tmp_path.iterdir()) == []
+    assert main.run(["init", str(tmp_path)]) == 0
 
 
 def test_init_refuses_a_folder_that_cannot_be_made(tmp_path, capsys):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from dljob.errors import UsageError
 
+_ELSEWHERE = "choose another file with -o"
+
 
 def refuse_existing(file: Path, *, force: bool) -> None:
     """Refuse a file that is there, before the work: the content may take a while.
@@ -19,8 +21,10 @@ def refuse_existing(file: Path, *, force: bool) -> None:
         raise _exists(file)
 
 
-def write(file: Path, pieces: Iterable[str], *, force: bool) -> int:
+def write(file: Path, pieces: Iterable[str], *, force: bool, hint: str = _ELSEWHERE) -> int:
     """Write a file in one step: who opens it sees all of it, or none. Returns its size in bytes.
+
+    `hint` says what to do where it cannot be written.
 
     Raises:
         UsageError: it cannot be written, or somebody has written it meanwhile.
@@ -39,7 +43,7 @@ def write(file: Path, pieces: Iterable[str], *, force: bool) -> int:
     except FileExistsError:
         raise _exists(file) from None
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", hint="choose another file with -o") from error
+        raise UsageError(f"cannot write {file}: {error.strerror}", hint=hint) from error
     finally:
         part.unlink(missing_ok=True)
     return size

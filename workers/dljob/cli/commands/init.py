@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from dljob.cli import output
+from dljob.cli import output, output_file
 from dljob.errors import UsageError
 
 NAME_MOST = 47
@@ -74,11 +74,15 @@ def init(folder: Path = Path(), /) -> None:
     if there:
         raise UsageError(f"{' and '.join(there)}: there already, and not overwritten", hint="dljob init ANOTHER_FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
+    hint = "make room, or name another folder: dljob init ANOTHER_FOLDER"
     # The script first: a job file alone could be run, and fail.
-    texts = {script: SCRIPT, job: JOB.format(name=job_name(folder.resolve().name), path=job.name)}
-    for path, text in texts.items():
-        with path.open("x", encoding="utf-8") as out:  # x: fail if the file was created since the check above
-            out.write(text)
+    output_file.write(script, (SCRIPT,), force=False, hint=hint)
+    try:
+        text = JOB.format(name=job_name(folder.resolve().name), path=job.name)
+        output_file.write(job, (text,), force=False, hint=hint)
+    except UsageError:
+        script.unlink(missing_ok=True)  # the next init would refuse it
+        raise
     output.say(f"wrote {script} and {job}")
     output.say(f"  dljob run {shlex.quote(str(job))}")
 

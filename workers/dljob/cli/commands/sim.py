@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from dljob.cli import output
+from dljob.cli import output, output_file
 from dljob.errors import ExitCode, UsageError, not_installed
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _save(folder: Path, failures: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for case in failures:
             text = json.dumps(case["case"], indent=1) + "\n"
-            (folder / f"seed-{case['seed']}.json").write_text(text, encoding="utf-8")
+            output_file.write(folder / f"seed-{case['seed']}.json", (text,), force=True, hint="name another folder")
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror}") from None
 
