@@ -52,17 +52,19 @@ def test_a_carriage_return_rewrites_its_own_line(line, left):
 
 def test_output_of_the_command_carries_no_foreign_escape_sequence(capsys, monkeypatch):
     output.say("error: job x failed: \x1b[2J")
-    output.data("[worker/0] \x1b[2J")
+    output.data("[worker/0] \x1b[2J\x07\u202e")
+    output.document("[worker/0] \x1b[2J")
     heard = capsys.readouterr()
-    assert (heard.err, heard.out) == ("error: job x failed: \\x1b[2J\n", "[worker/0] \x1b[2J\n"), (
-        "a pipe gets the bytes"
-    )
+    assert heard.err == "error: job x failed: \\x1b[2J\n"
+    people, programs = heard.out.splitlines()
+    assert (people, programs) == ("[worker/0] \\x1b[2J\\x07\\u202e", "[worker/0] \x1b[2J")
     written: list[str] = []
     terminal = SimpleNamespace(isatty=lambda: True, write=written.append, flush=lambda: None)
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("NO_COLOR", "1")
     output.data(f"[worker/0] \x1b[2J {RED}")
-    assert written == ["[worker/0] \\x1b[2J red\n"]
+    output.document(f"[worker/0] \x1b[2J {RED}")
+    assert written == ["[worker/0] \\x1b[2J red\n"] * 2
 
 
 FORGED = "bad\n[   9.9s] Succeeded\r\u2028  restarts: none\x85\x1d\tphase: Succeeded"

@@ -27,8 +27,13 @@ _RED, _DIM, _END = "\033[31m", "\033[2m", "\033[0m"
 
 
 def data(text: str) -> None:
-    """Print requested data to stdout, with a final newline. Files and pipes get it unchanged."""
-    # Only a terminal obeys escape sequences; a file gets the user's bytes as they are.
+    """Print text for people to stdout, with a final newline and control sequences from user data escaped."""
+    # A pipe, too: what reads it, such as ssh or the log of a CI, often shows it on a terminal.
+    document(safe(text, colours=coloured(sys.stdout.isatty())))
+
+
+def document(text: str) -> None:
+    """Print text for programs to stdout, with a final newline. Files and pipes get it unchanged."""
     if sys.stdout.isatty():
         text = safe(text, colours=coloured(terminal=True))
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
@@ -59,14 +64,14 @@ _RANK = re.compile(r"\[[^]/\s]+/\d+\] ")
 
 
 class Stdout:
-    """Text stream of logs: each line is written as by `data`, the text of a rank's line as by `of_rank`."""
+    """Text stream of logs: each line is written as by `document`, the text of a rank's line as by `of_rank`."""
 
     def write(self, line: str) -> int:
         """Print a line."""
         if prefix := _RANK.match(line):
-            data(prefix[0] + of_rank(line[prefix.end() :].removesuffix("\n")))
+            document(prefix[0] + of_rank(line[prefix.end() :].removesuffix("\n")))
         else:
-            data(line)
+            document(line)
         return len(line)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -114,11 +119,11 @@ def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, in
     """Print data as JSON or YAML to stdout, never wrapped or coloured."""
     if form == "json":
         # Never Python's NaN, which other parsers of JSON refuse.
-        data(json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False))
+        document(json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False))
         return
     from dljob.spec.text.emit import to_yaml
 
-    data(to_yaml(cast("JsonValue", value)))
+    document(to_yaml(cast("JsonValue", value)))
 
 
 def _strict(value: object) -> object:

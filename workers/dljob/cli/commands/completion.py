@@ -63,14 +63,14 @@ def completion(shell: Literal["bash", "zsh", "fish", "names"], /, *words: str) -
         words: the words of a command so far.
     """
     if shell == "names":
-        output.data("\n".join(names_after(words)))
+        output.document("\n".join(names_after(words)))
         return
     from dljob.cli import extensions
     from dljob.cli.main import TOOLS, build
 
     missing = {*TOOLS} - extensions.names(extensions.COMMANDS)
     script = build(without=missing).generate_completion(shell=shell)
-    output.data(f"{script.rstrip()}\n{NAMES[shell].rstrip()}".replace("{of_jobs}", " ".join(OF_JOBS)))
+    output.document(f"{script.rstrip()}\n{NAMES[shell].rstrip()}".replace("{of_jobs}", " ".join(OF_JOBS)))
 
 
 def names_after(words: Sequence[str]) -> list[str]:

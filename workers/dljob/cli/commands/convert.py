@@ -61,10 +61,10 @@ def convert(
     given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
     pieces = manifest.convert(text, name, given)
     if diff:
-        output.data("\n".join(report.diff(text, pieces)))
+        output.document("\n".join(report.diff(text, pieces)))
     elif whole := report.whole(pieces):
         if to is None:
-            output.data(whole.removesuffix("\n"))
+            output.document(whole.removesuffix("\n"))
         else:
             write(to, [whole], force=force)
     for line in report.lines(pieces, name):

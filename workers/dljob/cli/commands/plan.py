@@ -33,9 +33,9 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
     manifest = with_resources(load_file(file, rules=misfits))
     resolved = resolve(manifest)
     if form == "manifest":
-        output.data(to_yaml(preview_raycluster(resolved, manifest)))
+        output.document(to_yaml(preview_raycluster(resolved, manifest)))
     else:
-        output.data(render_plan(resolved, would_be_nodes(resolved), form))
+        output.document(render_plan(resolved, would_be_nodes(resolved), form))
         for line in sizes_here(resolved):
             output.say(line)
         if roles := roles_with_tools(manifest.spec):
