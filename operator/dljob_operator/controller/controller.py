@@ -213,12 +213,12 @@ class Controller:
         """Queue the key for its next pass, and return the result in the metrics' words."""
         queue = self._parts.queue
         # Progress in a long piece of work, such as the deletion of many pods, is no loop.
-        if not 0 < memory.left > outcome.left:
+        if not 0 < memory.left > outcome.postponed:
             memory.unrest += 1
         # A failure has its own backoff, and a pass without news ends the row.
         if failed or not news:
             memory.unrest = 0
-        memory.left = outcome.left
+        memory.left = outcome.postponed
         restless = memory.unrest > RESTLESS
         if restless:
             log.error("%s: passes follow each other without end: %s", key, outcome.reason)

@@ -72,7 +72,9 @@ def _is_overdue(pod: Pod, now: float) -> bool:
 
 def _is_silent_head(pod: Pod, now: float) -> bool:
     """Whether a head is not ready that had time to start: its node may be the reason."""
-    return pod.head and pod.phase == "Running" and not pod.ready and not pod.leaving and pod.made + START_SECONDS <= now
+    return (
+        pod.head and pod.phase == "Running" and not pod.ready and not pod.leaving and pod.created + START_SECONDS <= now
+    )
 
 
 def _ready(node: Object) -> bool:

@@ -39,7 +39,7 @@ def digest(body: Object) -> Pod:
         leaving="deletionTimestamp" in meta,
         # The deletionTimestamp of a pod lies ahead: it is the end of its grace period.
         ends=seconds(text(meta, "deletionTimestamp")),
-        made=seconds(text(meta, "creationTimestamp")) or 0.0,
+        created=seconds(text(meta, "creationTimestamp")) or 0.0,
         away=tuple(excluded_nodes(part(body, "spec"))),
         trouble=f"{reason}: {trouble}" if trouble else reason,
         trouble_reason=reason,

@@ -11,7 +11,7 @@ from tests.unit.convert.test_ray_job import TEXT, job
 
 from dljob.cli import main as command
 from dljob.convert.manifest import ConvertedJob, Other, RefusedManifest, convert
-from dljob.convert.report import diff, lines, whole
+from dljob.convert.report import converted_text, diff, lines
 from dljob.errors import SpecError, UsageError
 from dljob.spec.loading.load import load, load_all
 
@@ -43,7 +43,7 @@ spec: {groups: [{name: g, rules: [{annotations: {summary: "{{ $labels.instance }
 def test_braces_of_alerts_beside_a_job_are_no_chart() -> None:
     """They are passed on; the same words in a job are a chart's."""
     pieces = convert(f"{TEXT}---\n{ALERT}", "job.yaml")
-    assert "{{ $labels.instance }}" in whole(pieces)
+    assert "{{ $labels.instance }}" in converted_text(pieces)
     with pytest.raises(UsageError, match="a chart's template"):
         convert(f"{ALERT}---\n{TEXT}".replace("kind: RayJob", "kind: RayJob # {{ .Values.x }}"), "job.yaml")
     with pytest.raises(UsageError, match="a chart's template"):
@@ -54,7 +54,7 @@ def test_forty_documents_become_forty_jobs() -> None:
     """With names of their own."""
     text = "---\n".join(TEXT.replace("name: sample", f"name: sample-{number}") for number in range(40))
     pieces = convert(text, "job.yaml")
-    assert len(load_all(whole(pieces))) == 40
+    assert len(load_all(converted_text(pieces))) == 40
     assert [piece.line for piece in pieces][:2] == [2, 2 + TEXT.count("\n") + 1]
 
 
@@ -62,11 +62,11 @@ def test_values_of_a_secret_are_in_no_output() -> None:
     """It is named; other objects are passed on as they are."""
     text = "---\n".join((SECRET, TEXT, CLAIM))
     pieces = convert(text, "job.yaml")
-    shown = "\n".join([whole(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
+    shown = "\n".join([converted_text(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
     assert "hunter2" not in shown
     assert "hidden remark" not in shown
     assert "Secret token: not passed on" in shown
-    assert CLAIM in whole(pieces)
+    assert CLAIM in converted_text(pieces)
     assert [type(piece) for piece in pieces] == [Other, ConvertedJob, Other]
 
 
@@ -75,7 +75,7 @@ def test_other_writings_of_a_secret_are_secret_too(kind: str) -> None:
     """As the API server lists them, or misspelt."""
     text = f"{SECRET.replace('kind: Secret', f'kind: {kind}')}items: [{{stringData: {{token: hunter2}}}}]\n"
     pieces = convert(text, "job.yaml")
-    assert "hunter2" not in "\n".join([whole(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
+    assert "hunter2" not in "\n".join([converted_text(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
 
 
 def test_anchors_are_resolved() -> None:
@@ -117,7 +117,7 @@ def test_items_of_a_list_are_documents() -> None:
         f"apiVersion: v1\nkind: List\nitems:\n{items.replace('- # Licence of the file', '- ')}", "job.yaml"
     )
     assert [piece.kind for piece in pieces] == ["RayJob", "PersistentVolumeClaim"]
-    assert "kind: PersistentVolumeClaim" in whole(pieces)
+    assert "kind: PersistentVolumeClaim" in converted_text(pieces)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "kind: RayJob\nkind: RayJob\n", "a: [\n"])
@@ -149,10 +149,10 @@ def test_a_converted_file_edited_by_hand_goes_through_unchanged() -> None:
     text = job(TEXT).text.replace("reserve: Quota", "reserv: Quota  # mine")
     (piece,) = pieces = convert(text, "dljob.yaml")
     assert isinstance(piece, Other)
-    assert piece.why == "a DLJob already: passed on as it is"
-    assert text.strip() in whole(pieces)
+    assert piece.reason == "a DLJob already: passed on as it is"
+    assert text.strip() in converted_text(pieces)
     with pytest.raises(SpecError, match="did you mean reserve"):
-        load(whole(pieces))
+        load(converted_text(pieces))
 
 
 def test_a_file_edited_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +275,6 @@ def test_octal_numbers_and_switches_mean_what_they_mean_to_kubectl() -> None:
 def test_what_is_passed_on_keeps_its_modes() -> None:
     """As they are written, and from a List as kubectl reads them."""
     own = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\nmode: 0755\n"
-    assert "mode: 0755\n" in whole(convert(f"{own}---\n{TEXT}", "job.yaml"))
+    assert "mode: 0755\n" in converted_text(convert(f"{own}---\n{TEXT}", "job.yaml"))
     item = own.strip().replace("\n", "\n  ")
-    assert "mode: 493\n" in whole(convert(f"apiVersion: v1\nkind: List\nitems:\n- {item}\n", "job.yaml"))
+    assert "mode: 493\n" in converted_text(convert(f"apiVersion: v1\nkind: List\nitems:\n- {item}\n", "job.yaml"))

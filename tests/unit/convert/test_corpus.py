@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from dljob.convert.manifest import ConvertedJob, ConvertedPiece, ConvertOptions, RefusedManifest, convert
-from dljob.convert.report import diff, lines, whole
+from dljob.convert.report import converted_text, diff, lines
 from dljob.spec.loading.load import load_all
 from dljob.spec.text import tree
 from dljob.spec.text.tree import Loc
@@ -33,7 +33,7 @@ def converted(file: Path) -> tuple[list[ConvertedPiece], str]:
     pieces = convert(text, file.name, GIVEN)
     flags = "--command" if re.search(r"kind: RayCluster|InteractiveMode", text) else ""
     asked = any(
-        "add --workdir" in row.fate.why for piece in pieces if isinstance(piece, ConvertedJob) for row in piece.rows
+        "add --workdir" in row.fate.reason for piece in pieces if isinstance(piece, ConvertedJob) for row in piece.rows
     )
     if asked:
         pieces, flags = (
@@ -55,7 +55,7 @@ def test_most_of_the_corpus_becomes_jobs_that_lose_nothing() -> None:
             if isinstance(piece, ConvertedJob):
                 lost = [row for row in piece.rows if row.fate.kind == "dropped"]
                 fine = not lost and not piece.problems
-                why = "; ".join([*(f"{row.path}: {row.fate.why}" for row in lost), *piece.problems])
+                why = "; ".join([*(f"{row.path}: {row.fate.reason}" for row in lost), *piece.problems])
             elif isinstance(piece, RefusedManifest):
                 fine, why = False, piece.message
             else:
@@ -65,7 +65,7 @@ def test_most_of_the_corpus_becomes_jobs_that_lose_nothing() -> None:
             print(f"{'yes' if fine else 'no ':3} {piece.kind:11} {file.name:44} {flags:20} {why[:120]}")
         jobs = [piece for piece in pieces if isinstance(piece, ConvertedJob)]
         if jobs and not any(piece.problems for piece in jobs):
-            assert len(load_all(whole(pieces))) == len(jobs)
+            assert len(load_all(converted_text(pieces))) == len(jobs)
     for kind in JOBS:
         print(f"{kind}: {good[kind]} of {kinds[kind]}")
     assert kinds.total() >= 40

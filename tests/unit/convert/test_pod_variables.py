@@ -63,7 +63,7 @@ def test_a_label_that_the_controller_gives_its_pods_is_named_as_lost(field: str)
     """Pods of a RayCluster have none: each rank would read an empty text, and take the same part of the data."""
     env = [{"name": "SLICE", "valueFrom": {"fieldRef": {"fieldPath": field}}}]
     rows = job(job_set(("sh", "-c", "echo $SLICE"), 2, env, parallelism=4, completions=4)).rows
-    (why,) = [row.fate.why for row in rows if row.fate.kind == "dropped" and "env" in row.loc]
+    (why,) = [row.fate.reason for row in rows if row.fate.kind == "dropped" and "env" in row.loc]
     assert why.startswith(f"pods of a RayCluster have no {'label' if 'label' in field else 'annotation'} ")
     assert field.split("'")[1] in why
 
@@ -139,7 +139,7 @@ def lost_reads(fields: dict[str, Any], **metadata: Any) -> list[str]:
     made = job(manifest("batch/v1", "Job", {"completions": 2, "completionMode": "Indexed", "template": template}))
     rows = [row for row in made.rows if row.fate.kind == "dropped"]
     assert all(row.line > 1 for row in rows)
-    return [row.fate.why.removeprefix("pods of a RayCluster have no ").partition(";")[0] for row in rows]
+    return [row.fate.reason.removeprefix("pods of a RayCluster have no ").partition(";")[0] for row in rows]
 
 
 def test_a_shell_reads_in_a_word_only_what_kubernetes_would_replace() -> None:
@@ -185,7 +185,7 @@ def test_a_variable_that_no_rank_has_is_told(words: tuple[str, ...], fate: str) 
     made = job(job_set(words, env=env, parallelism=2, completions=2))
     (row,) = [row for row in made.rows if "env" in row.loc]
     assert row.fate.kind == fate
-    assert "PrimeMaster gives it to each rank" not in row.fate.why
+    assert "PrimeMaster gives it to each rank" not in row.fate.reason
 
 
 def test_independent_ranks_keep_variables_of_a_rendezvous_that_have_a_value() -> None:

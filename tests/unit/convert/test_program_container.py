@@ -105,4 +105,4 @@ def test_the_initializer_of_a_train_job_is_the_container_of_its_name(*, first: b
     made = job(text, ConvertOptions(runtimes=(runtime,)))
     (init,) = load(made.text).spec.node_groups[0].template["spec"]["initContainers"]
     assert (init["name"], init["image"]) == ("dataset-initializer", "data:1")
-    assert any("one of its 2 containers runs" in row.fate.why for row in made.rows if row.fate.kind == "dropped")
+    assert any("one of its 2 containers runs" in row.fate.reason for row in made.rows if row.fate.kind == "dropped")

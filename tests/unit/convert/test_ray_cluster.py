@@ -37,7 +37,7 @@ def dropped(text: str) -> list[str]:
     """Return what is lost, with the reasons."""
     (piece,) = convert(text, "job.yaml", GIVEN)
     assert isinstance(piece, ConvertedJob)
-    return [f"{row.path}: {row.fate.why}" for row in piece.rows if row.fate.kind == "dropped"]
+    return [f"{row.path}: {row.fate.reason}" for row in piece.rows if row.fate.kind == "dropped"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dljob.convert.manifest import (
     convert,
     wanted_runtimes,
 )
-from dljob.convert.report import diff, lines, whole
+from dljob.convert.report import converted_text, diff, lines
 from dljob.kube.errors import NotThereError
 from dljob.kube.resources import Resource
 from dljob.spec.loading.load import load
@@ -195,7 +195,7 @@ def test_a_doubled_dollar_is_one_as_in_kubernetes() -> None:
 
 def test_a_launcher_behind_the_text_of_a_shell_is_told() -> None:
     made = job(pytorch(pod("sh", "-c", 'exec "$@"', "sh", "accelerate", "launch", "/w/a.py")))
-    assert any("accelerate launch starts ranks itself" in row.fate.why for row in made.rows)
+    assert any("accelerate launch starts ranks itself" in row.fate.reason for row in made.rows)
 
 
 def job_set(words: tuple[str, ...], replicas: int = 1, env: Any = (), **fields: Any) -> str:
@@ -225,7 +225,7 @@ def test_each_completion_of_a_job_has_a_rank_that_does_its_part(
     found = [row.fate for row in made.rows if row.loc[-1] in ("parallelism", "completions")]
     assert [fate.kind for fate in found] == fates
     at_once = said.get("parallelism", 1)
-    words = [*made.remarks, *(fate.why for fate in found)]
+    words = [*made.remarks, *(fate.reason for fate in found)]
     assert any("at once" in one for one in words) is (at_once < ranks)
 
 
@@ -296,7 +296,7 @@ def test_a_train_job_is_laid_over_its_runtime() -> None:
     assert (spec.image, spec.roles[0].replicas) == ("example/train:1", 4)
     runtime["spec"]["mlPolicy"] = {"torch": {"numProcPerNode": 2, "elasticPolicy": {"maxNodes": 4}}, "plugins": {}}
     (row,) = [row for row in job(other, ConvertOptions(runtimes=(runtime,))).rows if row.fate.kind == "dropped"]
-    assert row.fate.why.count("dljob convert does not know it") == 2
+    assert row.fate.reason.count("dljob convert does not know it") == 2
 
 
 class _FakeCluster:
@@ -454,7 +454,7 @@ def test_a_job_that_prepares_data_is_passed_on() -> None:
     text = batch(()).replace("nvidia.com/gpu: 4", "memory: 1Gi").replace("command: []", f"command: {words}")
     (piece,) = convert(text, "job.yaml")
     assert isinstance(piece, Other)
-    assert piece.why == "it starts no ranks: passed on as it is"
+    assert piece.reason == "it starts no ranks: passed on as it is"
     assert "go-template" in piece.text
 
 
@@ -503,7 +503,7 @@ def test_other_kinds_that_start_ranks_are_refused_by_name(text: str, why: str) -
     (piece,) = convert(text, "job.yaml")
     assert isinstance(piece, RefusedManifest)
     assert why in next(iter(lines([piece], "job.yaml")))
-    assert not whole([piece])
+    assert not converted_text([piece])
 
 
 @pytest.mark.parametrize(
@@ -667,7 +667,7 @@ def test_restarts_by_exit_code_and_policies_that_differ_are_told() -> None:
     """A role restarts its ranks, or does not."""
     text = pytorch(pod("torchrun", "/w/a.py")).replace("restartPolicy: Never", "restartPolicy: ExitCode", 1)
     dropped = [row for row in job(text).rows if row.fate.kind == "dropped"]
-    assert [row.fate.why[:40] for row in dropped] == [
+    assert [row.fate.reason[:40] for row in dropped] == [
         "ranks restart after any exit code: write",
         "ranks of one role have one policy, here ",
     ]

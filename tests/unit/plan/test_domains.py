@@ -52,7 +52,7 @@ def racks(batches, *shapes):
 def chosen(batches, *shapes, fixed=None):
     runs = racks(batches, *shapes)
     packing, found = pack_in_domains(batches, runs, fixed or {})
-    assert isinstance(packing, Packing), why_not(batches, runs, fixed or {}, proven=True).why
+    assert isinstance(packing, Packing), why_not(batches, runs, fixed or {}, proven=True).reason
     return {one.series: one.value for one in found}
 
 
@@ -61,7 +61,7 @@ def refused(batches, *shapes, fixed=None, left=""):
     packing, found = pack_in_domains(batches, runs, fixed or {})
     assert isinstance(packing, Stuck)
     assert not found
-    return why_not(batches, runs, fixed or {}, proven=packing.proven, left=left)
+    return why_not(batches, runs, fixed or {}, proven=packing.proven, suffix=left)
 
 
 # -- which domain
@@ -72,12 +72,12 @@ def test_units_go_to_the_domain_with_the_least_room_that_holds_them_all():
     assert chosen(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1)) == {"a": "r3"}
     runs = racks(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1))
     _, (own,) = pack_in_domains(wanted, runs, {})
-    assert own.why == (
+    assert own.reason == (
         "rack=r3 (2 machines, 18 CPU, 5 GPU) holds 3 units of a (1 CPU, 1 GPU each), "
         "the one of 2 with least room beyond that"
     )
     _, (own,) = pack_in_domains(wanted, racks(wanted, ("r1", 9, 8), ("r2", 9, 2)), {})
-    assert own.why.endswith(", the only one that does")
+    assert own.reason.endswith(", the only one that does")
 
 
 def test_equal_domains_go_by_name_as_people_count():
@@ -87,7 +87,7 @@ def test_equal_domains_go_by_name_as_people_count():
 def test_units_go_to_the_domain_of_the_units_already_placed_or_nowhere():
     assert chosen([batch("a", 1)], ("r1", 1, 0), ("r2", 9, 0), fixed={"a": frozenset({"r2"})}) == {}
     conflict = refused([batch("a", 2)], ("r1", 9, 0), ("r2", 1, 0), fixed={"a": frozenset({"r2"})}, left=" free")
-    assert conflict.why == (
+    assert conflict.reason == (
         "2 units of a (1 CPU each) need one rack (rack=r2, where its other units are): r2 (1 machine, 1 CPU free) "
         "has room for 1; add machines to a domain, ask for less, or leave topology-key out"
     )
@@ -108,7 +108,7 @@ def test_two_batches_of_units_choose_their_domains_together():
 
 def test_a_refusal_names_the_domains_that_were_seen():
     conflict = refused([batch("a", 4, gpu=1)], ("r1", 9, 2), ("r1", 9, 1), ("r2", 9, 2), (None, 9, 8))
-    assert conflict.why == (
+    assert conflict.reason == (
         "4 units of a (1 CPU, 1 GPU each) need one rack: r1 (2 machines, 18 CPU, 3 GPU) has room for 3; "
         "r2 (1 machine, 9 CPU, 2 GPU) has room for 2; 1 machine without that label; "
         "add machines to a domain, ask for less, or leave topology-key out"
@@ -117,7 +117,7 @@ def test_a_refusal_names_the_domains_that_were_seen():
 
 
 def test_many_domains_are_not_all_named():
-    words = refused([batch("a", 2, gpu=1)], *((f"r{i}", 1, 1) for i in range(9)), (None, 9, 9), (None, 9, 9)).why
+    words = refused([batch("a", 2, gpu=1)], *((f"r{i}", 1, 1) for i in range(9)), (None, 9, 9), (None, 9, 9)).reason
     assert "r5 (1 machine, 1 CPU, 1 GPU) has room for 1; 3 more have room for no more than 1; 2 machines" in words
     assert "r6" not in words
 
@@ -125,17 +125,17 @@ def test_many_domains_are_not_all_named():
 def test_without_a_machine_of_the_label_the_refusal_says_so():
     assert (
         "need one rack: no machine that it may use has the label rack; add"
-        in refused([batch("a", 2)], (None, 9, 0)).why
+        in refused([batch("a", 2)], (None, 9, 0)).reason
     )
 
 
 def test_batches_that_fit_alone_but_not_beside_each_other_are_refused():
-    words = refused([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 3), ("r2", 9, 1)).why
+    words = refused([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 3), ("r2", 9, 1)).reason
     assert words.startswith("a (one rack) and b (one rack) fit in a domain each alone, but not beside each other")
 
 
 def test_units_that_fit_nowhere_are_refused_as_without_domains():
-    words = refused([batch("a", 1, gpu=9)], ("r1", 9, 8)).why
+    words = refused([batch("a", 1, gpu=9)], ("r1", 9, 8)).reason
     assert words == "one process of role a needs 9 GPU on one machine; no machine has more than 8 GPU"
 
 
@@ -148,8 +148,8 @@ def test_more_combinations_than_are_tried_prove_nothing(monkeypatch):
 
 def test_machines_without_what_is_asked_for_are_counted_alone():
     (one,) = domains_of([batch("a", 1, cpu=0, gpu=0)], racks([batch("a", 1)], ("r1", 0, 0)), {})
-    assert (one.machines, one.left) == (1, ())
-    assert "r1 (1 machine) holds" in domains._why(one, "rack", [batch("a", 1)], 1)
+    assert (one.machines, one.free) == (1, ())
+    assert "r1 (1 machine) holds" in domains._explain_choice(one, "rack", [batch("a", 1)], 1)
 
 
 @given(
@@ -188,11 +188,11 @@ def test_spread_units_go_to_machines_of_their_own():
     assert isinstance(found, Packing)
     assert sum(len(ids) * each for ids, each in found.spots[0]) == 3
     assert all(each == 1 for _, each in found.spots[0])
-    words = refused(spread, ("r", 9, 0), ("r", 9, 0)).why
+    words = refused(spread, ("r", 9, 0), ("r", 9, 0)).reason
     assert words == "a: 3 units, each on a machine of its own (STRICT_SPREAD); there are 2 machines that they may use"
-    words = refused([batch("a", 2, key="", gpu=1, spread=True)], ("r", 9, 0), ("r", 9, 8)).why
+    words = refused([batch("a", 2, key="", gpu=1, spread=True)], ("r", 9, 0), ("r", 9, 8)).reason
     assert words.endswith("there are 2 machines that they may use, 1 with room for one")
-    words = refused([batch("a", 2, key="", spread=True)], ("r", 9, 0)).why
+    words = refused([batch("a", 2, key="", spread=True)], ("r", 9, 0)).reason
     assert words.endswith("there is 1 machine that they may use")
 
 
@@ -240,7 +240,7 @@ def rather(name, count, *, cpu=1):
 def choices(batches, *shapes, fixed=None):
     packing, found = pack_in_domains(batches, racks(batches, *shapes), fixed or {})
     assert isinstance(packing, Packing)
-    return {one.series: (one.value, one.why) for one in found}
+    return {one.series: (one.value, one.reason) for one in found}
 
 
 def test_a_preferred_domain_is_had_where_one_holds_all_units():
@@ -302,7 +302,7 @@ def test_preferences_place_all_that_fits_without_them_and_miss_none_that_could_b
 
 
 def test_a_preference_never_refuses_units_that_fit_nowhere_for_another_reason():
-    assert refused([rather("a", 2)], ("r1", 1, 0)).why == refused([batch("a", 2, key="")], ("r1", 1, 0)).why
+    assert refused([rather("a", 2)], ("r1", 1, 0)).reason == refused([batch("a", 2, key="")], ("r1", 1, 0)).reason
 
 
 # -- the plan

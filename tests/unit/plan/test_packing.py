@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dljob.plan.capacity import Devices, admits, copies, demand_of, room_of, take
 from dljob.plan.conflict import conflict_of
 from dljob.plan.model import GRAIN, Bundle, MachineGroup, Unit
-from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, alone, machines_of, pack, runs_of
+from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, count_that_fits, machines_of, pack, runs_of
 
 
 def unit(name, *bundles, selector=(), apart=None):
@@ -160,7 +160,7 @@ def test_a_million_units_are_one_division():
     found = pack([wanted], runs_of(machines_of([group]), [wanted]))
     assert isinstance(found, Packing)
     assert [(len(ids), each) for ids, each in found.spots[0]] == [(31_250, 32)]
-    assert alone(wanted, [MachineRun(room(CPU=1), range(10))]) == 10
+    assert count_that_fits(wanted, [MachineRun(room(CPU=1), range(10))]) == 10
 
 
 def _knapsack(sizes, rooms):

@@ -77,7 +77,7 @@ class _Layout:
         units: Rows = [("UNITS", "HOLD", "EACH TAKES")]
         units += [row for series in plan.units.series for row in _unit_rows(series)]
         machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
-        domains = [f"{own.series}: {own.why}" for own in self.domains]
+        domains = [f"{own.series}: {own.reason}" for own in self.domains]
         weights = [_weights_row(role.name, role.weights) for role in plan.roles.values() if role.weights]
         if weights:
             loads: Rows = [("WEIGHTS", "CHANNELS", "MAX LAG", "STAY READY", "LOAD", "VERIFY"), *weights]
@@ -300,7 +300,7 @@ def _unit_data(unit: Unit, node: str) -> dict[str, Any]:
 
 def _domain_data(choice: Choice) -> dict[str, Any]:
     """Return the domain of a series; `value` is null for a preferred one that it does not get."""
-    return {"series": choice.series, "key": choice.key, "value": choice.value or None, "why": choice.why}
+    return {"series": choice.series, "key": choice.key, "value": choice.value or None, "why": choice.reason}
 
 
 def _ranks(units: Iterable[Unit]) -> dict[str, list[int]]:

@@ -115,12 +115,12 @@ def of_text(text: str) -> ContainerCommand:
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
     """Replace `$(NAME)` of known variables, and `$$` by `$`; other names stay, as in Kubernetes."""
-    return _REFERENCE.sub(lambda found: "$" if found[1] is None else known.get(found[1], found[0]), text)
+    return _REFERENCE.sub(lambda match: "$" if match[1] is None else known.get(match[1], match[0]), text)
 
 
 def refers(text: str, names: Collection[str]) -> bool:
     """Whether Kubernetes would replace one of these names in a text."""
-    return any(found[1] in names for found in _REFERENCE.finditer(text))
+    return any(match[1] in names for match in _REFERENCE.finditer(text))
 
 
 def mentions(text: str, name: str) -> bool:
@@ -128,36 +128,36 @@ def mentions(text: str, name: str) -> bool:
     return re.search(rf"\$\{{?{name}\b", text) is not None
 
 
-def resolved(line: ContainerCommand, known: Mapping[str, str], own: Mapping[str, str]) -> ContainerCommand:
+def resolved(line: ContainerCommand, known: Mapping[str, str], of_rank: Mapping[str, str]) -> ContainerCommand:
     """Return a command with `$(NAME)` replaced as Kubernetes does.
 
     Args:
         line: the command.
         known: variables with their values.
-        own: variables whose values only a rank has, with the variables in which a shell finds them there.
+        of_rank: variables whose values only a rank has, with the variables in which a shell finds them there.
     """
-    known = {name: value for name, value in known.items() if name not in own}
-    if not any(refers(word, own) for word in (*line.argv, *line.behind)):
+    known = {name: value for name, value in known.items() if name not in of_rank}
+    if not any(refers(word, of_rank) for word in (*line.argv, *line.behind)):
         argv, behind = (tuple(expanded(word, known) for word in part) for part in (line.argv, line.behind))
         return ContainerCommand(
-            argv, expanded(line.shell, known | {name: f"${{{there}}}" for name, there in own.items()}), behind
+            argv, expanded(line.shell, known | {name: f"${{{alias}}}" for name, alias in of_rank.items()}), behind
         )
 
     def quoted(word: str) -> str:
-        return _in_double_quotes(word, known, own) if refers(word, own) else shlex.quote(expanded(word, known))
+        return _in_double_quotes(word, known, of_rank) if refers(word, of_rank) else shlex.quote(expanded(word, known))
 
     words = [*line.argv, *([line.shell] if line.shell else []), *line.behind]
     return ContainerCommand(("sh", "-c"), f"exec {' '.join(map(quoted, words))}")
 
 
-def _in_double_quotes(word: str, known: Mapping[str, str], own: Mapping[str, str]) -> str:
+def _in_double_quotes(word: str, known: Mapping[str, str], of_rank: Mapping[str, str]) -> str:
     """Return a word as a shell reads it: it replaces only references to variables of the rank."""
-    made, at = "", 0
-    for found in _REFERENCE.finditer(word):
-        read = f"${{{own[found[1]]}}}" if found[1] in own else _escaped(expanded(found[0], known))
-        made += _escaped(word[at : found.start()]) + read
-        at = found.end()
-    return f'"{made}{_escaped(word[at:])}"'
+    quoted, at = "", 0
+    for match in _REFERENCE.finditer(word):
+        read = f"${{{of_rank[match[1]]}}}" if match[1] in of_rank else _escaped(expanded(match[0], known))
+        quoted += _escaped(word[at : match.start()]) + read
+        at = match.end()
+    return f'"{quoted}{_escaped(word[at:])}"'
 
 
 def _escaped(text: str) -> str:
@@ -270,8 +270,8 @@ def find_torchrun(command: ContainerCommand, known: Mapping[str, str]) -> Torchr
         begin, behind = _call_of_torchrun(words)
         return Torchrun(words[behind:], words[:begin], adds_local_rank=_is_launch(words, behind)) if behind else None
     text = command.shell.replace('"$@"', shlex.join(command.behind[1:])) if command.behind else command.shell
-    found = _in_text(text, known)
-    return replace(found, shell=command.argv, behind=command.behind) if found else None
+    call = _in_text(text, known)
+    return replace(call, shell=command.argv, behind=command.behind) if call else None
 
 
 def _call_of_torchrun(words: Sequence[str]) -> tuple[int, int]:
@@ -340,7 +340,7 @@ def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
 
 def _simple_commands(text: str) -> list[tuple[int, int]]:
     """Return begin and end of each simple command: between separators that stand outside quotes."""
-    made: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     begin = at = 0
     quote = ""
     while at < len(text):
@@ -357,31 +357,31 @@ def _simple_commands(text: str) -> list[tuple[int, int]]:
             continue
         elif letter == "#" and (at == 0 or text[at - 1] in " \t\n"):
             stop = text.find("\n", at)
-            made.append((begin, at))
+            ranges.append((begin, at))
             begin = at = len(text) if stop < 0 else stop
             continue
-        elif found := _END.match(text, at):
-            made.append((begin, at))
-            begin = at = found.end()
+        elif separator := _END.match(text, at):
+            ranges.append((begin, at))
+            begin = at = separator.end()
             continue
         at += 1
-    return [*made, (begin, len(text))]
+    return [*ranges, (begin, len(text))]
 
 
 def _pieces(text: str, begin: int, end: int) -> list[tuple[int, int]]:
     """Return begin and end of each word of a simple command."""
     quotes = r"\\\n|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\""
     word = re.compile(rf"(?:{quotes}|{_SUBSTITUTION.pattern}|\$\{{[^}}]*\}}|[^\s'\"\\])+", re.DOTALL)
-    found = [(one.start(), one.end()) for one in word.finditer(text, begin, end)]
-    return [(a, b) for a, b in found if text[a:b].replace("\\\n", "")]
+    ranges = [(match.start(), match.end()) for match in word.finditer(text, begin, end)]
+    return [(a, b) for a, b in ranges if text[a:b].replace("\\\n", "")]
 
 
 def _plain(word: str, known: Mapping[str, str]) -> str:
     """Return a word without quotes, known variables replaced."""
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        return known.get(name, found[3] if found[3] is not None else found[0])
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return known.get(name, match[3] if match[3] is not None else match[0])
 
     word = word.replace("\\\n", "")
     text = word if word.startswith("'") else _VARIABLE.sub(value, word)
@@ -391,11 +391,11 @@ def _plain(word: str, known: Mapping[str, str]) -> str:
         return text
 
 
-def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, str], workdir: str) -> TorchRole:
+def torch_role(call: Torchrun, options: Sequence[str], environ: Mapping[str, str], workdir: str) -> TorchRole:
     """Translate a torchrun line as `dljob torchrun` does.
 
     Args:
-        found: the line.
+        call: the line.
         options: options that win over those of the line, such as the number of machines.
         environ: variables `PET_*`.
         workdir: the folder to start in; empty for the job's folder.
@@ -403,24 +403,24 @@ def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, st
     Raises:
         UsageError: torchrun or dljob would refuse the line.
     """
-    script = torchrun_line.own(found.words, LINE) - 1
+    script = torchrun_line.own(call.words, LINE) - 1
     # Later options win, but not behind a `--`.
-    at = script - (found.words[script - 1 : script] == ("--",))
-    line = torchrun_line.read([*found.words[:at], *options, *found.words[at:]], environ, LINE)
-    made = torchrun.job(line, torchrun.Site(local=False, cpus=1, devices={}, folder=torchrun.Path("/")))
-    role = made.document["spec"]["roles"][0]
-    if found.tail:
+    at = script - (call.words[script - 1 : script] == ("--",))
+    line = torchrun_line.read([*call.words[:at], *options, *call.words[at:]], environ, LINE)
+    converted = torchrun.job(line, torchrun.Site(local=False, cpus=1, devices={}, folder=torchrun.Path("/")))
+    role = converted.document["spec"]["roles"][0]
+    if call.tail:
         run = "" if line.no_python else "python -u -m " if line.module else "python -u "
         role["entrypoint"] = {
-            "command": argv(ContainerCommand(found.shell, f"{found.before}{run}{found.tail}", found.behind), workdir)
+            "command": argv(ContainerCommand(call.shell, f"{call.before}{run}{call.tail}", call.behind), workdir)
         }
         role.pop("args", None)
-    elif workdir or found.wrapper:
-        said = role["entrypoint"]
-        module = said.get("module", "")
-        inner = said.get("command") or ["python", "-u", *(["-m"] if not module.endswith(".py") else []), module]
-        role["entrypoint"] = {"command": argv(ContainerCommand((*found.wrapper, *inner)), workdir)}
-    return TorchRole(role, made.document["spec"], made.notes, line.nnodes)
+    elif workdir or call.wrapper:
+        entrypoint = role["entrypoint"]
+        module = entrypoint.get("module", "")
+        inner = entrypoint.get("command") or ["python", "-u", *(["-m"] if not module.endswith(".py") else []), module]
+        role["entrypoint"] = {"command": argv(ContainerCommand((*call.wrapper, *inner)), workdir)}
+    return TorchRole(role, converted.document["spec"], converted.notes, line.nnodes)
 
 
 @dataclass(frozen=True, slots=True)

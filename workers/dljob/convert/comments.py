@@ -21,7 +21,7 @@ class Comment:
     column: int
     text: str
     """With its '#'."""
-    alone: bool
+    has_own_line: bool
 
 
 END: Loc = ("<end>",)
@@ -39,7 +39,7 @@ class Attached:
 def comments(text: str) -> list[Comment]:
     """Return the comments of a text that the parser has read: every '#' after a space, outside scalars."""
     spans = list(_scalars(text))
-    found: list[Comment] = []
+    all_comments: list[Comment] = []
     offset = at = 0
     for number, line in enumerate(text.split("\n"), 1):
         for column, letter in enumerate(line):
@@ -49,11 +49,11 @@ def comments(text: str) -> list[Comment]:
                 at += 1
             inside = at < len(spans) and spans[at][0] <= index
             if letter == "#" and not inside and (column == 0 or line[column - 1] in " \t"):
-                alone = not line[:column].strip()
-                found.append(Comment(number, column + 1, line[column:].rstrip(), alone))
+                has_own_line = not line[:column].strip()
+                all_comments.append(Comment(number, column + 1, line[column:].rstrip(), has_own_line))
                 break
         offset += len(line) + 1
-    return found
+    return all_comments
 
 
 def _scalars(text: str) -> Iterator[tuple[int, int]]:
@@ -84,13 +84,13 @@ def _end(text: str, token: Any) -> int:  # noqa: ANN401 - ruamel's token, which 
     return min(begin + size, end)
 
 
-def attach(found: Sequence[Comment], document: Document, first: int, last: int) -> list[Attached]:
+def attach(all_comments: Sequence[Comment], document: Document, first: int, last: int) -> list[Attached]:
     """Return the comments of a document with their fields.
 
     A comment at the end of a line belongs to the last key of that line, one with a line of its own to the next key.
 
     Args:
-        found: comments of the whole text.
+        all_comments: comments of the whole text.
         document: the document.
         first: its first line.
         last: its last line.
@@ -100,20 +100,20 @@ def attach(found: Sequence[Comment], document: Document, first: int, last: int) 
         for loc, mark in {**document.values, **document.keys}.items()
         if loc and (loc in document.keys or isinstance(loc[-1], int))
     )
-    made: list[Attached] = []
-    for one in found:
-        if not first <= one.line <= last:
+    attached: list[Attached] = []
+    for comment in all_comments:
+        if not first <= comment.line <= last:
             continue
-        if one.alone:
-            loc = next((loc for line, _, loc in places if line > one.line), END)
+        if comment.has_own_line:
+            loc = next((loc for line, _, loc in places if line > comment.line), END)
             # What stands above the first key, such as a licence, is about the whole document.
             loc = () if places and loc == places[0][2] else loc
         else:
-            loc = next((loc for line, _, loc in reversed(places) if line == one.line), ())
+            loc = next((loc for line, _, loc in reversed(places) if line == comment.line), ())
             # Behind the end of a flow collection or of a text of several lines: the field that it ends.
-            loc = loc or next((loc for line, _, loc in reversed(places) if line < one.line), ())
-        made.append(Attached(loc, one))
-    return made
+            loc = loc or next((loc for line, _, loc in reversed(places) if line < comment.line), ())
+        attached.append(Attached(loc, comment))
+    return attached
 
 
 def target(source: SourceManifest, loc: Loc) -> Loc:

@@ -23,17 +23,17 @@ class Notes:
 
 def ordered(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a DLJob with its fields in the order of the reference."""
-    made = _by_model(document, DLJobManifest)
-    spec = _by_model(made["spec"], DLJobSpec)
+    ordered_job = _by_model(document, DLJobManifest)
+    spec = _by_model(ordered_job["spec"], DLJobSpec)
     for key, model in (("nodeGroups", NodeGroup), ("roles", Role)):
         if key in spec:
-            spec[key] = [_by_model(one, model) for one in spec[key]]
+            spec[key] = [_by_model(item, model) for item in spec[key]]
     # The machines first: roles refer to them.
     roles = spec.pop("roles")
     at = list(spec).index("nodeGroups") + 1 if "nodeGroups" in spec else len(spec)
     items = list(spec.items())
-    made["spec"] = dict([*items[:at], ("roles", roles), *items[at:]])
-    return made
+    ordered_job["spec"] = dict([*items[:at], ("roles", roles), *items[at:]])
+    return ordered_job
 
 
 def _by_model(value: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
@@ -47,21 +47,21 @@ def with_comments(document: Mapping[str, JsonValue], notes: Mapping[Loc, Notes])
     (written,) = read(text)
     before: dict[int, list[str]] = {}
     behind: dict[int, list[str]] = {}
-    for loc, said in notes.items():
+    for loc, field_notes in notes.items():
         line = _line(written.keys, written.values, loc)
-        before.setdefault(line, []).extend(said.before)
-        behind.setdefault(line, []).extend(said.behind)
-    made: list[str] = []
+        before.setdefault(line, []).extend(field_notes.before)
+        behind.setdefault(line, []).extend(field_notes.behind)
+    lines: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         pad = line[: len(line) - len(line.lstrip())]
-        made += [f"{pad}{comment}" for comment in before.get(number, ())]
-        made.append("  ".join([line, *_one(behind.get(number, ()))]))
-    return "\n".join(made) + "\n"
+        lines += [f"{pad}{comment}" for comment in before.get(number, ())]
+        lines.append("  ".join([line, *_join_comments(behind.get(number, ()))]))
+    return "\n".join(lines) + "\n"
 
 
-def _one(said: Sequence[str]) -> list[str]:
+def _join_comments(texts: Sequence[str]) -> list[str]:
     """Join comments that come to stand at one line: a '#' within a comment is part of it."""
-    return [" ".join(dict.fromkeys(said))] if said else []
+    return [" ".join(dict.fromkeys(texts))] if texts else []
 
 
 def _line(keys: Mapping[Loc, Position], values: Mapping[Loc, Position], loc: Loc) -> int:

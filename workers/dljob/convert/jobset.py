@@ -14,7 +14,7 @@ from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.scalars import dns_name
 from dljob.spec.text.tree import Loc
 
-MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN, sets=(INDEX,))
+MANNER = Manner(("node", "pytorch", "trainer", "main"), rank_variables=GIVEN, sets=(INDEX,))
 BACKOFF_LIMIT = 6
 """Default of a Job's `backoffLimit`, from Kubernetes."""
 _TOPOLOGY = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
@@ -30,7 +30,7 @@ _JOB_FIELDS = {
 }
 
 
-def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def job_set(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert a JobSet."""
     source = draft.source
     head(draft)
@@ -41,7 +41,7 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
             annotations: dict[str, str] | None = draft.get(("metadata", "annotations"))
             (annotations or {}).pop(name, None)
             source.drop(at, _TOPOLOGY_LOST)
-    jobs(draft, (), given, workdir)
+    jobs(draft, (), command, workdir)
 
 
 def batch_job(draft: Draft, program: Sequence[str], workdir: str) -> None:
@@ -63,7 +63,7 @@ def batch_job(draft: Draft, program: Sequence[str], workdir: str) -> None:
             managed(draft, place)
 
 
-def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, *, sized: bool = False) -> None:
+def jobs(draft: Draft, loc: Loc, command: Sequence[str], workdir: str, *, sized: bool = False) -> None:
     """Convert the spec of a JobSet, which lies in the document at `loc`.
 
     `sized`: a controller tells torchrun the number of pods, and to start as many ranks as a pod has devices.
@@ -73,7 +73,7 @@ def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, *, sized: b
     if not places:
         raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
     for at in places:
-        _replicated(draft, at, given, workdir, sized=sized)
+        _replicated(draft, at, command, workdir, sized=sized)
     _budget(draft, source.number((*spec, "failurePolicy", "maxRestarts")) or 0)
     for key, at in source.keys(spec):
         _field(draft, key, at, places)
@@ -92,7 +92,7 @@ def role_name(draft: Draft, at: Loc) -> str:
     return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
 
 
-def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, sized: bool) -> None:
+def _replicated(draft: Draft, at: Loc, command: Sequence[str], workdir: str, *, sized: bool) -> None:
     source = draft.source
     role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
     name = role_name(draft, at)
@@ -102,7 +102,7 @@ def _replicated(draft: Draft, at: Loc, given: Sequence[str], workdir: str, *, si
     pods = _pods(draft, job, role)
     world = _world(draft, job, role, name, pods * (source.number((*at, "replicas")) or 1), pods)
     world.nproc, world.sized = "auto" if sized else "1", sized
-    world.command, world.workdir = tuple(given), workdir
+    world.command, world.workdir = tuple(command), workdir
     _around(draft, at, job, role)
     build(draft, world)
 

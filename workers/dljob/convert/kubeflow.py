@@ -13,15 +13,15 @@ from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 from dljob.spec.variables import is_reserved
 
-PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",), sets=("PET_NODE_RANK", "PET_NNODES"))
-DLROVER = Manner(("main",), given=GIVEN, sets=("NODE_RANK", "NODE_NUM", "WORKER_NUM"))
+PYTORCH = Manner(("pytorch",), rank_variables=GIVEN, ports=("pytorchjob-port",), sets=("PET_NODE_RANK", "PET_NNODES"))
+DLROVER = Manner(("main",), rank_variables=GIVEN, sets=("NODE_RANK", "NODE_NUM", "WORKER_NUM"))
 _REPLICAS = ("spec", "pytorchReplicaSpecs")
 RESTARTS = 10
 """Restarts of a rank where the manifest has no limit, as dljob's own default."""
 _MEET = "PrimeMaster is the rendezvous"
 
 
-def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def pytorch_job(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert a PyTorchJob."""
     source = draft.source
     head(draft)
@@ -39,7 +39,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         policies[*at, "restartPolicy"] = str(source.value((*at, "restartPolicy")) or "OnFailure")
     if not parts:
         raise UnfitError(_REPLICAS, "has neither Master nor Worker", "describe its pods")
-    world = PodWorld(("spec", "roles", 0), "worker", parts, command=tuple(given), workdir=workdir)
+    world = PodWorld(("spec", "roles", 0), "worker", parts, command=tuple(command), workdir=workdir)
     world.sized = True
     # As in Kubeflow, nProcPerNode of elasticPolicy comes before nprocPerNode.
     for key, at in sorted(source.keys(("spec",)), reverse=True):
@@ -93,8 +93,8 @@ def run_policy(draft: Draft, at: Loc, worlds: Sequence[PodWorld]) -> None:
     for key, place in source.keys(at):
         match key:
             case "cleanPodPolicy":
-                kept = source.value(place) == "None"
-                draft.move(place, ("spec", "cleanupPolicy"), "Retain" if kept else "DeleteCluster")
+                keeps_pods = source.value(place) == "None"
+                draft.move(place, ("spec", "cleanupPolicy"), "Retain" if keeps_pods else "DeleteCluster")
             case "ttlSecondsAfterFinished" | "activeDeadlineSeconds" | "suspend":
                 scalar(draft, place, ("spec", key))
             case "backoffLimit":
@@ -177,7 +177,7 @@ def _elastic(draft: Draft, at: Loc, world: PodWorld) -> None:
                 pass
 
 
-def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def elastic_job(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert an ElasticJob of DLRover without parameter servers."""
     source = draft.source
     head(draft)
@@ -186,7 +186,7 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     if source.value((*specs, "worker")) is None:
         raise UnfitError(specs, "has no worker", "describe its pods")
     part = pod_set(draft, "worker", (*specs, "worker"), DLROVER)
-    world = PodWorld(("spec", "roles", 0), "worker", [part], command=tuple(given), workdir=workdir)
+    world = PodWorld(("spec", "roles", 0), "worker", [part], command=tuple(command), workdir=workdir)
     world.nproc = "1"  # dlrover-run's default; Kubeflow's operators set PET_NPROC_PER_NODE=auto
     by_restart_count(draft, (*specs, "worker"), world)
     for name, at in source.keys(specs):

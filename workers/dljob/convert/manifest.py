@@ -13,7 +13,7 @@ from dljob.convert.jobset import batch_job, job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.launches import has_devices, start_of_ranks
 from dljob.convert.rayjob import ray_cluster, ray_job
-from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named, told
+from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named, summarize_losses
 from dljob.convert.tensorflow_job import elastic_servers, has_servers, tf_job
 from dljob.convert.trainjob import train_job
 from dljob.errors import Problem, SpecError, UsageError
@@ -74,7 +74,7 @@ class Other:
     line: int
     text: str
     """Empty: it is not passed on."""
-    why: str
+    reason: str
     lines: tuple[int, int]
 
 
@@ -96,16 +96,16 @@ Converter: TypeAlias = Callable[[Draft, ConvertOptions], None]
 TRAINER = "trainer.kubeflow.org"
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
-    ("ray.io", "RayJob"): lambda draft, given: ray_job(draft, given.command, given.workdir),
-    ("ray.io", "RayCluster"): lambda draft, given: ray_cluster(draft, given.command, given.workdir),
-    ("kubeflow.org", "PyTorchJob"): lambda draft, given: pytorch_job(draft, given.command, given.workdir),
-    ("batch", "Job"): lambda draft, given: batch_job(draft, given.command, given.workdir),
-    ("jobset.x-k8s.io", "JobSet"): lambda draft, given: job_set(draft, given.command, given.workdir),
-    ("kubeflow.org", "TFJob"): lambda draft, given: tf_job(draft, given.command, given.workdir),
-    ("elastic.iml.github.io", "ElasticJob"): lambda draft, given: (
+    ("ray.io", "RayJob"): lambda draft, options: ray_job(draft, options.command, options.workdir),
+    ("ray.io", "RayCluster"): lambda draft, options: ray_cluster(draft, options.command, options.workdir),
+    ("kubeflow.org", "PyTorchJob"): lambda draft, options: pytorch_job(draft, options.command, options.workdir),
+    ("batch", "Job"): lambda draft, options: batch_job(draft, options.command, options.workdir),
+    ("jobset.x-k8s.io", "JobSet"): lambda draft, options: job_set(draft, options.command, options.workdir),
+    ("kubeflow.org", "TFJob"): lambda draft, options: tf_job(draft, options.command, options.workdir),
+    ("elastic.iml.github.io", "ElasticJob"): lambda draft, options: (
         elastic_servers if has_servers(draft) else elastic_job
-    )(draft, given.command, given.workdir),
-    (TRAINER, "TrainJob"): lambda draft, given: train_job(draft, given.command, given.workdir, given.runtimes),
+    )(draft, options.command, options.workdir),
+    (TRAINER, "TrainJob"): lambda draft, options: train_job(draft, options.command, options.workdir, options.runtimes),
 }
 """API group and kind -> what converts it."""
 NOT_YET: Mapping[tuple[str, str], str] = {
@@ -125,7 +125,7 @@ _WORKLOADS = ("Job", "Pod", "StatefulSet", "Deployment", "DaemonSet", "ReplicaSe
 """Kinds of Kubernetes that run programs, and a job where these start ranks."""
 
 
-def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> list[ConvertedPiece]:
+def convert(text: str, file: str, options: ConvertOptions = ConvertOptions()) -> list[ConvertedPiece]:
     """Convert all documents of a text.
 
     Raises:
@@ -140,14 +140,14 @@ def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> l
         raise UsageError(
             f"{file}: is empty", hint="name a file with a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob"
         )
-    given = replace(given, runtimes=(*given.runtimes, *runtimes(documents)), scripts=_scripts(documents))
-    said = comments(text) if not any(_syntax(one) for one in documents) else []
+    options = replace(options, runtimes=(*options.runtimes, *runtimes(documents)), scripts=_scripts(documents))
+    all_comments = comments(text) if not any(map(_syntax, documents)) else []
     pieces: list[ConvertedPiece] = []
     for document, lines in zip(documents, _ranges(text, documents), strict=True):
         if document.faults:
             raise SpecError(tuple(_problem(file, fault) for fault in document.faults))
-        for item, own in _items(document, lines):
-            pieces.append(_piece(item, own, text, said, file, given))
+        for item, item_lines in _items(document, lines):
+            pieces.append(_piece(item, item_lines, text, all_comments, file, options))
     return pieces
 
 
@@ -167,15 +167,15 @@ class RuntimeRef:
 
 def wanted_runtimes(text: str) -> list[RuntimeRef]:
     """Return the runtimes that TrainJobs of a text name, each once."""
-    found: dict[RuntimeRef, None] = {}
+    references: dict[RuntimeRef, None] = {}
     for document in documents_of(text):
         for item, _ in _items(document, (0, 0)):
             source = SourceManifest(item)
             name = source.value(("spec", "runtimeRef", "name"))
             if source.value(("kind",)) == "TrainJob" and isinstance(name, str):
                 kind = str(source.value(("spec", "runtimeRef", "kind")) or RUNTIMES[1])
-                found[RuntimeRef(kind, name, str(source.value(("metadata", "namespace")) or ""))] = None
-    return list(found)
+                references[RuntimeRef(kind, name, str(source.value(("metadata", "namespace")) or ""))] = None
+    return list(references)
 
 
 def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
@@ -197,15 +197,15 @@ def _scripts(documents: Sequence[Document]) -> dict[str, str]:
 
 def _chart(text: str, documents: Sequence[Document]) -> int:
     """Return the line of a chart's template; 0 without one. Alerts and ConfigMaps have such words of their own."""
-    whole = all(not document.faults for document in documents)
-    own = [
+    parses = all(not document.faults for document in documents)
+    foreign_ranges = [
         lines
         for document, lines in zip(documents, _ranges(text, documents), strict=True)
-        if whole and not any(_converts(item) for item, _ in _items(document, lines))
+        if parses and not any(_converts(item) for item, _ in _items(document, lines))
     ]
-    for found in _CHART.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        if not any(first <= line <= last for first, last in own):
+    for directive in _CHART.finditer(text):
+        line = text.count("\n", 0, directive.start()) + 1
+        if not any(first <= line <= last for first, last in foreign_ranges):
             return line
     return 0
 
@@ -234,12 +234,12 @@ def _ranges(text: str, documents: Sequence[Document]) -> list[tuple[int, int]]:
     """Return first and last line of each document; what stands before a document, such as a licence, is its own."""
     lines = text.split("\n")
     marks = [number for number, line in enumerate(lines, 1) if _SEPARATOR.match(line)]
-    first, made = 1, list[tuple[int, int]]()
+    first, ranges = 1, list[tuple[int, int]]()
     for document in documents:
         behind = next((mark for mark in marks if mark > document.start.line), len(lines) + 1)
-        made.append((first, behind - 1))
+        ranges.append((first, behind - 1))
         first = behind
-    return made
+    return ranges
 
 
 def _items(document: Document, lines: tuple[int, int]) -> list[tuple[Document, tuple[int, int]]]:
@@ -248,18 +248,23 @@ def _items(document: Document, lines: tuple[int, int]) -> list[tuple[Document, t
     items = data.get("items") if isinstance(data, dict) and data.get("kind") == "List" else None
     if not isinstance(items, list):
         return [(document, lines)]
-    made: list[tuple[Document, tuple[int, int]]] = []
+    items_with_lines: list[tuple[Document, tuple[int, int]]] = []
     starts = [document.value_mark(("items", at)).line for at in range(len(items))]
     for at, item in enumerate(items):
-        own = Document(item, document.value_mark(("items", at)))
-        own.keys = {loc[2:]: mark for loc, mark in document.keys.items() if loc[:2] == ("items", at)}
-        own.values = {loc[2:]: mark for loc, mark in document.values.items() if loc[:2] == ("items", at)}
-        made.append((own, (starts[at], starts[at + 1] - 1 if at + 1 < len(items) else lines[1])))
-    return made
+        item_document = Document(item, document.value_mark(("items", at)))
+        item_document.keys = {loc[2:]: mark for loc, mark in document.keys.items() if loc[:2] == ("items", at)}
+        item_document.values = {loc[2:]: mark for loc, mark in document.values.items() if loc[:2] == ("items", at)}
+        items_with_lines.append((item_document, (starts[at], starts[at + 1] - 1 if at + 1 < len(items) else lines[1])))
+    return items_with_lines
 
 
 def _piece(  # noqa: PLR0917 - all that is known of a document
-    document: Document, lines: tuple[int, int], text: str, said: Sequence[Comment], file: str, given: ConvertOptions
+    document: Document,
+    lines: tuple[int, int],
+    text: str,
+    notes: Sequence[Comment],
+    file: str,
+    options: ConvertOptions,
 ) -> ConvertedPiece:
     source = SourceManifest(document)
     kind, name = (str(source.value(loc) or "") for loc in (("kind",), ("metadata", "name")))
@@ -267,27 +272,27 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
     line = document.start.line
     if not kind:
         return RefusedManifest("document", "", line, "has no kind", "a manifest has apiVersion and kind", lines)
-    if why := NOT_YET.get((group, kind)):
-        return RefusedManifest(kind, name, line, f"cannot be converted: {why}", "", lines)
+    if reason := NOT_YET.get((group, kind)):
+        return RefusedManifest(kind, name, line, f"cannot be converted: {reason}", "", lines)
     converter = CONVERTERS.get((group, kind))
     if kind == "Job" and _is_aside(document):
-        return _other(document, kind, name, lines, text)
+        return _pass_on(document, kind, name, lines, text)
     if converter is None and kind in RUNTIMES:
-        why = "read for the TrainJobs of this file, and not passed on"
-        return Other(kind, name, line, "", why, lines)
-    if converter is None and (known := sorted(other for other, same in CONVERTERS if same == kind)):
-        said_of = f"group {group} has no {kind} that is known here"
-        return RefusedManifest(kind, name, line, said_of, f"its group is {' or '.join(known)}", lines)
+        reason = "read for the TrainJobs of this file, and not passed on"
+        return Other(kind, name, line, "", reason, lines)
+    if converter is None and (known := sorted(known_group for known_group, same in CONVERTERS if same == kind)):
+        message = f"group {group} has no {kind} that is known here"
+        return RefusedManifest(kind, name, line, message, f"its group is {' or '.join(known)}", lines)
     starts_at, start = start_of_ranks(source, _KINDS) if converter is None and kind not in _NO_PROGRAMS else ((), "")
     if start:
         line, at = document.key_mark(starts_at).line, path_of(starts_at)
         hint = "convert the job in it" if start.startswith("holds") else "write it as a DLJob, or as a Job or a JobSet"
         return RefusedManifest(kind, name, line, f"{at}: {start}, and is no job that dljob converts", hint, lines)
     if converter is None:
-        return _other(document, kind, name, lines, text)
-    own = attach(said, document, *lines)
+        return _pass_on(document, kind, name, lines, text)
+    attached = attach(notes, document, *lines)
     try:
-        return _job(document, kind, lines, own, file, (converter, given))
+        return _job(document, kind, lines, attached, file, (converter, options))
     except UnfitError as error:
         at = document.key_mark(error.loc)
         return RefusedManifest(
@@ -295,40 +300,40 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
         )
 
 
-def _other(document: Document, kind: str, name: str, lines: tuple[int, int], text: str) -> Other:
+def _pass_on(document: Document, kind: str, name: str, lines: tuple[int, int], text: str) -> Other:
     if kind.casefold() in _SECRET:
         return Other(
             kind, name, document.start.line, "", "not passed on, since it is secret: apply it by itself", lines
         )
-    own = text.split("\n")[lines[0] - 1 : lines[1]]
-    whole = "\n".join(line for line in own if not _SEPARATOR.fullmatch(line.rstrip())).strip("\n") + "\n"
+    source = text.split("\n")[lines[0] - 1 : lines[1]]
+    body = "\n".join(line for line in source if not _SEPARATOR.fullmatch(line.rstrip())).strip("\n") + "\n"
     # An item of a List, or of JSON, is no document of its own.
-    again = documents_of(whole)
+    again = documents_of(body)
     if not again or again[0].data != document.data:
-        whole = to_yaml(document.data)
-    what = "a DLJob already" if kind == "DLJob" else "it starts no ranks" if kind in _WORKLOADS else "no job"
-    return Other(kind, name, document.start.line, whole, f"{what}: passed on as it is", lines)
+        body = to_yaml(document.data)
+    noun = "a DLJob already" if kind == "DLJob" else "it starts no ranks" if kind in _WORKLOADS else "no job"
+    return Other(kind, name, document.start.line, body, f"{noun}: passed on as it is", lines)
 
 
 def _job(  # noqa: PLR0917 - all that is known of a document
     document: Document,
     kind: str,
     lines: tuple[int, int],
-    said: Sequence[Attached],
+    attached: Sequence[Attached],
     file: str,
     by: tuple[Converter, ConvertOptions],
 ) -> ConvertedJob:
-    converter, given = by
-    draft = Draft(SourceManifest(document), scripts=given.scripts)
-    converter(draft, given)
+    converter, options = by
+    draft = Draft(SourceManifest(document), scripts=options.scripts)
+    converter(draft, options)
     draft.drop_lost()
     rows = tuple(named(draft.source))
     name = str(draft.get(("metadata", "name")))
-    notes, lost = _notes(draft.source, said)
+    notes, lost = _notes(draft.source, attached)
     draft.remarks += unfilled(draft.source)
     body = with_comments(ordered(draft.document), notes)
     header = _header(kind, file, document.start.line, rows, lost)
-    footer = "".join(f"{one.comment.text}\n" for one in lost if one.loc == END)
+    footer = "".join(f"{note.comment.text}\n" for note in lost if note.loc == END)
     return ConvertedJob(
         kind,
         name,
@@ -336,7 +341,7 @@ def _job(  # noqa: PLR0917 - all that is known of a document
         header + body + footer,
         rows,
         tuple(draft.remarks),
-        tuple(_check(body, given)),
+        tuple(_check(body, options)),
         lines,
     )
 
@@ -350,42 +355,42 @@ def unfilled(source: SourceManifest) -> Iterator[str]:
             yield f"line {source.line(leaf)}, {path_of(leaf)}: {value} is to be filled in first, as envsubst does"
 
 
-def _notes(source: SourceManifest, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:
+def _notes(source: SourceManifest, attached: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:
     """Return the comments by their places in the DLJob, and those whose fields are not in it."""
     notes: dict[Loc, Notes] = {}
     lost: list[Attached] = []
-    for one in said:
-        to = target(source, one.loc)
+    for note in attached:
+        to = target(source, note.loc)
         if not to:
-            lost.append(one)
+            lost.append(note)
             continue
-        own = notes.setdefault(to, Notes())
-        (own.before if one.comment.alone else own.behind).append(one.comment.text)
+        field_notes = notes.setdefault(to, Notes())
+        (field_notes.before if note.comment.has_own_line else field_notes.behind).append(note.comment.text)
     return notes, lost
 
 
 def _header(kind: str, file: str, line: int, rows: Sequence[Named], lost: Sequence[Attached]) -> str:
     """Return comments about the conversion, with the comments of fields that are not carried."""
-    made = [one.comment.text for one in lost if not one.loc]
-    made.append(f"# {kind}, {file}:{line}, converted by dljob convert.")
-    dropped = (row for row in told(rows) if row.fate.kind == "dropped")
-    made += [f"# not carried: line {row.line}, {row.path}: {row.fate.why}" for row in dropped]
-    made += [
-        f"# at {path_of(one.loc)}, line {one.comment.line}: {one.comment.text}"
-        for one in lost
-        if one.loc and one.loc != END
+    header = [note.comment.text for note in lost if not note.loc]
+    header.append(f"# {kind}, {file}:{line}, converted by dljob convert.")
+    dropped = (row for row in summarize_losses(rows) if row.fate.kind == "dropped")
+    header += [f"# not carried: line {row.line}, {row.path}: {row.fate.reason}" for row in dropped]
+    header += [
+        f"# at {path_of(note.loc)}, line {note.comment.line}: {note.comment.text}"
+        for note in lost
+        if note.loc and note.loc != END
     ]
-    return "\n".join(made) + "\n"
+    return "\n".join(header) + "\n"
 
 
-def _check(text: str, given: ConvertOptions) -> list[str]:
+def _check(text: str, options: ConvertOptions) -> list[str]:
     """Return all that is wrong with a DLJob: its spec, its pods, its plan."""
 
     def rules(manifest: DLJobManifest) -> Any:  # noqa: ANN401 - findings
-        return refusals(manifest, PodPolicy(given.level))
+        return refusals(manifest, PodPolicy(options.level))
 
     try:
         load(text, rules=rules)
     except SpecError as error:
-        return [f"{one.path}: {one.message}{f'. {one.hint}' if one.hint else ''}" for one in error.problems]
+        return [f"{fault.path}: {fault.message}{f'. {fault.hint}' if fault.hint else ''}" for fault in error.problems]
     return []

@@ -41,8 +41,8 @@ def _name(draft: Draft) -> None:
         at: Loc = ("metadata", key)
         if text := source.text(at):
             name = dns_name(text, LONGEST)
-            why = "" if name == text else f"{text} is no name of a DLJob: at most {LONGEST} characters, a letter first"
-            draft.move(at, ("metadata", "name"), name, why)
+            note = "" if name == text else f"{text} is no name of a DLJob: at most {LONGEST} characters, a letter first"
+            draft.move(at, ("metadata", "name"), name, note)
             return
     raise UnfitError(("metadata",), "has no name", "give it metadata.name")
 
@@ -64,11 +64,11 @@ def _label(draft: Draft, loc: Loc, section: str, name: str) -> None:
         draft.move(loc, ("metadata", section, name), text)
 
 
-def scalar(draft: Draft, loc: Loc, to: Loc, why: str = "") -> None:
+def scalar(draft: Draft, loc: Loc, to: Loc, reason: str = "") -> None:
     """Carry a whole number or a switch as it is."""
     source = draft.source
     value = source.value(loc)
     if isinstance(value, bool):
-        draft.move(loc, to, value, why)
+        draft.move(loc, to, value, reason)
     elif (number := source.number(loc)) is not None:
-        draft.move(loc, to, number, why)
+        draft.move(loc, to, number, reason)

@@ -48,7 +48,7 @@ class ConvertedPod:
     """Variables with a plain value."""
     inner: set[str] = field(default_factory=set[str])
     """Variables that stay in the pod, whose values only a process there knows."""
-    given: dict[str, Loc] = field(default_factory=dict[str, Loc])
+    rank_variables: dict[str, Loc] = field(default_factory=dict[str, Loc])
     """Variables of the manifest that depend on the rank, with their places: `variables` says what becomes of them."""
     workdir: str = ""
     probes: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -63,7 +63,7 @@ class Manner:
     """Names of the main container, where neither an annotation nor its launcher or devices say which it is."""
     ray: bool = False
     """Whether the pod runs Ray, so that command, probes and ports are those of `ray start`."""
-    given: tuple[str, ...] = ()
+    rank_variables: tuple[str, ...] = ()
     """Variables that depend on the rank: PrimeMaster gives them to it, or its command sets them."""
     sets: tuple[str, ...] = ()
     """Variables that the controller of this kind sets in each pod, beside those of torch."""
@@ -131,7 +131,7 @@ class _Work:
     def ray(self) -> Loc:
         """Return the place of Ray's container in the template, made where it is not there yet."""
         containers = self.draft.items((*self.to, "containers"))
-        at = next((at for at, one in enumerate(containers) if one["name"] == WORKER), len(containers))
+        at = next((at for at, container in enumerate(containers) if container["name"] == WORKER), len(containers))
         if at == len(containers):
             self.draft.put((*self.to, "containers", at, "name"), WORKER)
         return (*self.to, "containers", at)
@@ -362,17 +362,17 @@ def _workdir(work: _Work, loc: Loc) -> None:
 
 
 def _mounts(work: _Work, loc: Loc) -> None:
-    source, seen = work.draft.source, set[str]()
+    source, mounted_paths = work.draft.source, set[str]()
     for at in source.items(loc):
         path = source.value((*at, "mountPath"))
         if not isinstance(path, str) or not path:
             source.drop(at, "a mount without mountPath cannot be merged into the pod")
         elif inside(path):
             source.drop(at, f"{path} lies in {inside(path)}, which is reserved for dljob")
-        elif path in seen:
+        elif path in mounted_paths:
             source.drop(at, f"{path} is mounted twice")
         else:
-            seen.add(path)
+            mounted_paths.add(path)
             work.draft.append(at, (*work.ray(), "volumeMounts"))
 
 
@@ -412,8 +412,8 @@ def _env(work: _Work, loc: Loc) -> None:
         name, value = source.value((*at, "name")), source.value((*at, "value"))
         if not isinstance(name, str) or not name:
             source.drop(at, "a variable without a name")
-        elif name in manner.given or (manner.given and _is_index(source, at)):
-            work.pod.given[name] = at
+        elif name in manner.rank_variables or (manner.rank_variables and _is_index(source, at)):
+            work.pod.rank_variables[name] = at
             source.harmless(at, "PrimeMaster gives it to each rank")
         elif manner.ray and (name in BY_RAY or name.startswith("RAY_AUTH_")):
             source.harmless(at, "KubeRay and dljob set it")
@@ -482,9 +482,9 @@ def _is_missing(work: _Work, template: Loc, kind: str, key: str) -> bool:
 def _missing_variables(work: _Work, container: Loc, inner: Loc, text: str) -> list[str]:
     """Return the variables of a rank that a field of a container reads, where the container does not set them."""
     source = work.draft.source
-    names = {*work.manner.given, *work.manner.sets}
+    names = {*work.manner.rank_variables, *work.manner.sets}
     if container == work.pod.loc:
-        names |= work.pod.given.keys()
+        names |= work.pod.rank_variables.keys()
     else:
         names -= {source.value((*at, "name")) for at in source.items((*container, "env"))}
     is_shell = "command" in inner or "args" in inner
@@ -502,7 +502,7 @@ def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> boo
 
 def _pod_variable(work: _Work, loc: Loc, name: str) -> None:
     draft, source, to = work.draft, work.draft.source, (*work.ray(), "env")
-    if any(one["name"] == name for one in draft.items(to)):
+    if any(variable["name"] == name for variable in draft.items(to)):
         source.drop(loc, f"{name} is listed twice")
     elif name == "PYTHONPATH" and not isinstance(source.value((*loc, "value")), str):
         source.drop(loc, "PYTHONPATH needs a value, to which dljob adds a folder")
@@ -531,8 +531,8 @@ def place_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
             source.harmless(loc, "it is an option of torchrun, which the role has")
             continue
         at = names.index(name)
-        own = source.text((*loc, "value"))
-        if own is not None and expanded(own, {}) != draft.get((*role, "env", at, "value")):
+        other_value = source.text((*loc, "value"))
+        if other_value is not None and expanded(other_value, {}) != draft.get((*role, "env", at, "value")):
             source.drop(loc, f"{name} has another value in other pods of the role")
         else:
             source.carry(loc, (*role, "env", at))
@@ -578,8 +578,8 @@ def _amount(work: _Work, loc: Loc, name: str, pattern: str) -> None:
             source.drop(at, f"{text} is no amount that dljob reads: write it as {form}")
         elif not chosen:
             chosen = text
-            why = "" if section == "limits" else "the machine's limit as well"
-            draft.move(at, to, text, why)
+            reason = "" if section == "limits" else "the machine's limit as well"
+            draft.move(at, to, text, reason)
         elif text == chosen:
             source.carry(at, to)
         else:
@@ -608,10 +608,10 @@ def _devices(draft: Draft, pod: ConvertedPod, loc: Loc, name: str, kind: str) ->
         source.harmless(loc, "no devices")
     elif pod.devices is None:
         pod.devices = (kind, count)
-        made: dict[str, Any] = {"type": kind, "count": count}
+        accelerator: dict[str, Any] = {"type": kind, "count": count}
         if name != KUBERNETES[kind]:
-            made["resourceName"] = name
-        draft.put(to, made)
+            accelerator["resourceName"] = name
+        draft.put(to, accelerator)
         source.carry(loc, (*to, "count"))
     elif draft.get((*to, "resourceName")) in (None, name) and pod.devices == (kind, count):
         source.carry(loc, (*to, "count"))

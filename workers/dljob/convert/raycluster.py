@@ -102,8 +102,8 @@ def _workers(draft: Draft, loc: Loc, *, scaled: bool) -> None:
     """Convert a worker group."""
     source = draft.source
     at_group: Loc = ("spec", "nodeGroups", len(draft.items(("spec", "nodeGroups"))))
-    taken = {group["name"] for group in draft.items(("spec", "nodeGroups"))}
-    name = _group_name(source.text((*loc, "groupName")) or "workers", taken)
+    used_names = {group["name"] for group in draft.items(("spec", "nodeGroups"))}
+    name = _group_name(source.text((*loc, "groupName")) or "workers", used_names)
     draft.put((*at_group, "name"), name)
     if source.value((*loc, "groupName")) is not None:
         source.carry((*loc, "groupName"), (*at_group, "name"))
@@ -123,12 +123,12 @@ def _workers(draft: Draft, loc: Loc, *, scaled: bool) -> None:
             _group_field(draft, key, at, at_group, pod)
 
 
-def _group_name(text: str, taken: set[str]) -> str:
+def _group_name(text: str, used_names: set[str]) -> str:
     name = dns_name(text, 20, "group")
     if name in ("head", "headgroup"):
         name = f"{name}-group"
     number, first = 2, name
-    while name in taken:
+    while name in used_names:
         name, number = f"{first[:17]}-{number}", number + 1
     return name
 
@@ -136,15 +136,15 @@ def _group_name(text: str, taken: set[str]) -> str:
 def _replicas(draft: Draft, loc: Loc, group: Loc, *, scaled: bool) -> None:
     """Carry the number of machines: with the autoscaler as many as it could add, else as many as KubeRay makes."""
     source = draft.source
-    said = {key: source.number((*loc, key)) for key in ("replicas", "minReplicas", "maxReplicas")}
+    counts = {key: source.number((*loc, key)) for key in ("replicas", "minReplicas", "maxReplicas")}
     hosts = source.number((*loc, "numOfHosts")) or 1
-    most = said["maxReplicas"]
-    first = max(said["replicas"] or 0, said["minReplicas"] or 0)
+    most = counts["maxReplicas"]
+    first = max(counts["replicas"] or 0, counts["minReplicas"] or 0)
     count = most if scaled and most and most < 2**20 else min(first, most) if most else first
     chosen = "maxReplicas" if scaled and count == most else "replicas"
     if not count:
         count = 1
-        if said["replicas"] == 0:
+        if counts["replicas"] == 0:
             source.drop((*loc, "replicas"), "a node group has at least one machine: delete it if none is meant")
     draft.put((*group, "replicas"), count * hosts)
     if count > max(first, 1):
@@ -154,9 +154,9 @@ def _replicas(draft: Draft, loc: Loc, group: Loc, *, scaled: bool) -> None:
         )
     for key in ("replicas", "minReplicas", "maxReplicas"):
         at = (*loc, key)
-        if at in source.fates or said[key] is None:
+        if at in source.fates or counts[key] is None:
             continue
-        if key == chosen or said[chosen] is None:
+        if key == chosen or counts[chosen] is None:
             source.carry(at, (*group, "replicas"), _AUTOSCALER if scaled else "times its hosts")
         else:
             source.harmless(at, _AUTOSCALER if scaled else "without the autoscaler the number does not change")
@@ -198,7 +198,7 @@ def _param(draft: Draft, name: str, at: Loc, group: Loc, pod: ConvertedPod) -> N
     elif (text := _text(source.value(at))) is not None:
         groups = draft.items(("spec", "rayClusterTemplate", "spec", "workerGroupSpecs"))
         name_of = draft.get((*group, "name"))
-        index = next((i for i, one in enumerate(groups) if one["groupName"] == name_of), len(groups))
+        index = next((i for i, group_spec in enumerate(groups) if group_spec["groupName"] == name_of), len(groups))
         place: Loc = ("spec", "rayClusterTemplate", "spec", "workerGroupSpecs", index)
         draft.put((*place, "groupName"), name_of)
         draft.move(at, (*place, "rayStartParams", name), text)

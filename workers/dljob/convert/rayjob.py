@@ -41,17 +41,17 @@ _LOST_DELETIONS = {
 }
 
 
-def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def ray_job(draft: Draft, argv: Sequence[str], workdir: str) -> None:
     """Convert a RayJob."""
     source = draft.source
     head(draft)
     source.stands(("spec",), ("spec",))
     text = source.text(("spec", "entrypoint"))
-    if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text and not given:
+    if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text and not argv:
         raise UnfitError(("spec", "submissionMode"), "InteractiveMode: the job has no program", "add --command")
-    if not text and not given:
+    if not text and not argv:
         raise UnfitError(("spec",), "has no entrypoint", "add --command")
-    line = command.of_words(given) if given else command.of_text(text or "")
+    line = command.of_words(argv) if argv else command.of_text(text or "")
     role: Loc = ("spec", "roles", 0)
     draft.put(role, {"name": "driver", "reserve": "Quota"})
     for key, at in source.keys(("spec",)):
@@ -64,7 +64,7 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     _driver(draft, pod, role)
     _attempts(draft, role)
     draft.put((*role, "entrypoint", "command"), command.argv(line, folder))
-    if given:
+    if argv:
         source.harmless(("spec", "entrypoint"), "--command takes its place")
     elif text:
         source.carry(("spec", "entrypoint"), (*role, "entrypoint", "command"))
@@ -139,8 +139,8 @@ def _deletion(draft: Draft, at: Loc) -> None:
             source.carry((*place, "policy"), to)
             source.harmless((*place, "condition"), "cleanupPolicy holds for any end of the job")
         elif policy == "DeleteCluster":
-            other = f"the RayCluster is deleted after any end of the job: {_RETAIN}"
-            source.drop(place, _AT_ONCE if seconds else other)
+            reason = f"the RayCluster is deleted after any end of the job: {_RETAIN}"
+            source.drop(place, _AT_ONCE if seconds else reason)
         else:
             source.drop(place, _LOST_DELETIONS.get(policy or "", UNKNOWN))
 
@@ -262,15 +262,15 @@ def _driver(draft: Draft, pod: ConvertedPod | None, role: Loc) -> None:
         draft.put((*role, "accelerator"), {"type": pod.devices[0], "count": str(pod.devices[1])})
 
 
-def ray_cluster(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def ray_cluster(draft: Draft, argv: Sequence[str], workdir: str) -> None:
     """Convert a RayCluster and the command that is to run on it."""
-    if not given:
+    if not argv:
         raise UnfitError(("kind",), "a RayCluster runs nothing by itself", "add --command 'python train.py'")
     head(draft)
     role: Loc = ("spec", "roles", 0)
     draft.put(role, {"name": "driver", "reserve": "Quota"})
     pod = cluster(draft, ("spec",))
-    line = command.of_words(given)
+    line = command.of_words(argv)
     _driver(draft, pod, role)
     image = str(draft.get(("spec", "image")))
     if pod.workdir and not workdir:

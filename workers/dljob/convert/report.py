@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dljob.convert.manifest import ConvertedJob, ConvertedPiece, Other, RefusedManifest
-from dljob.convert.source import told
+from dljob.convert.source import summarize_losses
 from dljob.spec.text.words import path_of
 from dljob.telemetry.wording import counted
 
 
-def whole(pieces: Sequence[ConvertedPiece]) -> str:
+def converted_text(pieces: Sequence[ConvertedPiece]) -> str:
     """Return the file that the conversion makes."""
     return "---\n".join(piece.text for piece in pieces if not isinstance(piece, RefusedManifest) and piece.text)
 
@@ -23,7 +23,7 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
             case ConvertedJob():
                 yield from _job(piece, place, file)
             case Other():
-                yield f"{place}: {piece.kind} {piece.name}: {piece.why}"
+                yield f"{place}: {piece.kind} {piece.name}: {piece.reason}"
             case RefusedManifest():
                 yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
                 if piece.hint:
@@ -31,7 +31,7 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
 
 
 def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
-    others = list(told(job.rows))
+    others = list(summarize_losses(job.rows))
     carried = sum(row.fate.kind == "carried" for row in job.rows)
     harmless = sum(row.fate.kind == "harmless" for row in others)
     yield (
@@ -40,7 +40,7 @@ def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
     )
     for row in others:
         word = "harmless here" if row.fate.kind == "harmless" else "not carried"
-        yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.why}"
+        yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.reason}"
     for remark in job.remarks:
         yield f"  note: {remark}"
     for problem in job.problems:
@@ -59,11 +59,11 @@ def diff(text: str, pieces: Sequence[ConvertedPiece], width: int = 60) -> Iterat
         fates: dict[int, list[str]] = {}
         for row in piece.rows:
             word = {"carried": "=", "harmless": "~", "dropped": "!"}[row.fate.kind]
-            said = path_of(row.fate.to) if row.fate.kind == "carried" else row.fate.why
-            fates.setdefault(row.line, []).append(f"{word} {said}")
+            outcome = path_of(row.fate.to) if row.fate.kind == "carried" else row.fate.reason
+            fates.setdefault(row.line, []).append(f"{word} {outcome}")
         for number in range(first, last + 1):
-            there = "; ".join(dict.fromkeys(fates.get(number, ())))
-            yield f"{number:5} {source[number - 1][:width]:{width}} {there}".rstrip()
+            outcomes = "; ".join(dict.fromkeys(fates.get(number, ())))
+            yield f"{number:5} {source[number - 1][:width]:{width}} {outcomes}".rstrip()
         yield f"--- DLJob {piece.name}"
         for number, line in enumerate(piece.text.splitlines(), 1):
             yield f"{number:5} {line}"

@@ -35,7 +35,7 @@ class FieldFate:
     """What became of a field."""
 
     kind: Kind
-    why: str = ""
+    reason: str = ""
     to: Loc = ()
     """Place in the DLJob, of a carried field."""
 
@@ -59,16 +59,16 @@ class SourceManifest:
 
     def value(self, loc: Loc) -> Any:  # noqa: ANN401 - any JSON
         """Return the value at a place; None where there is none."""
-        found: Any = self.document.data
+        node: Any = self.document.data
         for part in loc:
-            if isinstance(found, dict) and isinstance(part, str):
-                found = cast("dict[str, Any]", found).get(part)
-            elif isinstance(found, list) and isinstance(part, int):
-                items = cast("list[Any]", found)
-                found = items[part] if part < len(items) else None
+            if isinstance(node, dict) and isinstance(part, str):
+                node = cast("dict[str, Any]", node).get(part)
+            elif isinstance(node, list) and isinstance(part, int):
+                items = cast("list[Any]", node)
+                node = items[part] if part < len(items) else None
             else:
                 return None
-        return found
+        return node
 
     def keys(self, loc: Loc) -> Iterator[tuple[str, Loc]]:
         """Yield the keys of a mapping with their places; a value of another type is dropped."""
@@ -118,36 +118,37 @@ class SourceManifest:
         """Return a list of texts."""
         return [text for at in self.items(loc) if (text := self.text(at)) is not None]
 
-    def carry(self, loc: Loc, to: Loc, why: str = "") -> None:
+    def carry(self, loc: Loc, to: Loc, reason: str = "") -> None:
         """Record that a field, with all below it, stands at `to` in the DLJob, unless a part of it is lost.
 
-        With `why`, the field as a whole, or together with others, makes the value there.
+        With `reason`, the field as a whole, or together with others, makes the value there.
         """
         if self.fates.get(loc, _NO_FATE).kind != "dropped":
-            self.fates[loc] = FieldFate("carried", why, to)
+            self.fates[loc] = FieldFate("carried", reason, to)
 
     def stands(self, loc: Loc, to: Loc) -> None:
         """Record where the counterpart of a field that holds others stands; its own fields have fates of their own."""
         self.places[loc] = to
 
-    def harmless(self, loc: Loc, why: str) -> None:
+    def harmless(self, loc: Loc, reason: str) -> None:
         """Record that a field, with all below it, is not needed, unless it is known to be lost."""
         if self.value(loc) is not None and self.fates.get(loc, _NO_FATE).kind != "dropped":
-            self.fates[loc] = FieldFate("harmless", why)
+            self.fates[loc] = FieldFate("harmless", reason)
 
-    def drop(self, loc: Loc, why: str) -> None:
+    def drop(self, loc: Loc, reason: str) -> None:
         """Record that a field, with all below it, is lost, which may change what runs; each reason is kept."""
-        reasons = [had.why] if (had := self.fates.get(loc, _NO_FATE)).kind == "dropped" and had.why != why else []
-        self.fates[loc] = FieldFate("dropped", "; ".join([*reasons, why]))
+        last = self.fates.get(loc, _NO_FATE)
+        reasons = [last.reason] if last.kind == "dropped" and last.reason != reason else []
+        self.fates[loc] = FieldFate("dropped", "; ".join([*reasons, reason]))
 
     def fate(self, loc: Loc) -> FieldFate:
         """Return what became of a field: what was said of it, else of the nearest field around it."""
         for size in range(len(loc), -1, -1):
-            found = self.fates.get(loc[:size])
-            if found is None:
+            nearest = self.fates.get(loc[:size])
+            if nearest is None:
                 continue
-            below = loc[size:] if found.kind == "carried" and not found.why else ()
-            return replace(found, to=(*found.to, *below))
+            below = loc[size:] if nearest.kind == "carried" and not nearest.reason else ()
+            return replace(nearest, to=(*nearest.to, *below))
         # For Kubernetes, null is as good as nothing.
         return FieldFate("harmless", "null") if loc and self.value(loc) is None else FieldFate("dropped", UNKNOWN)
 
@@ -180,28 +181,28 @@ class Named:
 
 def named(source: SourceManifest) -> Iterator[Named]:
     """Yield the fields of a document with their fates; leaves below one record that is not carried are one row."""
-    seen: set[Loc] = set()
+    rows: set[Loc] = set()
     for leaf in source.leaves():
         at = _row(source, leaf)
-        if at not in seen:
-            seen.add(at)
+        if at not in rows:
+            rows.add(at)
             yield Named(source.line(at), path_of(at), source.fate(at), at)
 
 
-def told(rows: Iterable[Named]) -> Iterator[Named]:
+def summarize_losses(rows: Iterable[Named]) -> Iterator[Named]:
     """Yield the fields that are not carried, as a reader is told of them: a list whose items have one fate is one."""
     for parent, group in groupby(rows, lambda row: row.loc[:-1] if row.loc and isinstance(row.loc[-1], int) else row):
         items = list(group)
-        if isinstance(parent, tuple) and len(items) > 1 and all(one.fate == items[0].fate for one in items):
+        if isinstance(parent, tuple) and len(items) > 1 and all(item.fate == items[0].fate for item in items):
             items = [replace(items[0], path=path_of(parent), loc=parent)]
-        yield from (one for one in items if one.fate.kind != "carried")
+        yield from (item for item in items if item.fate.kind != "carried")
 
 
 def _row(source: SourceManifest, leaf: Loc) -> Loc:
     """Return the field under which a leaf is named."""
     for size in range(len(leaf), -1, -1):
-        if found := source.fates.get(leaf[:size]):
-            return leaf if found.kind == "carried" else leaf[:size]
+        if fate := source.fates.get(leaf[:size]):
+            return leaf if fate.kind == "carried" else leaf[:size]
     return leaf
 
 
@@ -238,13 +239,13 @@ class Draft:
 
     def items(self, to: Loc) -> list[Any]:
         """Return a list of the DLJob; empty where there is none."""
-        found: list[Any] | None = self.get(to)
-        return found or []
+        values: list[Any] | None = self.get(to)
+        return values or []
 
-    def move(self, loc: Loc, to: Loc, value: object = None, why: str = "") -> None:
+    def move(self, loc: Loc, to: Loc, value: object = None, reason: str = "") -> None:
         """Put a field of the document, or the value that takes its place, into the DLJob."""
         self.put(to, self.source.value(loc) if value is None else value)
-        self.source.carry(loc, to, why)
+        self.source.carry(loc, to, reason)
 
     def drop_lost(self) -> None:
         """Drop what is recorded as carried to a place that the DLJob has not, or that holds another field's value."""
@@ -257,7 +258,7 @@ class Draft:
             target = self.get(fate.to)
             if target is None:
                 source.drop(leaf, f"the DLJob has no {path_of(fate.to)}")
-            elif not fate.why and not isinstance(target, dict | list):
+            elif not fate.reason and not isinstance(target, dict | list):
                 sources.setdefault(fate.to, []).append(leaf)
         for to, leaves in sources.items():
             target = str(self.get(to))
@@ -269,6 +270,6 @@ class Draft:
                 if value != target and (value.isdecimal() or len(set(values.values())) > 1):
                     source.drop(leaf, f"{path_of(to)} is {target}{by}")
 
-    def append(self, loc: Loc, to: Loc, value: object = None, why: str = "") -> None:
+    def append(self, loc: Loc, to: Loc, value: object = None, reason: str = "") -> None:
         """Put a field at the end of a list of the DLJob."""
-        self.move(loc, (*to, len(self.items(to))), value, why)
+        self.move(loc, (*to, len(self.items(to))), value, reason)

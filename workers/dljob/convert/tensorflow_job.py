@@ -29,11 +29,11 @@ _TASKS: Mapping[str, str] = {
 }
 """A manifest's name of replicas, in small letters -> TensorFlow's name of the task."""
 _MASTERS = ("master", "dlrover-master")
-TENSORFLOW = Manner(("tensorflow",), given=("TF_CONFIG",), ports=("tfjob-port",))
-_DLROVER = Manner(DLROVER.main, given=(*DLROVER.sets, "TF_CONFIG"), sets=DLROVER.sets)
+TENSORFLOW = Manner(("tensorflow",), rank_variables=("TF_CONFIG",), ports=("tfjob-port",))
+_DLROVER = Manner(DLROVER.main, rank_variables=(*DLROVER.sets, "TF_CONFIG"), sets=DLROVER.sets)
 
 
-def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def tf_job(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert a TFJob."""
     source = draft.source
     specs: Loc = ("spec", "tfReplicaSpecs")
@@ -51,7 +51,7 @@ def tf_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
             source.drop(at, "the number of tasks is fixed: suspend the job to change it")
     for world in worlds:
         set_restarts(draft, world, dict([_policy(draft, world)]))
-    _build(draft, specs, worlds, given, workdir)
+    _build(draft, specs, worlds, command, workdir)
 
 
 def _policy(draft: Draft, world: PodWorld) -> tuple[Loc, str]:
@@ -66,7 +66,7 @@ def has_servers(draft: Draft) -> bool:
     return any(name in ("ps", "chief", "evaluator") for name, _ in draft.source.keys(specs))
 
 
-def elastic_servers(draft: Draft, given: Sequence[str], workdir: str) -> None:
+def elastic_servers(draft: Draft, command: Sequence[str], workdir: str) -> None:
     """Convert an ElasticJob with parameter servers."""
     source = draft.source
     specs: Loc = ("spec", "replicaSpecs")
@@ -78,7 +78,7 @@ def elastic_servers(draft: Draft, given: Sequence[str], workdir: str) -> None:
             source.harmless(at, "PrimeMaster is the master")
     for key, at in source.keys(("spec",)):
         elastic_field(draft, key, at, "ParameterServerStrategy")
-    _build(draft, specs, worlds, given, workdir)
+    _build(draft, specs, worlds, command, workdir)
     for world in worlds:
         variables(draft, world.role)
 
@@ -106,15 +106,15 @@ def _worlds(draft: Draft, specs: Loc, manner: Manner, without: Sequence[str]) ->
     return worlds
 
 
-def _build(draft: Draft, specs: Loc, worlds: Sequence[PodWorld], given: Sequence[str], workdir: str) -> None:
+def _build(draft: Draft, specs: Loc, worlds: Sequence[PodWorld], command: Sequence[str], workdir: str) -> None:
     """Make the roles: tasks of one cluster, or a single process, which needs no TF_CONFIG."""
     tasks = {world.name for world in worlds}
     lacking = [task for task in ("chief", "ps", "worker") if task not in tasks]
-    alone = sum(part.pods for world in worlds for part in world.parts) == 1
-    if lacking and not alone:
+    is_single_process = sum(part.pods for world in worlds for part in world.parts) == 1
+    if lacking and not is_single_process:
         raise UnfitError(specs, f"has no {' and no '.join(lacking)}", "dljob has TF_CONFIG for chief, ps and workers")
     for world in worlds:
-        world.command, world.workdir = tuple(given), workdir
+        world.command, world.workdir = tuple(command), workdir
         build(draft, world)
         if not lacking:
             draft.put((*world.role, "driver"), world.name == "chief")

@@ -62,13 +62,13 @@ class _Overlay:
         if isinstance(value, dict):
             if have is None:
                 self.put(to, {})
-            for key, one in cast("dict[str, Any]", value).items():
-                self.lay((*to, key), one, (*loc, key))
+            for key, item in cast("dict[str, Any]", value).items():
+                self.lay((*to, key), item, (*loc, key))
         elif isinstance(value, list) and to[-1] not in ("command", "args"):
             if have is None:
                 self.put(to, [])
-            for at, one in enumerate(cast("list[Any]", value)):
-                self.lay((*to, self._index(to, one)), one, (*loc, at))
+            for at, item in enumerate(cast("list[Any]", value)):
+                self.lay((*to, self._index(to, item)), item, (*loc, at))
         else:
             self.put(to, cast("object", value))
             self.origin[to] = loc
@@ -85,7 +85,7 @@ class _Overlay:
         Draft(SourceManifest(Document(None)), self.data).put(to, value)
 
 
-def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequence[Mapping[str, Any]]) -> None:
+def train_job(draft: Draft, command: Sequence[str], workdir: str, runtimes: Sequence[Mapping[str, Any]]) -> None:
     """Convert a TrainJob."""
     source = draft.source
     head(draft)
@@ -103,21 +103,21 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     for key in unread:
         if key != "torch.numProcPerNode":
             source.drop(("spec", "runtimeRef"), f"of its runtime, mlPolicy.{key}: dljob convert does not know it")
-    nodes, each = policy.get("numNodes") or 1, torch.get("numProcPerNode")
+    nodes, ranks_per_node = policy.get("numNodes") or 1, torch.get("numProcPerNode")
     steps = {name: at for at, name in enumerate(_steps(overlay))}
     if "trainer" not in steps:
         raise UnfitError(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
     for key, at in source.keys(("spec",)):
         _field(draft, key, at, overlay, steps)
-    said = source.number(("spec", "trainer", "numNodes"))
+    node_count = source.number(("spec", "trainer", "numNodes"))
     for key in ("parallelism", "completions"):  # as the trainer sets both
-        overlay.put((*_job(steps["trainer"]), key), said or nodes)
+        overlay.put((*_job(steps["trainer"]), key), node_count or nodes)
     source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"), "times its ranks")
-    said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
-    _environment(overlay, steps["trainer"], str(said_each))
+    nproc = source.value(("spec", "trainer", "numProcPerNode")) or ranks_per_node or ""
+    _environment(overlay, steps["trainer"], str(nproc))
     merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks, draft.scripts)
     try:
-        jobs(merged, (), given, workdir, sized=True)
+        jobs(merged, (), command, workdir, sized=True)
     except UnfitError as error:
         at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
         raise UnfitError(at, f"with its runtime {error.message}", error.hint) from None
@@ -128,14 +128,14 @@ def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, A
     """Return a copy of the runtime that a TrainJob names."""
     source = draft.source
     name = source.text(("spec", "runtimeRef", "name"))
-    found = next((one for one in runtimes if _mapping(one.get("metadata")).get("name") == name), None)
-    if found is None and name == "torch-distributed":
-        found = DEFAULT
-    template = SourceManifest(Document(cast("Any", found or {}))).value(("spec", "template"))
-    if found is None or not isinstance(template, dict):
+    chosen = next((runtime for runtime in runtimes if _mapping(runtime.get("metadata")).get("name") == name), None)
+    if chosen is None and name == "torch-distributed":
+        chosen = DEFAULT
+    template = SourceManifest(Document(cast("Any", chosen or {}))).value(("spec", "template"))
+    if chosen is None or not isinstance(template, dict):
         hint = "add --runtime FILE, or --kubernetes to read it from the cluster"
         raise UnfitError(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
-    return cast("dict[str, Any]", json.loads(json.dumps(found)))
+    return cast("dict[str, Any]", json.loads(json.dumps(chosen)))
 
 
 def _steps(overlay: _Overlay) -> list[str]:
@@ -155,7 +155,7 @@ def _container(overlay: _Overlay, at: int) -> Loc:
     """Return the main container of a replicated job."""
     place = (*_job(at), "template", "spec", "containers")
     source = SourceManifest(Document(overlay.data))
-    names = [source.value((*one, "name")) for one in source.items(place)]
+    names = [source.value((*container, "name")) for container in source.items(place)]
     return (*place, names.index("node") if "node" in names else 0)
 
 
@@ -195,7 +195,7 @@ def _initializers(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None
     """Lay the fields of initializers over their containers, which run before Ray in each machine of the trainer."""
     source = draft.source
     place = (*_job(number), "template", "spec", "initContainers")
-    names = [one.get("name") for one in SourceManifest(Document(overlay.data)).value(place) or ()]
+    names = [container.get("name") for container in SourceManifest(Document(overlay.data)).value(place) or ()]
     for key, part in source.keys(at):
         name = f"{key}-initializer"
         if name not in names:
@@ -227,23 +227,23 @@ def _before(draft: Draft, overlay: _Overlay) -> None:
     for number, step in enumerate(steps):
         if not step.endswith("-initializer"):
             continue
-        theirs = (*_job(number), "template", "spec")
-        containers = [_mapping(source.value(at)) for at in source.items((*theirs, "containers"))]
+        pod_spec = (*_job(number), "template", "spec")
+        containers = [_mapping(source.value(at)) for at in source.items((*pod_spec, "containers"))]
         # As in Kubeflow, the container of the step's name is the initializer.
         for container in sorted(containers, key=lambda container: container.get("name") != step)[:1]:
             overlay.lay((*pod, "initContainers"), [{**container, "name": step}], ("<runtime>",))
         if len(containers) > 1:
             words = f"of its runtime, the job of {step}: one of its {len(containers)} containers runs"
             draft.source.drop(("spec", "runtimeRef"), words)
-        overlay.lay((*pod, "volumes"), source.value((*theirs, "volumes")) or [], ("<runtime>",))
+        overlay.lay((*pod, "volumes"), source.value((*pod_spec, "volumes")) or [], ("<runtime>",))
     names = [source.value((*at, "name")) for at in source.items(("spec", "replicatedJobs"))]
-    gone = {name for name, step in zip(names, steps, strict=True) if step.endswith("-initializer")}
+    dropped = {name for name, step in zip(names, steps, strict=True) if step.endswith("-initializer")}
     jobs: list[dict[str, Any]] = overlay.data["spec"]["replicatedJobs"]
-    overlay.data["spec"]["replicatedJobs"] = kept = [job for job in jobs if job.get("name") not in gone]
-    for number, job in enumerate(kept):
+    overlay.data["spec"]["replicatedJobs"] = main_jobs = [job for job in jobs if job.get("name") not in dropped]
+    for number, job in enumerate(main_jobs):
         waits = source.value(("spec", "replicatedJobs", number, "dependsOn"))
         if isinstance(waits, list):
-            job["dependsOn"] = [one for one in cast("list[Any]", waits) if _mapping(one).get("name") not in gone]
+            job["dependsOn"] = [wait for wait in cast("list[Any]", waits) if _mapping(wait).get("name") not in dropped]
     # What is laid here is the runtime's own, and no field of the TrainJob.
     overlay.origin.clear()
 
@@ -280,11 +280,11 @@ def _overrides(draft: Draft, at: Loc, overlay: _Overlay) -> None:
 def _override(draft: Draft, at: Loc, overlay: _Overlay) -> None:
     """Lay an override of older versions over the pods of the jobs that it names."""
     source = draft.source
-    wanted = [source.value((*one, "name")) for one in source.items((*at, "targetJobs"))]
+    job_names = [source.value((*target, "name")) for target in source.items((*at, "targetJobs"))]
     source.harmless((*at, "targetJobs"), "it names the jobs to change")
     merged = SourceManifest(Document(overlay.data))
     for number, place in enumerate(merged.items(("spec", "replicatedJobs"))):
-        if merged.value((*place, "name")) in wanted:
+        if merged.value((*place, "name")) in job_names:
             for key, part in source.keys(at):
                 if key in ("metadata", "spec"):
                     overlay.lay((*_job(number), "template", key), source.value(part), part)
@@ -292,24 +292,24 @@ def _override(draft: Draft, at: Loc, overlay: _Overlay) -> None:
                     overlay.lay((*_job(number), "template", "spec", key), source.value(part), part)
 
 
-def _environment(overlay: _Overlay, number: int, each: str) -> None:
+def _environment(overlay: _Overlay, number: int, nproc: str) -> None:
     """Give torchrun the number of ranks of a node, as the trainer does by a variable."""
-    if each and each != "auto":
-        name = {"name": "PET_NPROC_PER_NODE", "value": each}
+    if nproc and nproc != "auto":
+        name = {"name": "PET_NPROC_PER_NODE", "value": nproc}
         overlay.lay((*_container(overlay, number), "env"), [name], ("<env>",))
 
 
 def _tell(draft: Draft, merged: Draft, overlay: _Overlay) -> None:
     """Give fields of the TrainJob the fates of their places in the runtime, and name what the runtime loses."""
-    source, theirs = draft.source, merged.source
+    source, merged_source = draft.source, merged.source
     for to, loc in overlay.origin.items():
         for leaf in source.leaves(loc) if source.value(loc) is not None else ():
-            source.fates[leaf] = theirs.fate((*to, *leaf[len(loc) :]))
-    for leaf in theirs.leaves():
-        fate = theirs.fate(leaf)
-        own = any(leaf[: len(to)] == to for to in overlay.origin)
-        if fate.kind == "dropped" and not own and leaf[-1] != "parallelism":
-            words = f"of its runtime, {'.'.join(map(str, leaf))}: {fate.why}"
+            source.fates[leaf] = merged_source.fate((*to, *leaf[len(loc) :]))
+    for leaf in merged_source.leaves():
+        fate = merged_source.fate(leaf)
+        from_trainjob = any(leaf[: len(to)] == to for to in overlay.origin)
+        if fate.kind == "dropped" and not from_trainjob and leaf[-1] != "parallelism":
+            words = f"of its runtime, {'.'.join(map(str, leaf))}: {fate.reason}"
             had = source.fates.get(("spec", "runtimeRef"))
-            why = f"{had.why}; {words}" if had and had.kind == "dropped" else words
-            source.fates["spec", "runtimeRef"] = FieldFate("dropped", why)
+            reason = f"{had.reason}; {words}" if had and had.kind == "dropped" else words
+            source.fates["spec", "runtimeRef"] = FieldFate("dropped", reason)

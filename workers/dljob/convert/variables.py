@@ -32,28 +32,28 @@ def exports(
         index: pods of each Job where the role has several: each counts its own.
     """
     number, count = ("GROUP_RANK", "GROUP_WORLD_SIZE") if machine else ("DLJOB_RANK", "DLJOB_REPLICAS")
-    own = {INDEX, *(name for pod in pods for name in pod.given if name not in GIVEN)}
+    numbered = {INDEX, *(name for pod in pods for name in pod.rank_variables if name not in GIVEN)}
     among = f"$(({number} % {index}))" if index else f"${number}"
-    return {name: among if name in own else f"${count}" if name in COUNTS else f"${number}" for name in names}
+    return {name: among if name in numbered else f"${count}" if name in COUNTS else f"${number}" for name in names}
 
 
 def of_ranks(draft: Draft, pods: Sequence[ConvertedPod], *, torch: bool) -> list[str]:
     """Return the listed variables that a role of one rank for each pod must set, and say what becomes of the others."""
-    source, made = draft.source, dict[str, None]()
+    source, set_names = draft.source, dict[str, None]()
     for pod in pods:
-        for name, at in list(pod.given.items()):
+        for name, at in list(pod.rank_variables.items()):
             value = source.text((*at, "value")) if source.value((*at, "valueFrom")) is None else None
             if name == "TF_CONFIG" or (name in TORCH and torch):
                 continue
             if name not in TORCH:
-                made[name] = None
+                set_names[name] = None
                 source.harmless(at, "the command sets it to the number of the rank, or to that of all ranks")
             elif value is None:
                 source.drop(at, "independent ranks have no rendezvous: read DLJOB_RANK and DLJOB_REPLICAS")
             else:
                 pod.env[name] = value
                 plain_variable(source, at, name)
-    return list(made)
+    return list(set_names)
 
 
 def of_torchrun(source: SourceManifest, pods: Sequence[ConvertedPod], text: str, line: Collection[str]) -> list[str]:
@@ -65,16 +65,16 @@ def of_torchrun(source: SourceManifest, pods: Sequence[ConvertedPod], text: str,
         text: what stands around the call of torchrun.
         line: all words of the command, which torchrun's own options are among.
     """
-    made = dict[str, None]()
+    set_names = dict[str, None]()
     for pod in pods:
-        for name, at in pod.given.items():
+        for name, at in pod.rank_variables.items():
             if name in TORCH:
                 continue
             if mentions(text, name):
-                made[name] = None
+                set_names[name] = None
                 source.harmless(at, "the command sets it to the number of the machine, or to that of all machines")
             elif any(name in word for word in line):
                 source.harmless(at, "only options of torchrun read it, and PrimeMaster numbers the machines")
             else:
                 source.drop(at, "ranks have GROUP_RANK and GROUP_WORLD_SIZE in its place")
-    return list(made)
+    return list(set_names)

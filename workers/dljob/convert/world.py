@@ -70,11 +70,11 @@ def build(draft: Draft, world: PodWorld) -> None:
     for pod in pods[1:]:
         _same_command(draft, world, first, pod)
     try:
-        found = _find_torchrun(world, first, line)
-        if found is None:
+        call = _find_torchrun(world, first, line)
+        if call is None:
             _plain(draft, world, pods, line)
         else:
-            _torchrun(draft, world, pods, _set_around(draft, world, pods, line, found))
+            _torchrun(draft, world, pods, _set_around(draft, world, pods, line, call))
     except UsageError as error:
         raise UnfitError(first.loc, f"torchrun: {error.message}", error.hint) from None
     place_env(draft, pods, world.role)
@@ -97,9 +97,9 @@ def _machines(draft: Draft, world: PodWorld) -> list[ConvertedPod]:
             count += part.pods
             continue
         at: Loc = ("spec", "nodeGroups", len(draft.items(("spec", "nodeGroups"))))
-        own = world.name if part is first else part.name
+        group_name = world.name if part is first else part.name
         names = {group["name"] for group in draft.items(("spec", "nodeGroups"))}
-        draft.put((*at, "name"), own if own not in names else f"{own}-2")
+        draft.put((*at, "name"), group_name if group_name not in names else f"{group_name}-2")
         draft.put((*at, "replicas"), part.pods)
         source.stands(part.template[:-1], at)
         replicas = (*part.template[:-1], "replicas")
@@ -118,12 +118,12 @@ def _bound_machines(draft: Draft, world: PodWorld, group: Loc, least: int, most:
         draft.put((*group, key), max(1, number - others))
 
 
-def _as_first(draft: Draft, first: Loc, other: Loc) -> None:
+def _as_first(draft: Draft, first: Loc, equal_template: Loc) -> None:
     """Give the fields of an equal template the fates of the first one's."""
     source = draft.source
     for loc, fate in list(source.fates.items()):
         if loc[: len(first)] == first:
-            source.fates[(*other, *loc[len(first) :])] = fate
+            source.fates[(*equal_template, *loc[len(first) :])] = fate
 
 
 def _pods(world: PodWorld) -> int:
@@ -163,26 +163,26 @@ def _command(draft: Draft, world: PodWorld, pod: ConvertedPod) -> command.Contai
     return command.of_words([*words, *behind])
 
 
-def _own(world: PodWorld, pod: ConvertedPod) -> dict[str, str]:
+def _rank_variables(world: PodWorld, pod: ConvertedPod) -> dict[str, str]:
     """Return the variables that only a rank can replace in its command: name -> where it finds it."""
     kinds = {name for part in world.parts for name in part.manner.sets}
-    names = {*variables.GIVEN, *pod.given, *pod.inner, *kinds}
+    names = {*variables.GIVEN, *pod.rank_variables, *pod.inner, *kinds}
     return {name: name for name in names if name not in pod.env}
 
 
 def _find_torchrun(world: PodWorld, pod: ConvertedPod, line: command.ContainerCommand) -> command.Torchrun | None:
     """Return the torchrun line of a command; None where there is none."""
-    known, own = {**pod.env, **_known(world)}, _own(world, pod)
+    known, rank_names = {**pod.env, **_known(world)}, _rank_variables(world, pod)
     if not line.shell:
         plain = command.ContainerCommand(tuple(command.expanded(word, known) for word in line.argv))
-        if (found := command.find_torchrun(plain, known)) is None:
+        if (call := command.find_torchrun(plain, known)) is None:
             return None
-        behind = len(line.argv) - len(found.words) + torchrun_line.own(found.words, command.LINE)
-        around = (*line.argv[: len(found.wrapper)], *line.argv[behind:])
-        if not any(command.refers(word, own) for word in around):
-            return found
+        behind = len(line.argv) - len(call.words) + torchrun_line.own(call.words, command.LINE)
+        around = (*line.argv[: len(call.wrapper)], *line.argv[behind:])
+        if not any(command.refers(word, rank_names) for word in around):
+            return call
     # A word that only its rank knows needs a shell.
-    return command.find_torchrun(command.resolved(line, pod.env, own | variables.OF_MACHINE), known)
+    return command.find_torchrun(command.resolved(line, pod.env, rank_names | variables.OF_MACHINE), known)
 
 
 def _set_around(
@@ -190,15 +190,15 @@ def _set_around(
     world: PodWorld,
     pods: Sequence[ConvertedPod],
     line: command.ContainerCommand,
-    found: command.Torchrun,
+    call: command.Torchrun,
 ) -> command.Torchrun:
     """Let the text around a torchrun line set what it reads and its ranks do not have."""
-    text = f"{found.before} {found.tail}"
+    text = f"{call.before} {call.tail}"
     words = (*line.argv, line.shell, *line.behind)
     names = variables.of_torchrun(draft.source, pods, text, words)
     names += [name for name in _implicit(world) if name not in names and command.mentions(text, name)]
-    set_ = variables.exports(pods, names, machine=True, index=_each(world))
-    return replace(found, before=command.exporting(set_) + found.before)
+    set_ = variables.exports(pods, names, machine=True, index=_pods_per_job(world))
+    return replace(call, before=command.exporting(set_) + call.before)
 
 
 def _implicit(world: PodWorld) -> list[str]:
@@ -207,7 +207,7 @@ def _implicit(world: PodWorld) -> list[str]:
     return [name for name in names if name != variables.INDEX or world.indexed]
 
 
-def _each(world: PodWorld) -> int:
+def _pods_per_job(world: PodWorld) -> int:
     """Return the pods of each Job where a role has several; 0: it has one."""
     return world.indexed if 0 < world.indexed < _pods(world) else 0
 
@@ -225,43 +225,43 @@ def _same_command(draft: Draft, world: PodWorld, first: ConvertedPod, pod: Conve
             source.drop(at, "ranks of one role run one command in one folder, here those of the first pod")
 
 
-def _share(pod: ConvertedPod, each: int) -> str:
+def _share(pod: ConvertedPod, ranks_per_pod: int) -> str:
     """Return the devices of a rank as torchrun's --accelerator of dljob takes them."""
     if pod.devices is None:
         return "none"
     kind, count = pod.devices
-    amount = count * GRAIN // each
-    whole, rest = divmod(amount, GRAIN)
-    return f"{kind}={whole}" if whole and not rest else f"{kind}={whole or max(1, rest) / GRAIN:g}"
+    amount = count * GRAIN // ranks_per_pod
+    devices, rest = divmod(amount, GRAIN)
+    return f"{kind}={devices}" if devices and not rest else f"{kind}={devices or max(1, rest) / GRAIN:g}"
 
 
-def _ranks(pod: ConvertedPod, said: str) -> int:
+def _ranks(pod: ConvertedPod, nproc: str) -> int:
     """Return the ranks of a pod: a number, or what torchrun would count there."""
-    if said.isdecimal() and int(said):
-        return int(said)
-    if pod.devices and said != "cpu":
+    if nproc.isdecimal() and int(nproc):
+        return int(nproc)
+    if pod.devices and nproc != "cpu":
         return pod.devices[1]
     return max(1, parse_cpu(pod.cpu) // GRAIN) if pod.cpu else 1
 
 
-def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found: command.Torchrun) -> None:
+def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], call: command.Torchrun) -> None:
     pod = pods[0]
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
     # What the line says comes before the variable, also where it says torchrun's default.
     beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
-    line = torchrun_line.read(found.words, {**environ, "PET_NPROC_PER_NODE": beside}, command.LINE)
-    each = _ranks(pod, line.nproc_per_node)
+    line = torchrun_line.read(call.words, {**environ, "PET_NPROC_PER_NODE": beside}, command.LINE)
+    ranks_per_pod = _ranks(pod, line.nproc_per_node)
     if line.nproc_per_node != world.nproc:
         _drop_nproc(draft, world, f"--nproc-per-node={line.nproc_per_node} comes first")
     _tell_numbers(draft, world, pod, line)
     least, most = _bounds(world, line.nnodes)
     _bound_machines(draft, world, pods[-1].group, least, most)
     options = [
-        *("--to", "kubernetes", "--no-upload", "--name", "x", "--accelerator", _share(pod, each)),
-        *(f"--nnodes={least}:{most}", f"--nproc-per-node={each}", f"--role={world.name}", *world.options),
+        *("--to", "kubernetes", "--no-upload", "--name", "x", "--accelerator", _share(pod, ranks_per_pod)),
+        *(f"--nnodes={least}:{most}", f"--nproc-per-node={ranks_per_pod}", f"--role={world.name}", *world.options),
     ]
-    made = command.torch_role(found, options, environ, world.workdir or pod.workdir)
-    role: dict[str, Any] = {**made.role, "name": world.name, "replicas": _pods(world) * each}
+    converted = command.torch_role(call, options, environ, world.workdir or pod.workdir)
+    role: dict[str, Any] = {**converted.role, "name": world.name, "replicas": _pods(world) * ranks_per_pod}
     if line.node_check or line.network_check or line.precheck not in (None, "0"):
         role["comm"] = {**role.get("comm", {}), "preCheck": True}
     if world.restarts is not None:
@@ -269,28 +269,28 @@ def _torchrun(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], found
         if 0 < world.restarts < line.max_restarts:
             words = f"ranks of {world.name} restart {counted(line.max_restarts, 'time')}, as torchrun's own line says"
             draft.remarks.append(f"{words}, and not {world.restarts}")
-    _merge(draft, world, pod, role, each)
+    _merge(draft, world, pod, role, ranks_per_pod)
     for key in ("faultTolerance", "preRunningDeadlineSeconds"):
-        if key in made.spec and draft.get(("spec", key)) is None:
-            draft.put(("spec", key), made.spec[key])
-    draft.remarks += [note for note in made.notes if "no rank gets a device" not in note]
-    _tell_around(draft, pod, found, line)
-    _relative(draft, world, pod, [line.training_script], found.before)
+        if key in converted.spec and draft.get(("spec", key)) is None:
+            draft.put(("spec", key), converted.spec[key])
+    draft.remarks += [note for note in converted.notes if "no rank gets a device" not in note]
+    _tell_around(draft, pod, call, line)
+    _relative(draft, world, pod, [line.training_script], call.before)
 
 
-def _tell_around(draft: Draft, pod: ConvertedPod, found: command.Torchrun, line: argparse.Namespace) -> None:
+def _tell_around(draft: Draft, pod: ConvertedPod, call: command.Torchrun, line: argparse.Namespace) -> None:
     """Name what each rank runs around a torchrun line, and the argument that its script gets no more."""
-    if found.adds_local_rank and not line.use_env:
+    if call.adds_local_rank and not line.use_env:
         words = "torch.distributed.launch gives --local-rank=N to the script, which has LOCAL_RANK here"
         draft.source.drop(_place(draft, pod), f"{words}: let it read that, and add --use-env")
-    if not _ASSIGNMENTS.fullmatch(f"{shlex.join(found.wrapper)} {found.before} "):
+    if not _ASSIGNMENTS.fullmatch(f"{shlex.join(call.wrapper)} {call.before} "):
         draft.remarks.append("each rank runs what stands before torchrun, and not once for each machine")
-    if again := command.launcher(command.ContainerCommand((), found.tail)) if found.tail else "":
+    if again := command.launcher(command.ContainerCommand((), call.tail)) if call.tail else "":
         draft.source.drop(_place(draft, pod), f"{again} stands behind torchrun: each rank would start it")
-    elif found.later:
-        text = " ".join(found.later.split())
-        why = "each rank runs it for itself, and not once for each machine"
-        draft.source.drop(_place(draft, pod), f"'{text[:60]}' stands behind torchrun: {why}")
+    elif call.later:
+        text = " ".join(call.later.split())
+        reason = "each rank runs it for itself, and not once for each machine"
+        draft.source.drop(_place(draft, pod), f"'{text[:60]}' stands behind torchrun: {reason}")
 
 
 def _bounds(world: PodWorld, nnodes: str) -> tuple[int, int]:
@@ -340,7 +340,7 @@ def _plain(draft: Draft, world: PodWorld, pods: Sequence[ConvertedPod], line: co
     pod = pods[0]
     _drop_nproc(draft, world, "each pod is one rank: its command has no torchrun line that reads it")
     listed = variables.of_ranks(draft, pods, torch=world.torch)
-    line = command.resolved(line, pod.env, _own(world, pod))
+    line = command.resolved(line, pod.env, _rank_variables(world, pod))
     if name := command.launcher(line, pod.env):
         draft.source.drop(
             _place(draft, pod),
@@ -396,7 +396,7 @@ def _set_before(
     # Of a Job's index nothing need be said in a manifest: a program reads it in any case.
     implicit = [name for name in _implicit(world) if name == variables.INDEX or command.mentions(line.shell, name)]
     names = dict.fromkeys((*listed, *implicit))
-    return command.with_exports(line, variables.exports(pods, names, index=_each(world)))
+    return command.with_exports(line, variables.exports(pods, names, index=_pods_per_job(world)))
 
 
 def _relative(draft: Draft, world: PodWorld, pod: ConvertedPod, files: Sequence[str], before: str) -> None:
@@ -407,11 +407,11 @@ def _relative(draft: Draft, world: PodWorld, pod: ConvertedPod, files: Sequence[
         draft.source.drop(_place(draft, pod), words)
 
 
-def _merge(draft: Draft, world: PodWorld, pod: ConvertedPod, role: Mapping[str, Any], each: int) -> None:
+def _merge(draft: Draft, world: PodWorld, pod: ConvertedPod, role: Mapping[str, Any], ranks_per_pod: int) -> None:
     for key, value in role.items():
         draft.put((*world.role, key), value)
     if pod.cpu:
-        amount = parse_cpu(pod.cpu) // each
+        amount = parse_cpu(pod.cpu) // ranks_per_pod
         thousandths = amount * 1000 // GRAIN
         text = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
         draft.put((*world.role, "resources", "cpu"), text)

@@ -89,7 +89,7 @@ def _demand(
     spread: str,
 ) -> Demand:
     bulk: dict[str, Amount] = {}
-    whole: dict[str, int] = {}
+    devices_of: dict[str, int] = {}
     shares: dict[str, Counter[Amount]] = {}
     for resources in bundles:
         for name, amount in resources:
@@ -97,11 +97,11 @@ def _demand(
                 bulk[name] = bulk.get(name, 0) + amount
                 continue
             # A bundle takes whole devices, or a share of one.
-            whole[name] = whole.get(name, 0) + amount // GRAIN
+            devices_of[name] = devices_of.get(name, 0) + amount // GRAIN
             if amount % GRAIN:
                 shares.setdefault(name, Counter())[amount % GRAIN] += 1
     none = Counter[Amount]()
-    devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
+    devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(devices_of.items()))
     return Demand(tuple(sorted(bulk.items())), devices, selector, apart, domain[0], spread, domain[1])
 
 
@@ -112,13 +112,13 @@ def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources
     """
     # With the total: a resource that is used up is missing from `free`.
     stated = {name for name, _ in (*total, *free)}
-    left = dict(free)
+    amounts = dict(free)
     bulk = {name: amount for name, amount in free if name not in BY_RAY}
     # A machine that does not state its memory must not be refused for it.
     if "memory" not in stated:
         bulk["memory"] = UNBOUNDED
     devices = tuple(
-        (name, Devices(left.get(name, 0) // GRAIN, rest=left.get(name, 0) % GRAIN))
+        (name, Devices(amounts.get(name, 0) // GRAIN, rest=amounts.get(name, 0) % GRAIN))
         for name in sorted(stated)
         if name in BY_RAY
     )
@@ -160,8 +160,8 @@ def take(room: Capacity, demand: Demand, count: int = 1) -> Capacity | None:
         if bulk[name] < 0:
             return None
     devices = dict(room.devices)
-    for name, whole, shares in demand.devices:
-        rest = _take_devices(devices.get(name, Devices(0)), whole * count, [(s, n * count) for s, n in shares])
+    for name, count_each, shares in demand.devices:
+        rest = _take_devices(devices.get(name, Devices(0)), count_each * count, [(s, n * count) for s, n in shares])
         if rest is None:
             return None
         devices[name] = rest
@@ -169,16 +169,16 @@ def take(room: Capacity, demand: Demand, count: int = 1) -> Capacity | None:
     if demand.apart is not None and demand.apart not in claims:
         claims = tuple(sorted((*claims, demand.apart)))
     spread = tuple(sorted({*room.spread, demand.spread})) if demand.spread else room.spread
-    left = tuple(sorted(devices.items(), key=_name))
-    return Capacity(tuple(sorted(bulk.items())), left, room.labels, claims, used=True, spread=spread)
+    devices_after = tuple(sorted(devices.items(), key=_name))
+    return Capacity(tuple(sorted(bulk.items())), devices_after, room.labels, claims, used=True, spread=spread)
 
 
 def _name(item: tuple[str, Devices]) -> str:
     return item[0]
 
 
-def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]]) -> Devices | None:
-    untouched, slots, rest = have.untouched - whole, dict(have.open), have.rest
+def _take_devices(have: Devices, count_whole: int, shares: Iterable[tuple[Amount, int]]) -> Devices | None:
+    untouched, slots, rest = have.untouched - count_whole, dict(have.open), have.rest
     for share, count in shares:
         free = slots.get(share, 0)
         # A device that others share is used before an untouched one is opened, which keeps whole devices whole.
@@ -190,9 +190,9 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
             opened = -(-(count - free) // (GRAIN // share))
             untouched, free = untouched - opened, free + opened * (GRAIN // share)
         slots[share] = free - count
-    left = tuple(sorted((share, count) for share, count in slots.items() if count))
+    open_shares = tuple(sorted((share, count) for share, count in slots.items() if count))
     # Checked last, since shares may have opened devices too.
-    return Devices(untouched, left, rest) if untouched >= 0 else None
+    return Devices(untouched, open_shares, rest) if untouched >= 0 else None
 
 
 def copies(room: Capacity, demand: Demand, limit: int) -> int:
@@ -206,12 +206,12 @@ def copies(room: Capacity, demand: Demand, limit: int) -> int:
         most = min(most, have.get(name, 0) // amount)
     devices = dict(room.devices)
     shares_asked = False
-    for name, whole, shares in demand.devices:
+    for name, devices_each, shares in demand.devices:
         have = devices.get(name, Devices(0))
-        most = min(most, have.untouched // whole if whole else limit)
+        most = min(most, have.untouched // devices_each if devices_each else limit)
         if shares:
             shares_asked = True
-            most = min(most, have.total // (whole * GRAIN + _sum(shares)))
+            most = min(most, have.total // (devices_each * GRAIN + _sum(shares)))
     return _most_copies(room, demand, most) if shares_asked else most
 
 
@@ -230,7 +230,7 @@ def _most_copies(room: Capacity, demand: Demand, most: int) -> int:
 
 def total_demand(demand: Demand) -> Resources:
     """Return all that a demand asks for, devices summed."""
-    return add_up(demand.bulk, tuple((name, whole * GRAIN + _sum(shares)) for name, whole, shares in demand.devices))
+    return add_up(demand.bulk, tuple((name, units * GRAIN + _sum(shares)) for name, units, shares in demand.devices))
 
 
 def total_room(room: Capacity) -> Mapping[str, Amount]:

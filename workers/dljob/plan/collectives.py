@@ -18,11 +18,11 @@ _WHOLE = parse_devices("1")
 
 def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str, RolePlan]:
     """Return the roles with the job's collectives in their environment; unchanged without any."""
-    said = spec.collectives
-    if not said.backends and not said.groups:
+    collectives = spec.collectives
+    if not collectives.backends and not collectives.groups:
         return dict(roles)
-    told = {
-        "backends": {backend.name.upper(): backend.class_ for backend in said.backends},
+    payload = {
+        "backends": {backend.name.upper(): backend.class_ for backend in collectives.backends},
         "groups": {
             group.name: {
                 "backend": chosen(group, roles).upper(),
@@ -30,11 +30,11 @@ def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str
                 "timeout_s": group.timeout_seconds,
                 "recreate": group.on_restart == "Recreate",
             }
-            for group in said.groups
+            for group in collectives.groups
         },
     }
     # Sorted, since the environment is part of the plan's digest.
-    text = json.dumps(told, sort_keys=True)
+    text = json.dumps(payload, sort_keys=True)
     # In every role, so that processes that user code starts inherit it too.
     return {name: replace(role, env=(*role.env, (COLLECTIVES, text))) for name, role in roles.items()}
 
@@ -47,7 +47,7 @@ def chosen(group: GroupSpec, roles: Mapping[str, RolePlan]) -> str:
     """
     if group.backend != "Auto":
         return group.backend
-    held = [roles[name].accelerator for name in group.roles]
-    kinds = {own[0] for own in held if own is not None and own[1] >= _WHOLE}
-    alike = len(kinds) == 1 and all(own is not None and own[1] >= _WHOLE for own in held)
+    accelerators = [roles[name].accelerator for name in group.roles]
+    kinds = {device[0] for device in accelerators if device is not None and device[1] >= _WHOLE}
+    alike = len(kinds) == 1 and all(device is not None and device[1] >= _WHOLE for device in accelerators)
     return _BY_DEVICE.get(kinds.pop(), "gloo") if alike else "gloo"

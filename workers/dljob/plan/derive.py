@@ -49,15 +49,15 @@ def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
     next_id = 0
     for batch in sorted(batches, key=lambda b: (bigness(b.demand), b.name)):
         cap = _capacity(batch.demand, batches)
-        runs, _, left = fill(lots.get(cap, ()), batch.demand, batch.count)
+        runs, _, rest = fill(lots.get(cap, ()), batch.demand, batch.count)
         # First fit found no more room: add empty machines of the unit's size, filled as far as they go.
-        while left:
-            each = copies(cap, batch.demand, left)
-            room = take(cap, batch.demand, each)
+        while rest:
+            per_machine = copies(cap, batch.demand, rest)
+            room = take(cap, batch.demand, per_machine)
             assert room is not None, "a machine of a unit's own size holds it"  # noqa: S101
-            runs = (*runs, MachineRun(room, range(next_id, next_id + left // each)))
-            next_id += left // each
-            left %= each
+            runs = (*runs, MachineRun(room, range(next_id, next_id + rest // per_machine)))
+            next_id += rest // per_machine
+            rest %= per_machine
         lots[cap] = runs
     return [[_used(cap, run.room) for run in runs for _ in run.ids] for cap, runs in lots.items()]
 
@@ -82,27 +82,27 @@ def _capacity(demand: Demand, batches: Sequence[Batch]) -> Capacity:
         return machine
     # A unit that exceeds the usual machine gets one of its own size.
     bulk = {**plenty, "CPU": dict(demand.bulk).get("CPU", 0)}
-    own = tuple(
-        (kind, Devices(whole + sum(-(-count // (GRAIN // share)) for share, count in shares)))
-        for kind, whole, shares in demand.devices
+    devices = tuple(
+        (kind, Devices(untouched + sum(-(-count // (GRAIN // share)) for share, count in shares)))
+        for kind, untouched, shares in demand.devices
     )
-    return Capacity(_items(bulk), own, ())
+    return Capacity(_items(bulk), devices, ())
 
 
 def _items(amounts: dict[str, Amount]) -> Resources:
     return tuple(sorted(amounts.items()))
 
 
-def _used(cap: Capacity, left: Capacity) -> Resources:
+def _used(cap: Capacity, room: Capacity) -> Resources:
     """Return the size of a machine for its units: whole CPUs and devices, memory in MiB."""
-    after = dict(left.bulk)
+    after = dict(room.bulk)
     used = {name: amount - after[name] for name, amount in cap.bulk}
     # Ray counts whole CPUs, and a machine has at least one.
     used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
     memory = used.pop("memory", 0)
     if memory >= _MEBIBYTE:  # less is the byte of empty bundles; a machine of that size could not run
         used["memory"] = -(-memory // _MEBIBYTE) * _MEBIBYTE
-    rest = dict(left.devices)
+    rest = dict(room.devices)
     used.update({kind: (devices.untouched - rest[kind].untouched) * GRAIN for kind, devices in cap.devices})
     return tuple(sorted((name, amount) for name, amount in used.items() if amount))
 

@@ -58,7 +58,7 @@ def visible_devices(variable: str, ids: tuple[str, ...]) -> dict[str, str]:
     """Return the environment that shows a process only these devices; empty for a resource without a variable."""
     if not variable:
         return {}
-    env = {variable: ",".join(f"{_BEFORE.get(variable, '')}{each}" for each in ids)}
+    env = {variable: ",".join(f"{_BEFORE.get(variable, '')}{device}" for device in ids)}
     # To the runtime of TPUs, a part of a host's chips is a host of its own.
     if variable == "TPU_VISIBLE_CHIPS" and len(ids) in _TPU_BOUNDS:
         env |= {"TPU_CHIPS_PER_HOST_BOUNDS": _TPU_BOUNDS[len(ids)], "TPU_HOST_BOUNDS": "1,1,1"}

@@ -43,7 +43,7 @@ def rank_env(
     waits for peers that never come. `store` is "host:port", or empty; `error_file`: where torch's `@record` writes an
     error, empty for nowhere; `inherited`: the process's present variables.
     """
-    ours: dict[RankVariable, str] = {
+    of_dljob: dict[RankVariable, str] = {
         "DLJOB_NAME": job,
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
@@ -55,7 +55,7 @@ def rank_env(
         "DLJOB_RESTART_REASON": restart_reason,
     }
     # dljob's last, so that a role's own variables cannot lie about the rank.
-    env: dict[str, str] = {**dict(role.env), **ours}
+    env: dict[str, str] = {**dict(role.env), **of_dljob}
     if role.elastic:
         # Source: torch 2.15, `torch/distributed/elastic/agent/server/local_elastic_agent.py`, one role an agent.
         of_torch: dict[TorchVariable, str] = {

@@ -34,7 +34,7 @@ class ObservedFault:
         return (self.detected, self.target, self.level)
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The incident as text."""
         return f"{self.cause} of {self.target} at level {self.level}"
 
@@ -80,7 +80,7 @@ def shares(
 
     An incident belongs to the latest fault before it whose target it can be about, or else to the latest before it.
     """
-    found: dict[int, list[ObservedFault]] = {strike.number: [] for strike in strikes}
+    incidents_of: dict[int, list[ObservedFault]] = {strike.number: [] for strike in strikes}
     unasked: list[ObservedFault] = []
     for incident in sorted(incidents, key=lambda i: i.key):
         # Newest first: two faults on one target are told apart by time alone.
@@ -88,18 +88,18 @@ def shares(
         # A fault may have effects elsewhere, too: without a fitting target the latest fault takes the incident.
         fits = [s for s in before if _is_about(s.fault.target, incident.target)]
         if before:
-            found[(fits or before)[0].number].append(incident)
+            incidents_of[(fits or before)[0].number].append(incident)
         else:
             unasked.append(incident)
-    return found, unasked
+    return incidents_of, unasked
 
 
-def _is_about(target: str, told: str) -> bool:
-    """Return whether an incident of target `told` can follow from a fault to `target`."""
-    head, role = target.partition("/")[0], told.partition("/")[0]
+def _is_about(target: str, reported: str) -> bool:
+    """Return whether an incident of target `reported` can follow from a fault to `target`."""
+    head, role = target.partition("/")[0], reported.partition("/")[0]
     # Faults of nodes, and incidents of the whole job, concern every role, but never PrimeMaster.
-    if head in (NODE, POD) or told == JOB:
-        return MASTER not in (head, told)
+    if head in (NODE, POD) or reported == JOB:
+        return MASTER not in (head, reported)
     return head == role
 
 
@@ -108,13 +108,13 @@ def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> s
     # One incident that matches is enough, whatever else happened.
     if expected is None or any(_is(expected, incident) for incident in incidents):
         return ""
-    wanted = ", ".join(
+    expectation = ", ".join(
         f"{name} {value}"
         for name, value in (("cause", expected.cause), ("target", expected.target), ("level", expected.level))
         if value is not None
     )
-    told = "; ".join(incident.said for incident in incidents) or "nothing"
-    return f"expected {wanted}; the job reported {told}"
+    reported = "; ".join(incident.summary for incident in incidents) or "nothing"
+    return f"expected {expectation}; the job reported {reported}"
 
 
 def _is(expected: Expected, incident: ObservedFault) -> bool:
@@ -138,19 +138,19 @@ def report(
     `begin` is in unix seconds. `problem` is the difference to the expectation, also when the fault was never due. `met`
     is true without a problem, or without an expectation.
     """
-    found, unasked = shares(strikes, incidents)
+    incidents_of, unasked = shares(strikes, incidents)
     at = {strike.number: strike.at for strike in strikes}
     rows: list[dict[str, Any]] = []
     for number, fault in enumerate(faults):
-        own = found.get(number, [])
+        own_incidents = incidents_of.get(number, [])
         came = number in at
-        problem = mismatch(fault.expect, own) if came else "it was never injected"
+        problem = mismatch(fault.expect, own_incidents) if came else "it was never injected"
         row: dict[str, Any] = {
             "fault": fault.fault,
             "target": fault.target,
             # Without a beginning there is no time to count from.
             "at": round(at[number] - (begin or at[number]), 3) if came else None,
-            "incidents": [incident.shown() for incident in own],
+            "incidents": [incident.shown() for incident in own_incidents],
             "problem": problem,
             "met": not problem or fault.expect is None,
         }
@@ -158,9 +158,9 @@ def report(
     return {"faults": rows, "unasked": [incident.shown() for incident in unasked]}
 
 
-def sets(told: Mapping[str, Any]) -> list[set[tuple[str, str, str]]]:
+def sets(fault_report: Mapping[str, Any]) -> list[set[tuple[str, str, str]]]:
     """Return for each fault of a report the set of (cause, target, level) of its incidents."""
-    return [{(i["cause"], i["target"], i["level"]) for i in row["incidents"]} for row in told["faults"]]
+    return [{(i["cause"], i["target"], i["level"]) for i in row["incidents"]} for row in fault_report["faults"]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -175,32 +175,32 @@ class FaultDecision:
     """Ranks that get another process, `a group of ROLE`, or `master`."""
 
 
-def decisions(told: Mapping[str, Any], plan: JobPlan) -> list[list[FaultDecision]]:
+def decisions(fault_report: Mapping[str, Any], plan: JobPlan) -> list[list[FaultDecision]]:
     """Return what was decided about each fault of a report, in the order of the file.
 
     Reports of a simulated job, of Ray and of pods have the same decisions, whatever their times. `Unknown` counts as
     `Killed`: which of the two a killed class rank is depends on the kernel of its machine.
     """
-    found: list[list[FaultDecision]] = []
-    for row in told["faults"]:
-        said = f"{row['fault']} {row['target']}"
-        made = {
+    all_decisions: list[list[FaultDecision]] = []
+    for row in fault_report["faults"]:
+        fault = f"{row['fault']} {row['target']}"
+        shown = {
             FaultDecision(
-                said,
+                fault,
                 "Killed" if incident["cause"] == "Unknown" else incident["cause"],
                 incident["level"],
                 _restarted(incident["target"], incident["level"], plan),
             )
             for incident in row["incidents"]
         }
-        found.append(sorted(made))
-    return found
+        all_decisions.append(sorted(shown))
+    return all_decisions
 
 
 def _restarted(target: str, level: str, plan: JobPlan) -> tuple[str, ...]:
     role, slash, _ = target.partition("/")
     if level == "Job":
-        return tuple(f"{name}/{rank}" for name, own in plan.roles.items() for rank in range(own.replicas))
+        return tuple(f"{name}/{rank}" for name, role_plan in plan.roles.items() for rank in range(role_plan.replicas))
     if slash or role not in plan.roles:
         return (target,)
     # The incident names the role of a group alone.

@@ -23,7 +23,7 @@ def _satisfied(expression: str, value: str | None) -> bool:
     negated = expression.startswith("!")
     body = expression[1:] if negated else expression
     if body.startswith("in(") and body.endswith(")"):
-        wanted = {part.strip() for part in body[3:-1].split(",")}
+        values = {part.strip() for part in body[3:-1].split(",")}
     else:
-        wanted = {body}
-    return (value in wanted) != negated
+        values = {body}
+    return (value in values) != negated

@@ -212,13 +212,13 @@ class Series:
         return Unit(name, bundles, members, *marks)
 
 
-def _sized(own: Series, groups: Mapping[str, int], gone: Mapping[str, tuple[int, ...]]) -> Series:
+def _sized(series: Series, groups: Mapping[str, int], left_out: Mapping[str, tuple[int, ...]]) -> Series:
     # Roles that resize share no units, so such a series has one member.
-    only = own.members[0]
+    only = series.members[0]
     if only.role not in groups:
-        return own
-    without = gone.get(only.role, ())
-    return replace(own, members=(replace(only, groups=groups[only.role] + len(without)),), gone=without)
+        return series
+    without = left_out.get(only.role, ())
+    return replace(series, members=(replace(only, groups=groups[only.role] + len(without)),), gone=without)
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,12 @@ class UnitTable(Mapping[str, Unit]):
     def __len__(self) -> int:
         return sum(series.count for series in self.series)
 
-    def sized(self, groups: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> UnitTable:
+    def sized(self, groups: Mapping[str, int], left_out: Mapping[str, tuple[int, ...]] | None = None) -> UnitTable:
         """Return a copy with other numbers of groups of these roles, none of which shares its units.
 
-        `gone`: numbers that a role leaves out; its last group has a number that is as much higher.
+        `left_out`: numbers that a role leaves out; its last group has a number that is as much higher.
         """
-        return UnitTable(tuple(_sized(own, groups, gone or {}) for own in self.series))
+        return UnitTable(tuple(_sized(series, groups, left_out or {}) for series in self.series))
 
     def of_role(self, role: str) -> Series:
         """Return the series of a role's groups."""
@@ -284,13 +284,13 @@ class JobPlan:
     standby: StandbyMode = "Never"
     """`master.standby`."""
 
-    def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:
+    def sized(self, sizes: Mapping[str, int], left_out: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:
         """Return a copy with these numbers of ranks. Group k is in unit k, however many there are.
 
-        `gone`: numbers of groups that a role leaves out, below its highest one; without it there are none.
+        `left_out`: numbers of groups that a role leaves out, below its highest one; without it there are none.
         """
         # The node groups stay as they are: their machines are counted by `elastic.machines`.
-        without = {name: (gone or {}).get(name, ()) for name in sizes}
+        without = {name: (left_out or {}).get(name, ()) for name in sizes}
         changed = {
             name: size
             for name, size in sizes.items()
@@ -308,7 +308,7 @@ class JobPlan:
     @property
     def widest(self) -> JobPlan:
         """The same plan with the most ranks that each role may get."""
-        return self.sized({name: own.max_replicas for name, own in self.roles.items() if own.resizes})
+        return self.sized({name: role.max_replicas for name, role in self.roles.items() if role.resizes})
 
     def place(self, role: str, rank: int) -> Place:
         """Return the place of a rank by arithmetic, so that 100,000 ranks need no table."""

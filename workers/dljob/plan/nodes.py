@@ -64,31 +64,31 @@ def _declared_groups(
     cpus = {group.name: parse_cpu(group.cpu) for group in declared if group.cpu}
     open_ = [group.name for group in declared if not group.cpu]
 
-    def made(more: Mapping[str, Amount]) -> list[MachineGroup]:
+    def groups_with(more: Mapping[str, Amount]) -> list[MachineGroup]:
         return [_in_domains(_declared(group, {**cpus, **more}[group.name]), units) for group in declared]
 
     def fits(more: Mapping[str, Amount]) -> bool:
         try:
-            check_fit(batches, made(more))
-            _check_bounds(made(more), units, roles)
+            check_fit(batches, groups_with(more))
+            _check_bounds(groups_with(more), units, roles)
         except PlacementError:
             return False
         return True
 
     # On a machine with the CPUs of all units together, CPUs cannot be the reason why they do not fit.
-    wanted = sum(dict(total_demand(batch.demand)).get("CPU", 0) * batch.count for batch in batches)
-    most = max(1, -(-wanted // GRAIN))
-    found = dict.fromkeys(open_, most * GRAIN)
+    cpu_sum = sum(dict(total_demand(batch.demand)).get("CPU", 0) * batch.count for batch in batches)
+    most = max(1, -(-cpu_sum // GRAIN))
+    chosen = dict.fromkeys(open_, most * GRAIN)
     # If plenty of CPUs does not help, check_fit refuses the groups for the real reason.
-    if not open_ or not fits(found):
-        return made(found)
+    if not open_ or not fits(chosen):
+        return groups_with(chosen)
     fewest = _fewest(most, lambda count: fits(dict.fromkeys(open_, count * GRAIN)))
-    found = dict.fromkeys(open_, fewest * GRAIN)
+    chosen = dict.fromkeys(open_, fewest * GRAIN)
     # With one such group, the number found above is already its fewest.
     for name in open_ if len(open_) > 1 else ():
-        own = _fewest(fewest, lambda count, name=name: fits({**found, name: count * GRAIN}))
-        found[name] = own * GRAIN
-    return made(found)
+        fewest_of_group = _fewest(fewest, lambda count, name=name: fits({**chosen, name: count * GRAIN}))
+        chosen[name] = fewest_of_group * GRAIN
+    return groups_with(chosen)
 
 
 def _fewest(most: int, enough: Callable[[int], bool]) -> int:
@@ -107,15 +107,15 @@ def _in_domains(group: MachineGroup, units: UnitTable) -> MachineGroup:
     groups form one domain together, since units of one series may have several sizes.
     """
     labels = dict(group.labels)
-    mine = [
-        own for own in units.series if labels[NODE_GROUP_LABEL] == dict(own.selector).get(NODE_GROUP_LABEL, group.name)
+    members = [
+        row for row in units.series if labels[NODE_GROUP_LABEL] == dict(row.selector).get(NODE_GROUP_LABEL, group.name)
     ]
-    keys = sorted({own.topology_key for own in mine if own.topology_key} - labels.keys())
-    preferred = sorted({own.preferred_key for own in mine if own.preferred_key} - labels.keys() - set(keys))
+    keys = sorted({row.topology_key for row in members if row.topology_key} - labels.keys())
+    preferred = sorted({row.preferred_key for row in members if row.preferred_key} - labels.keys() - set(keys))
     value = DERIVED_DOMAIN if group.derived else group.name
     labels.update(dict.fromkeys((*keys, *preferred), value))
     # One machine is one pod here, so units that must be apart need pods that are.
-    spread = any(own.spread for own in mine)
+    spread = any(row.spread for row in members)
     marks = tuple(sorted(labels.items()))
     return replace(group, labels=marks, domains=tuple(keys), spread=spread, preferred=tuple(preferred))
 
@@ -127,14 +127,16 @@ def _with_spares(group: MachineGroup, spares: int) -> MachineGroup:
 
 def _sizes(roles: Mapping[str, RolePlan]) -> dict[str, tuple[int, int, int]]:
     """Return the fewest, the first and the most ranks of each role that may change its size."""
-    return {name: (own.min_replicas, own.replicas, own.max_replicas) for name, own in roles.items() if own.resizes}
+    return {name: (role.min_replicas, role.replicas, role.max_replicas) for name, role in roles.items() if role.resizes}
 
 
 def _bounded(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> list[MachineGroup]:
     """Return derived groups with bounds for all sizes that elastic roles may get."""
     sizes = _sizes(roles)
-    first = {name: own[1] for name, own in sizes.items()}
-    low, high = (counted(groups, units, roles, first, {name: own[at] for name, own in sizes.items()}) for at in (0, 2))
+    first = {name: bounds[1] for name, bounds in sizes.items()}
+    low, high = (
+        counted(groups, units, roles, first, {name: bounds[at] for name, bounds in sizes.items()}) for at in (0, 2)
+    )
     return [replace(g, bounds=(max(1, low[g.name]), high[g.name])) if low[g.name] < high[g.name] else g for g in groups]
 
 
@@ -142,7 +144,7 @@ def _check_bounds(groups: Sequence[MachineGroup], units: UnitTable, roles: Mappi
     """Check that elastic roles fit with the fewest ranks on the fewest machines, and with the most on the most."""
     sizes = _sizes(roles)
     for at, end, field in ((0, 0, "minReplicas"), (2, 1, "maxReplicas")) if sizes else ():
-        counts = {name: own[at] // roles[name].group_size for name, own in sizes.items()}
+        counts = {name: size[at] // roles[name].group_size for name, size in sizes.items()}
         machines = [replace(group, replicas=group.bounds[end] if group.bounds else group.replicas) for group in groups]
         check_fit(
             (*batches_of(units.sized(counts)), *quota_batches(roles.values())),
@@ -174,7 +176,7 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: st
         conflict = why_not(batches, runs, {}, proven=packing.proven)
         sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
         raise PlacementError(
-            f"the job does not fit on its nodeGroups{when}: {conflict.why}{sure}",
+            f"the job does not fit on its nodeGroups{when}: {conflict.reason}{sure}",
             hint="add replicas or larger machines to nodeGroups, or ask for less",
             loc=("spec", "nodeGroups"),
         )

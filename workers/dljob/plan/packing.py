@@ -92,8 +92,8 @@ def machine_name(group: MachineGroup, index: int) -> str:
 
 def bigness(demand: Demand) -> tuple[Amount, Amount]:
     """Return a sort key that puts the largest demand first: by devices, then by CPU."""
-    wanted = dict(total_demand(demand))
-    return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
+    amounts = dict(total_demand(demand))
+    return -sum(amount for name, amount in amounts.items() if name in BY_RAY), -amounts.get("CPU", 0)
 
 
 def pack(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int = SEARCH_STEPS) -> Packing | Stuck:
@@ -116,14 +116,14 @@ def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[
     after: list[MachineRun] = []
     spots: list[tuple[Sequence[int], int]] = []
     for run in sorted(runs, key=lambda run: _preference(run, demand)):
-        each = copies(run.room, demand, count) if count else 0
-        if not each:
+        per_machine = copies(run.room, demand, count) if count else 0
+        if not per_machine:
             after.append(run)
             continue
-        full = min(len(run.ids), count // each)
+        full = min(len(run.ids), count // per_machine)
         # Fill whole machines by one division; the remainder goes to one more machine of the run.
-        cuts = [(run.ids[:full], each)]
-        count -= full * each
+        cuts = [(run.ids[:full], per_machine)]
+        count -= full * per_machine
         if count and full < len(run.ids):
             rest = copies(run.room, demand, count)
             cuts.append((run.ids[full : full + 1], rest))
@@ -139,15 +139,15 @@ def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[
     return tuple(after), tuple(spots), count
 
 
-def alone(batch: Batch, runs: Sequence[MachineRun]) -> int:
+def count_that_fits(batch: Batch, runs: Sequence[MachineRun]) -> int:
     """Return how many units of a batch fit on otherwise empty machines; at most its count."""
-    found = 0
+    count = 0
     for run in runs:
-        found += copies(run.room, batch.demand, batch.count) * len(run.ids)
+        count += copies(run.room, batch.demand, batch.count) * len(run.ids)
         # Enough: how many more would fit does not matter.
-        if found >= batch.count:
+        if count >= batch.count:
             return batch.count
-    return found
+    return count
 
 
 def _preference(run: MachineRun, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
@@ -157,24 +157,24 @@ def _preference(run: MachineRun, demand: Demand) -> tuple[int, bool, tuple[int, 
     """
     asked = {name for name, _, _ in demand.devices}
     needless = sum(1 for name, _ in run.room.devices if name not in asked)
-    left = total_room(run.room)
+    free = total_room(run.room)
     names = [name for name, _ in total_demand(demand)]
-    return needless, not run.room.used, tuple(left.get(name, 0) for name in names), run.ids[0]
+    return needless, not run.room.used, tuple(free.get(name, 0) for name in names), run.ids[0]
 
 
 def _cannot(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> bool:
     """Return whether nothing can fit: a batch alone is too many, or the sum of a resource is too large."""
-    if any(alone(batch, runs) < batch.count for batch in batches):
+    if any(count_that_fits(batch, runs) < batch.count for batch in batches):
         return True
-    wanted: Counter[str] = Counter()
+    needs: Counter[str] = Counter()
     for batch in batches:
-        wanted.update({name: amount * batch.count for name, amount in total_demand(batch.demand)})
+        needs.update({name: amount * batch.count for name, amount in total_demand(batch.demand)})
     have: Counter[str] = Counter()
     for run in runs:
         # Machines that no batch may use do not count.
         if any(admits(run.room, batch.demand) for batch in batches):
             have.update({name: amount * len(run.ids) for name, amount in total_room(run.room).items()})
-    return any(amount > have[name] for name, amount in wanted.items())
+    return any(amount > have[name] for name, amount in needs.items())
 
 
 def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[int]]:
@@ -213,8 +213,8 @@ def _greedy(batches: Sequence[Batch], runs: Sequence[MachineRun], order: Sequenc
     spots: list[Spots] = [()] * len(batches)
     now = tuple(runs)
     for i in order:
-        now, spots[i], left = fill(now, batches[i].demand, batches[i].count)
-        if left:
+        now, spots[i], rest = fill(now, batches[i].demand, batches[i].count)
+        if rest:
             return None
     return Packing(tuple(spots), now)
 
@@ -226,7 +226,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
         return Stuck(proven=False)
     # Each unit uses one machine: more machines of one kind than units would only multiply equal states.
     rooms = {index: run.room for run in runs for index in run.ids[: len(todo)]}
-    seen: set[tuple[int, frozenset[tuple[Capacity, int]]]] = set()
+    states: set[tuple[int, frozenset[tuple[Capacity, int]]]] = set()
     stack: list[tuple[int, dict[int, Capacity], tuple[int, ...]]] = [(0, rooms, ())]
     while stack:
         depth, now, path = stack.pop()
@@ -234,9 +234,9 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
             return _search_packing(batches, runs, now, todo, path)
         # Machines of equal capacity are exchangeable, so a state is the multiset of capacities.
         key = (depth, frozenset(Counter(now.values()).items()))
-        if key in seen:
+        if key in states:
             continue
-        seen.add(key)
+        states.add(key)
         demand = batches[todo[depth]].demand
         # One machine stands for all of equal capacity; reversed, so that the first of them does.
         for room, index in {room: index for index, room in reversed(now.items())}.items():

@@ -48,11 +48,11 @@ def _digest(
 
     The RayCluster is not part of it: a journal stays valid when only the rendering of pods changed.
     """
-    whole = {
+    document = {
         "name": name,
         "roles": {role.name: asdict(role) for role in roles.values()},
         "units": [asdict(series) for series in units.series],
         "nodeGroups": {group.name: asdict(group) for group in groups.values()},
     }
-    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -111,8 +111,8 @@ class RolePlan(RoleOptions):
     def memory_share(self) -> float:
         """The share of its GPU's memory to which a rank is held; 0 if to none: a command is another program."""
         kind, amount = self.accelerator or ("", GRAIN)
-        held = not self.memory_unlimited and self.entrypoint[0] != "command" and kind == "GPU" and amount < GRAIN
-        return amount / GRAIN if held else 0.0
+        is_limited = not self.memory_unlimited and self.entrypoint[0] != "command" and kind == "GPU" and amount < GRAIN
+        return amount / GRAIN if is_limited else 0.0
 
     @property
     def probed(self) -> bool:

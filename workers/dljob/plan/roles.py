@@ -116,8 +116,8 @@ def _probe(probe: Probe | None) -> ProbePlan | None:
     )
 
 
-def _autoscale(own: Autoscale | None) -> AutoscalePlan | None:
-    return None if own is None else AutoscalePlan(own.by, own.name or "", own.target, float(own.cooldown_seconds))
+def _autoscale(rule: Autoscale | None) -> AutoscalePlan | None:
+    return None if rule is None else AutoscalePlan(rule.by, rule.name or "", rule.target, float(rule.cooldown_seconds))
 
 
 def _drain(drain: Drain | None) -> DrainPlan | None:
@@ -189,25 +189,25 @@ def _sees_all_devices(role: Role, accelerator: tuple[str, Amount] | None) -> boo
     """
     if role.accelerator is None or accelerator is None or role.comm.virtual_local_rank:
         return False
-    said = role.accelerator.visibility
-    return said == "Shared" or (said is None and role.type == "Elastic" and accelerator[0] in _COMM_BY_DEVICE)
+    shown = role.accelerator.visibility
+    return shown == "Shared" or (shown is None and role.type == "Elastic" and accelerator[0] in _COMM_BY_DEVICE)
 
 
 def _pre_check(role: Role, comm: str | None) -> bool:
     """Return whether nodes are checked: where collectives run between devices, unless the role says otherwise."""
-    said = role.comm.pre_check
-    return comm is not None and (comm in _COMM_BY_DEVICE.values() if said is None else said)
+    pre_check = role.comm.pre_check
+    return comm is not None and (comm in _COMM_BY_DEVICE.values() if pre_check is None else pre_check)
 
 
 def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
-    wanted, auto = role.resources, role.resources.auto
+    resources, auto = role.resources, role.resources.auto
     # Until they are chosen, the least amounts stand for those that are not given.
-    cpu = wanted.cpu or (auto.cpu.min if auto and auto.cpu else DEFAULT_RANK_CPU)
-    memory = wanted.memory or (auto.memory.min if auto and auto.memory else None)
+    cpu = resources.cpu or (auto.cpu.min if auto and auto.cpu else DEFAULT_RANK_CPU)
+    memory = resources.memory or (auto.memory.min if auto and auto.memory else None)
     return add_up(
         (("CPU", parse_cpu(cpu)),),
         (("memory", parse_memory(memory)),) if memory else (),
-        tuple((name, parse_custom(text)) for name, text in wanted.custom.items()),
+        tuple((name, parse_custom(text)) for name, text in resources.custom.items()),
         (accelerator,) if accelerator else (),
     )
 
@@ -219,18 +219,18 @@ def _quota(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
     """
     # dljob's default of one CPU per rank is too little where a rank's quota has several devices.
     devices = max(1, accelerator[1] // GRAIN) if accelerator else 1
-    said = role.resources.cpu is not None or (role.resources.auto is not None and role.resources.auto.cpu is not None)
-    cpu = {} if said else {"CPU": devices * GRAIN}
+    is_set = role.resources.cpu is not None or (role.resources.auto is not None and role.resources.auto.cpu is not None)
+    cpu = {} if is_set else {"CPU": devices * GRAIN}
     return add_up(tuple({**dict(_per_rank(role, accelerator)), **cpu}.items()))
 
 
 def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
-    wanted = role.accelerator
-    if wanted is None:
+    accelerator = role.accelerator
+    if accelerator is None:
         return None
     homes = [g for g in spec.node_groups if g.accelerator and role.node_group in (None, g.name)]
     # Without a type it is that of the only node groups with devices; GPU where that is ambiguous.
-    kind = wanted.type or _only(sorted({g.accelerator.type for g in homes if g.accelerator})) or "GPU"
+    kind = accelerator.type or _only(sorted({g.accelerator.type for g in homes if g.accelerator})) or "GPU"
     ray = DEVICES[kind].ray or _only(sorted(_custom_resources(homes)))
     if not ray:
         raise PlacementError(
@@ -239,7 +239,7 @@ def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
             hint="give the role a nodeGroup whose accelerator is Custom with a rayResource",
             loc=("spec", "roles", spec.roles.index(role), "accelerator"),
         )
-    return (ray, parse_devices(wanted.count))
+    return (ray, parse_devices(accelerator.count))
 
 
 def _custom_resources(groups: Sequence[NodeGroup]) -> set[str]:

@@ -76,6 +76,6 @@ def endpoints_variable(role: str) -> str:
 
 def offered(ports: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return port name -> the number under which a Service offers it."""
-    taken = {number for _, number in ports if number}
-    free = (at for at in range(FIRST_OFFERED, 65536) if at not in taken)
+    used_numbers = {number for _, number in ports if number}
+    free = (at for at in range(FIRST_OFFERED, 65536) if at not in used_numbers)
     return {name: number or next(free) for name, number in ports}

@@ -66,14 +66,14 @@ def load_faults(
     return faults.load_file(path, lambda loc, item: _wrong(loc, item, plan, nodes))
 
 
-def ranked(held: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
+def ranked(assigned: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
     """Return all nodes in the order of node/<index>.
 
-    `held`, the nodes of the plan's units in order, come first. The other nodes are sorted by Ray's ids, which differ in
-    each run.
+    `assigned`, the nodes of the plan's units in order, come first. Then the others, by Ray's ids, which differ in each
+    run.
     """
     # The node of the plan's first unit is node/0 in each run, though Ray draws other ids (docs/adr/0026).
-    first = dict.fromkeys(node for node in held if node)
+    first = dict.fromkeys(node for node in assigned if node)
     return (*first, *sorted(set(nodes) - first.keys()))
 
 
@@ -108,8 +108,8 @@ def _wrong(loc: Loc, item: Mapping[str, Any], plan: JobPlan, nodes: Sequence[str
     takes = _RANKS if head in plan.roles else _TAKES.get(head, _RANKS)
     # The schema reports an unknown kind of fault.
     if isinstance(kind, str) and kind not in takes and kind in (*_RANKS, "leave", "cut"):
-        what = "a rank" if takes is _RANKS else f"{'an' if head == OPERATOR else 'a'} {head}"
-        yield Finding((*loc, "fault"), f"{what} takes {listed(takes)}, not {kind}", "")
+        noun = "a rank" if takes is _RANKS else f"{'an' if head == OPERATOR else 'a'} {head}"
+        yield Finding((*loc, "fault"), f"{noun} takes {listed(takes)}, not {kind}", "")
 
 
 def _wrong_rank(at: Loc, text: str, plan: JobPlan, names: Sequence[str]) -> Iterator[Finding]:

@@ -26,16 +26,16 @@ Cluster = Mapping[str, Sequence[str]]
 
 def ports_of(role: Role) -> tuple[tuple[str, int], ...]:
     """Return (name, number or 0) of a role's ports, with that of its TensorFlow server."""
-    own = tuple((port.name, port.port) for port in role.ports)
-    needed = role.tf is not None and role.tf.task in MEMBERS and PORT not in dict(own)
-    return (*own, (PORT, 0)) if needed else own
+    declared = tuple((port.name, port.port) for port in role.ports)
+    needed = role.tf is not None and role.tf.task in MEMBERS and PORT not in dict(declared)
+    return (*declared, (PORT, 0)) if needed else declared
 
 
 def restarts_with(spec: DLJobSpec, role: Role) -> tuple[str, ...]:
     """Return the roles that restart with a role: the chief with a parameter server, whose variables are gone."""
     if role.tf is None or role.tf.task != "ps":
         return role.restart_policy.with_
-    chiefs = (other.name for other in spec.roles if other.tf and other.tf.task == "chief")
+    chiefs = (member.name for member in spec.roles if member.tf and member.tf.task == "chief")
     return tuple(dict.fromkeys((*role.restart_policy.with_, *chiefs)))
 
 
@@ -53,8 +53,8 @@ def checksum(cluster: Cluster) -> str:
 def servers_of(config: str) -> int:
     """Return the number of parameter servers in a chief's TF_CONFIG; 0 for any other task, and for no TF_CONFIG."""
     try:
-        found = json.loads(config or "{}")
-        return len(found["cluster"]["ps"]) if found["task"]["type"] == "chief" else 0
+        tf_config = json.loads(config or "{}")
+        return len(tf_config["cluster"]["ps"]) if tf_config["task"]["type"] == "chief" else 0
     except (ValueError, TypeError, KeyError):
         return 0  # A rank without tf may have a TF_CONFIG of its own, whose reader judges it.
 

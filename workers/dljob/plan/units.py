@@ -68,7 +68,7 @@ def _selector(roles: Sequence[RolePlan]) -> tuple[tuple[str, str], ...]:
     return (*((NODE_GROUP_LABEL, group) for group in groups), *labels)
 
 
-def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[str]) -> Series:
+def _collocated(collocation: Collocation, roles: Sequence[RolePlan], used_names: set[str]) -> Series:
     _check_groups(collocation, roles)
     _check_node_group(collocation, roles)
     _check_domains(collocation, roles)
@@ -77,7 +77,7 @@ def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[
         _check_shares(collocation, roles)
     name = collocation.name
     # Names of units must be unique, and a collocation may have the name of a role outside it.
-    while name in taken:
+    while name in used_names:
         name = f"{name}-units"
     return _series(name, roles, shared=shared)
 

@@ -128,7 +128,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
         status=new if write else None,
         watch=None if case.finished else watch(case),
         requeue=min(waits) if waits else None,
-        left=step.left,
+        postponed=step.postponed,
         written_first=step.written_first,
     )
 

@@ -17,25 +17,25 @@ LINE_BYTES = 1 << 20
 
 def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
     """Return the traced calls, by process of a rank, and what is missing of them, for a reader."""
-    found, unread = list[TracedFile](), list[str]()
+    files, unread = list[TracedFile](), list[str]()
     for path in sorted(_place(folder).glob("*.jsonl")):
         try:
             with open_plain(path) as stream:
-                own = decode(bounded_lines(stream, LINE_BYTES))
+                file = decode(bounded_lines(stream, LINE_BYTES))
         except OSError as error:
             unread.append(f"calls: {path.name}: {error.strerror}")
             continue
-        if own is None:
+        if file is None:
             unread.append(f"calls: {path.name} is damaged, or of another version of dljob")
         else:
-            found.append(own)
-    dropped = sum(row.calls for own in found for row in own.rows if isinstance(row, RowsDropped))
-    damaged = sum(own.damaged_lines for own in found)
+            files.append(file)
+    dropped = sum(row.calls for file in files for row in file.rows if isinstance(row, RowsDropped))
+    damaged = sum(file.damaged_lines for file in files)
     if dropped:
         unread.append(f"calls: {dropped} sampled ones were dropped: there was no room for them")
     if damaged:
         unread.append(f"calls: {counted(damaged, 'damaged line')} left out, as a killed process leaves them")
-    return found, unread
+    return files, unread
 
 
 def _place(folder: Path) -> Path:

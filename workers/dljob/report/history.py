@@ -143,8 +143,8 @@ class HistoryReader:
         self._chunks = []
         history = self.history
         history.started = state["started_at"]
-        self._put_hosts([host, ["v", own]] for host, own in state["hosts"])
-        self._phases = {(role, rank): own["phase"] for (role, rank), own in state["ranks"]}
+        self._put_hosts([host, ["v", fields]] for host, fields in state["hosts"])
+        self._phases = {(role, rank): fields["phase"] for (role, rank), fields in state["ranks"]}
         for (role, rank), (account, since) in state["ledger"]["clocks"]:
             self._move((role, rank), since, account)
         history.units.update({name: unit["node"] for name, unit in state["units"] if unit["node"]})
@@ -164,11 +164,11 @@ class HistoryReader:
             self._ledger(fields["ledger"][1])
         if "hosts" in fields:
             self._put_hosts(fields["hosts"][1])
-        for (role, rank), own in fields["ranks"][1] if "ranks" in fields else ():
-            if (phase := _value(own, "phase")) is not None:
+        for (role, rank), delta in fields["ranks"][1] if "ranks" in fields else ():
+            if (phase := _value(delta, "phase")) is not None:
                 self._phases[role, rank] = phase
-        for name, own in fields["units"][1] if "units" in fields else ():
-            if node := _value(own, "node"):
+        for name, delta in fields["units"][1] if "units" in fields else ():
+            if node := _value(delta, "node"):
                 self.history.units[name] = node
         self.history.nodes.update({node["id"]: node for node in _items(fields.get("nodes"))})
         self.history.faults.update({fault["id"]: fault for fault in _items(fields.get("faults"))})
@@ -176,21 +176,21 @@ class HistoryReader:
             self._incidents(fields["incidents"], at)
 
     def _put_hosts(self, rows: Iterable[Any]) -> None:
-        for host, own in rows:
+        for host, delta in rows:
             key = host["role"], host["index"]
             if key not in self._hosts:
                 self._per_host.clear()
-            node = _value(own, "node")
+            node = _value(delta, "node")
             self._hosts[key] = self._hosts.get(key, "") if node is None else node
 
     def _incidents(self, change: list[Any], at: float) -> None:
-        for number, own in change[1]:
-            if own[0] == "v":
-                self._incident(number, own[1])
+        for number, delta in change[1]:
+            if delta[0] == "v":
+                self._incident(number, delta[1])
                 continue
             row = self._open[number]
-            row.faults += [fault for fault in _items(own[1].get("faults")) if fault not in row.faults]
-            members = [(role, rank) for role, rank in _items(own[1].get("members"))]
+            row.faults += [fault for fault in _items(delta[1].get("faults")) if fault not in row.faults]
+            members = [(role, rank) for role, rank in _items(delta[1].get("members"))]
             row.members += [key for key in members if key not in row.members]
         for number in change[2]:
             self._open.pop(number).ended = at
@@ -198,15 +198,15 @@ class HistoryReader:
     def _incident(self, number: int, row: Mapping[str, Any]) -> None:
         if number not in self._open:
             members = [(role, rank) for role, rank in row["members"]]
-            own = IncidentRecord(row["detected"], row["role"], members, list(row["faults"]))
-            self._open[number] = own
-            self.history.incidents.append(own)
+            incident = IncidentRecord(row["detected"], row["role"], members, list(row["faults"]))
+            self._open[number] = incident
+            self.history.incidents.append(incident)
 
     def _ledger(self, change: Mapping[str, Any]) -> None:
         clocks = change.get("clocks")
-        for (role, rank), own in clocks[1] if clocks else ():
+        for (role, rank), delta in clocks[1] if clocks else ():
             # A clock is a pair, no array of items of one kind: it is written whole.
-            account, since = own[1]
+            account, since = delta[1]
             self._move((role, rank), since, account, self._lost((role, rank)) if self.signs else None)
         for role, rank in clocks[2] if clocks else ():
             self._move((role, rank), change["at"][1] if "at" in change else 0, "")
@@ -223,8 +223,8 @@ class HistoryReader:
     def _host(self, role: str, rank: int) -> HostKey:
         """Return the host of a rank: a role's ranks are spread over its hosts evenly, and in order."""
         if role not in self._per_host:
-            ranks = sum(1 for own, _ in self._phases if own == role)
-            hosts = sum(1 for own, index in self._hosts if own == role and index != _STORE)
+            ranks = sum(1 for role_name, _ in self._phases if role_name == role)
+            hosts = sum(1 for role_name, index in self._hosts if role_name == role and index != _STORE)
             self._per_host[role] = max(1, ranks // max(1, hosts))
         return role, rank // self._per_host[role]
 
@@ -250,23 +250,23 @@ class HistoryReader:
             self.touched[key] = min(len(lane) - 1, self.touched.get(key, len(lane) - 1))
             lane[-1] = Stretch(lane[-1].at, INIT)
 
-    def _put(self, key: RankKey, own: Stretch) -> None:
+    def _put(self, key: RankKey, stretch: Stretch) -> None:
         """Append a stretch; one that begins with the last one replaces it, and joins the one before if it is equal."""
         lane = self.history.lanes[key]
-        if lane and lane[-1].at == own.at:
+        if lane and lane[-1].at == stretch.at:
             lane.pop()
         self.touched[key] = min(len(lane), self.touched.get(key, len(lane)))
-        if not lane or lane[-1].account != own.account:
-            lane.append(own)
+        if not lane or lane[-1].account != stretch.account:
+            lane.append(stretch)
 
 
 def _value(change: Any, name: str) -> Any:  # noqa: ANN401 - JSON
     """Return the new value of a field of a row that is new or changed; None: it is as before."""
     if change[0] == "v":
         return change[1].get(name)
-    own: Any = change[1].get(name)
+    value: Any = change[1].get(name)
     # A row of the books arrives whole, or as changes of its fields.
-    return cast("list[Any]", own)[1] if isinstance(own, list) else own
+    return cast("list[Any]", value)[1] if isinstance(value, list) else value
 
 
 def _items(change: Any) -> list[Any]:  # noqa: ANN401 - JSON

@@ -49,28 +49,28 @@ def of_history(history: JobHistory, until: float, faults: Mapping[int, Json] | N
         until: the end of the record (unix seconds).
         faults: those of its faults that are wanted; None: all.
     """
-    restarts = {fault: own for own in history.incidents for fault in own.faults}
-    found: list[dict[str, Any]] = []
+    restarts = {fault: incident for incident in history.incidents for fault in incident.faults}
+    rows: list[dict[str, Any]] = []
     for number, fault in sorted((history.faults if faults is None else faults).items()):
-        own = restarts.get(number)
-        members: Sequence[RankKey] = own.members if own else ()
+        incident = restarts.get(number)
+        members: Sequence[RankKey] = incident.members if incident else ()
         outcome: Json = fault.get("outcome") or {}
         shown = _base(number, fault, _evidence(outcome))
         if origin := outcome.get("origin"):
             shown.update(rank=origin["rank"], incarnation=origin["incarnation"])
-        found.append(
+        rows.append(
             {
                 **shown,
                 "at": round(fault["detected"], 3),
                 "until": fault["recovered"] and round(fault["recovered"], 3),
                 "cause": _root(history, fault),
-                "followed": [plain(one["cause"]) for one in fault["followed"]],
+                "followed": [plain(effect["cause"]) for effect in fault["followed"]],
                 "restarted": [f"{role}/{rank}" for role, rank in members],
                 "stages": _stages(history, fault, members, until),
                 "lostSteps": fault["lost"],
             }
         )
-    return found
+    return rows
 
 
 def of_status(faults: Iterable[Json]) -> list[dict[str, Any]]:
@@ -90,14 +90,14 @@ def of_status(faults: Iterable[Json]) -> list[dict[str, Any]]:
     ]
 
 
-def with_texts(found: list[dict[str, Any]], texts: Mapping[int, IncidentText]) -> list[dict[str, Any]]:
+def with_texts(incidents: list[dict[str, Any]], texts: Mapping[int, IncidentText]) -> list[dict[str, Any]]:
     """Add log lines and stacks to the incidents that have some."""
-    for incident in found:
+    for incident in incidents:
         text = texts.get(incident["id"])
-        lines = [own for line in text.lines if (own := plain(line))] if text else []
+        lines = [shown for line in text.lines if (shown := plain(line))] if text else []
         incident["log"] = {"rank": text.rank, "lines": lines} if text and lines else None
-        incident["stacks"] = [{"rank": rank, "text": said[:STACK]} for rank, said in text.stacks] if text else []
-    return found
+        incident["stacks"] = [{"rank": rank, "text": stack[:STACK]} for rank, stack in text.stacks] if text else []
+    return incidents
 
 
 def _base(number: int, fault: Json, evidence: Iterable[str]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def of_shown(shown: Page, name: str, uid: str) -> RecordedJob:
 
 
 def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     damaged, last = 0, 0
     try:
         with open_plain(file) as stream:
@@ -98,21 +98,21 @@ def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
                     damaged += 1
                 # A master that was fenced while it wrote may leave an event that its successor wrote, too.
                 elif event["seq"] > last:
-                    found.append(event)
+                    events.append(event)
                     last = event["seq"]
     except OSError as error:
         unrecorded.append(f"events: {error.strerror}: {file.name}")
     if damaged:
         unrecorded.append(f"events: {damaged} damaged lines of {file.name} are left out")
-    return found
+    return events
 
 
 def manifest_in(file: Path, unrecorded: list[str]) -> dict[str, Any]:
     """Return the manifest in a file; empty if it is missing or damaged, which `unrecorded` then says."""
     try:
-        found: Any = read_json(file)
-        if isinstance(found, dict) and isinstance(cast("Json", found).get("spec"), dict):
-            return cast("Json", found)
+        data: Any = read_json(file)
+        if isinstance(data, dict) and isinstance(cast("Json", data).get("spec"), dict):
+            return cast("Json", data)
         unrecorded.append(f"spec: {file.name} has none")
     except OSError as error:
         unrecorded.append(f"spec: {error.strerror}: {file.name}")
@@ -128,25 +128,25 @@ def _history(folder: Path, unrecorded: list[str]) -> JobHistory | None:
         return None
     damage: list[JournalError] = []
     chain = journal_files.parts(folder, damage)
-    found: JobHistory | None = None
+    history: JobHistory | None = None
     unreadable = ""
     try:
-        found = histories.fold(journal_files.records(chain, histories.is_needed, damage))
+        history = histories.fold(journal_files.records(chain, histories.is_needed, damage))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         unreadable = f"journal: another version of dljob wrote it, and this one cannot read it: {error!r}"
     unrecorded += filter(None, [journal_files.older_is_gone(chain), *(error.message for error in damage), unreadable])
-    if found is None or not found.lanes:
+    if history is None or not history.lanes:
         unrecorded.append("lanes, stages: the journal has no state of the job")
         return None
-    return found
+    return history
 
 
 def texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, IncidentText]:
     """Return log lines and stacks of the first and the last faults: of thousands nobody reads them."""
     rows = sorted(faults)
-    kept = rows if len(rows) <= MOST else rows[: MOST // 2] + rows[-MOST // 2 :]
-    found: dict[int, IncidentText] = {}
-    for number, fault in kept:
+    shown = rows if len(rows) <= MOST else rows[: MOST // 2] + rows[-MOST // 2 :]
+    texts_by_fault: dict[int, IncidentText] = {}
+    for number, fault in shown:
         role, _, rank = str(fault.get("rank") or "").rpartition("/")
         at = fault.get("detected") or unix(fault.get("detectedAt"))
         if not role or not rank.isdigit() or "/" in role or at is None:
@@ -155,14 +155,14 @@ def texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict
         stem = f"{role}-{rank}-{fault.get('incarnation')}"
         stacks = [*_stacks(folder / "stacks" / f"{stem}.txt", f"{role}/{rank}"), *_dumps(folder / "stacks", stem)]
         if lines or stacks:
-            found[number] = IncidentText(f"{role}/{rank}", lines, stacks)
-    return found
+            texts_by_fault[number] = IncidentText(f"{role}/{rank}", lines, stacks)
+    return texts_by_fault
 
 
 def _lines(log: Path, at: float) -> list[str]:
     """Return the last lines that a log had shortly after a time; of a log without marks none, since no line has one."""
-    wanted = int((at + _AFTER_S) * 1e9)
-    end = next((size for time, size in reversed(marks.read(log)) if time <= wanted), 0)
+    until = int((at + _AFTER_S) * 1e9)
+    end = next((size for time, size in reversed(marks.read(log)) if time <= until), 0)
     text = _part(log, max(0, end - _TAIL), end)
     return text.split("\n")[-LINES - 1 :][:LINES] if end else []
 

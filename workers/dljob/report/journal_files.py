@@ -52,14 +52,14 @@ def parts(journal: Path, troubles: list[JournalError]) -> list[JournalPart]:
     files |= {_number(path): path for path in journal.glob(f"*{SUFFIX}")}
     files.pop(0, None)  # of other programs
     chain: list[JournalPart] = []
-    wanted: tuple[int, int] | None = None
+    previous: tuple[int, int] | None = None
     for number in sorted(files, reverse=True):
-        if chain and (wanted is None or number != wanted[0]):
+        if chain and (previous is None or number != previous[0]):
             continue
         header = _header(files[number], troubles, required=bool(chain))
         if header is not None:
-            chain.append(JournalPart(number, files[number], header, wanted[1] if wanted else None))
-            wanted = (int(header.prev[0]), header.prev[1]) if header.prev else None
+            chain.append(JournalPart(number, files[number], header, previous[1] if previous else None))
+            previous = (int(header.prev[0]), header.prev[1]) if header.prev else None
     return chain[::-1]
 
 
@@ -128,8 +128,8 @@ class PartContent(NamedTuple):
 def content(part: JournalPart) -> PartContent:
     """Return all records of a part, up to where it is damaged."""
     troubles: list[JournalError] = []
-    found = tuple(PartLines(part).read(lambda _: True, troubles))
-    return PartContent(found, troubles[0] if troubles else None)
+    records = tuple(PartLines(part).read(lambda _: True, troubles))
+    return PartContent(records, troubles[0] if troubles else None)
 
 
 def first_time(part: JournalPart) -> float | None:

@@ -49,8 +49,8 @@ def _finite(value: object) -> object:
 
 def policy(*, live: bool) -> str:
     """Return the page's Content-Security-Policy; a `live` page may ask the command that serves it."""
-    own = f"default-src 'none'; script-src '{_digest(_script())}'; style-src '{_digest(_style())}'; img-src data:"
-    return f"{own}; connect-src 'self'" if live else own
+    rules = f"default-src 'none'; script-src '{_digest(_script())}'; style-src '{_digest(_style())}'; img-src data:"
+    return f"{rules}; connect-src 'self'" if live else rules
 
 
 def _script() -> str:

@@ -61,9 +61,9 @@ def page_data(
     rows = lanes.lanes(history, unrecorded) if history else series.lanes(sampled, until)
     parts = _ReadableParts(unrecorded)
     if history:
-        found = incidents.of_history(history, until)
+        incident_rows = incidents.of_history(history, until)
     else:
-        found = parts.read("incidents", lambda: incidents.of_status(entries(status, "recentFaults")), [])
+        incident_rows = parts.read("incidents", lambda: incidents.of_status(entries(status, "recentFaults")), [])
     return {
         "format": FORMAT,
         "made": {"at": round(now, 3), "by": version},
@@ -72,7 +72,7 @@ def page_data(
         "roles": parts.read("roles", lambda: roles_part(record.spec, status, plan), []),
         "accounts": list(ACCOUNTS),
         "lanes": rows,
-        "incidents": incidents.with_texts(found, record.texts),
+        "incidents": incidents.with_texts(incident_rows, record.texts),
         "ledger": nested(status, "ledger") or None,
         "samples": series.samples_part(sampled),
         "placement": parts.read("placement", lambda: placement_part(plan, status, history), None),
@@ -146,7 +146,9 @@ def plan_of(manifest: dict[str, Any], unrecorded: list[str]) -> JobPlan | None:
 def roles_part(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any]]:
     """Return the roles: as they were submitted, with the present number of ranks."""
     together = {
-        role: str(own.get("name", "")) for own in entries(spec, "collocations") for role in own.get("roles") or ()
+        role: str(shared.get("name", ""))
+        for shared in entries(spec, "collocations")
+        for role in shared.get("roles") or ()
     }
     counts: dict[str, Json] = {role["name"]: role for role in entries(status, "roles")}
     declared: dict[str, Json] = {role["name"]: role for role in entries(spec, "roles")}
@@ -167,8 +169,8 @@ def _devices(plan: JobPlan | None, role: str) -> float | None:
     """Return the devices of each rank of a role; None: unknown."""
     if plan is None or role not in plan.roles:
         return None
-    own = plan.roles[role].accelerator
-    return own[1] / UNIT if own else 0.0
+    accelerator = plan.roles[role].accelerator
+    return accelerator[1] / UNIT if accelerator else 0.0
 
 
 def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
@@ -176,9 +178,9 @@ def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
     rows = entries(nested(status, "ledger"), "roles")
     if plan is None or not rows:
         return None
-    held = [(_devices(plan, str(row.get("name"))) or 0.0, nested(row, "accounts").values()) for row in rows]
-    known = [(each, [one for one in accounts if isinstance(one, int | float)]) for each, accounts in held]
-    return round(sum(each * sum(accounts) for each, accounts in known), 3)
+    by_role = [(_devices(plan, str(row.get("name"))) or 0.0, nested(row, "accounts").values()) for row in rows]
+    known = [(count, [span for span in accounts if isinstance(span, int | float)]) for count, accounts in by_role]
+    return round(sum(count * sum(accounts) for count, accounts in known), 3)
 
 
 def placement_part(plan: JobPlan | None, status: Json, history: JobHistory | None) -> dict[str, Any] | None:
@@ -187,4 +189,4 @@ def placement_part(plan: JobPlan | None, status: Json, history: JobHistory | Non
         return None
     if history:
         return placement(plan, history.units, history.nodes)
-    return placement(plan, {own["name"]: own["node"] for own in entries(status, "units") if own["node"]}, {})
+    return placement(plan, {unit["name"]: unit["node"] for unit in entries(status, "units") if unit["node"]}, {})

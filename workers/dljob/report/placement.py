@@ -23,16 +23,16 @@ def placement(plan: JobPlan, units: Mapping[str, str], nodes: Mapping[str, Mappi
         nodes: node -> how it was last seen; its names are those that users gave.
     """
     would_be = would_be_nodes(plan)
-    found = assign(plan.units.values(), would_be, reserve_nodes=spare_nodes(plan))
+    assignment = assign(plan.units.values(), would_be, reserve_nodes=spare_nodes(plan))
     # It fitted when the job was submitted; another version may judge otherwise.
-    planned = {} if isinstance(found, Refusal) else dict(found.nodes)
+    planned = {} if isinstance(assignment, Refusal) else dict(assignment.nodes)
     totals = {node.id: node.total for node in would_be}
     actual = {name: node for name, node in units.items() if name in plan.units}
-    seen = {node: tuple((name, amount) for name, amount in own["total"]) for node, own in nodes.items()}
-    names = {node: own.get("pod") or dict(own["labels"]).get(NODE_NAME, node) for node, own in nodes.items()}
-    heads = {node for node, own in nodes.items() if own.get("head")}
+    amounts = {node: tuple((name, amount) for name, amount in row["total"]) for node, row in nodes.items()}
+    names = {node: row.get("pod") or dict(row["labels"]).get(NODE_NAME, node) for node, row in nodes.items()}
+    heads = {node for node, row in nodes.items() if row.get("head")}
     return {
-        "nodes": _nodes(plan, actual, seen, names, heads),
+        "nodes": _nodes(plan, actual, amounts, names, heads),
         "plan": {"nodes": _nodes(plan, planned, totals, {})},
     }
 
@@ -69,7 +69,7 @@ def _ranks(ranks: Iterable[tuple[str, int]]) -> list[str]:
     by_role: dict[str, list[int]] = {}
     for role, rank in ranks:
         by_role.setdefault(role, []).append(rank)
-    return [f"{role}/{ranges(sorted(own))}" for role, own in by_role.items()]
+    return [f"{role}/{ranges(sorted(numbers))}" for role, numbers in by_role.items()]
 
 
 def _amounts(resources: Iterable[tuple[str, int]]) -> dict[str, float]:

@@ -88,7 +88,7 @@ class _RecordReader:
     def _progress(self, state: JobState, at: float) -> None:
         """Count the time in which all ranks run and no driver repeats steps."""
         drivers = state.job.drivers
-        repeats = any(own.goal is not None for (role, _), own in state.ranks.items() if role in drivers)
+        repeats = any(rank.goal is not None for (role, _), rank in state.ranks.items() if role in drivers)
         well = state.phase is Phase.RUNNING and not repeats
         if self.well_since is not None:
             self.work += at - self.well_since
@@ -107,9 +107,9 @@ class _RecordReader:
                 self._ready(before, state, event, at)
             case Stepped():
                 self._stepped(before, state, event, at)
-            case RankEnded() if event.outcome.ok and (own := before.ranks.get((event.role, event.rank))):
-                if own.ready_at and state.verdict is None:
-                    self.runs[event.role].append(at - own.ready_at)
+            case RankEnded() if event.outcome.ok and (rank := before.ranks.get((event.role, event.rank))):
+                if rank.ready_at and state.verdict is None:
+                    self.runs[event.role].append(at - rank.ready_at)
             case _:
                 pass
         if isinstance(event, RankEnded) and event.outcome.step is not None:
@@ -182,12 +182,12 @@ class _RecordReader:
         node = event.node if isinstance(event, NodeFrozen) else fault.node
         if isinstance(event, PartSilent):
             node = event.target.removeprefix("node/")
-        there = [key for key in before.ranks if before.hosts[before.job.roles[key[0]].host_of(key[1])].node == node]
-        if not there:
+        lost = [key for key in before.ranks if before.hosts[before.job.roles[key[0]].host_of(key[1])].node == node]
+        if not lost:
             return
         silent = event.silent_s if isinstance(event, NodeFrozen) else 0.0
         kind = "freeze" if isinstance(event, NodeFrozen) else "node"
-        role, rank = min(there)
+        role, rank = min(lost)
         self.strikes.append(base._replace(kind=kind, role=role, rank=rank, detect=silent, seconds=1e6))
         if isinstance(event, NodeFrozen):
             self._frozen = (node, len(self.strikes) - 1, at - silent)
@@ -219,8 +219,8 @@ class _RecordReader:
         )
 
 
-def _fixed(found: dict[str, list[float]]) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(spans) for name, spans in found.items()}
+def _fixed(durations: dict[str, list[float]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(spans) for name, spans in durations.items()}
 
 
 def record_of(past: Past) -> Recorded:
@@ -234,10 +234,10 @@ def record_of(past: Past) -> Recorded:
     last = next(moments)
     state, at = last.state, last.at
     reading.known = max((fault.id for fault in state.faults), default=0)
-    for found in moments:
-        assert found.event is not None  # noqa: S101 - only the first moment has none
-        reading.take(state, found.state, read_event(found.event), found.at)
-        state, at = found.state, found.at
+    for moment in moments:
+        assert moment.event is not None  # noqa: S101 - only the first moment has none
+        reading.take(state, moment.state, read_event(moment.event), moment.at)
+        state, at = moment.state, moment.at
     shown = view.shown(state, at)
     over = state.phase is Phase.SUCCEEDED
     return Recorded(reading.pace(), tuple(reading.strikes), shown["goodput"] or 0.0, shown["seconds"], over)

@@ -86,8 +86,8 @@ class Past:
     @cached_property
     def oldest(self) -> PastMoment:
         """The oldest moment that is kept."""
-        for found in self._fold(0):
-            return found
+        for moment in self._fold(0):
+            return moment
         raise self._empty()
 
     @property
@@ -122,17 +122,17 @@ class Past:
             message = f"{_shown(when)} is before the oldest moment kept, {_shown(self.oldest.at)}"
             raise UsageError(message, hint=self._hint)
         times = self._times()
-        found, later = self.oldest, False
-        for each in self._fold(self._start(max(0, bisect_right(times, when) - 1))):
-            if each.at > when:
+        moment, later = self.oldest, False
+        for candidate in self._fold(self._start(max(0, bisect_right(times, when) - 1))):
+            if candidate.at > when:
                 later = True
                 break
-            found = each
-            found.state  # noqa: B018 - read before the next moment replaces what it is made of
-        if not later and when > (end := self.end(found)):
+            moment = candidate
+            moment.state  # noqa: B018 - read before the next moment replaces what it is made of
+        if not later and when > (end := self.end(moment)):
             hint = f"leave out --at for the last moment; {self._hint}"
             raise UsageError(f"{_shown(when)} is after the last moment recorded, {_shown(end)}", hint=hint)
-        return found
+        return moment
 
     def end(self, last: PastMoment) -> float:
         """Return the last time that is recorded: of a job that has not ended that of the last sample.
@@ -154,17 +154,17 @@ class Past:
         if seq < max(1, oldest.seq):
             raise UsageError(f"event {seq} is before the oldest one kept, {max(1, oldest.seq)}", hint=self._hint)
         last = 0
-        for each in self._fold(self._start(self._part_of(seq))):
-            if each.seq >= seq:
-                each.state  # noqa: B018 - as above
-                return each
-            last = each.seq
+        for moment in self._fold(self._start(self._part_of(seq))):
+            if moment.seq >= seq:
+                moment.state  # noqa: B018 - as above
+                return moment
+            last = moment.seq
         raise UsageError(f"there is no event {seq}: the last one is {last}", hint=self._hint)
 
     def last(self) -> PastMoment:
         """Return the last state."""
-        for found in deque(self._fold(self._start(len(self.parts) - 1)), maxlen=1):
-            return found
+        for moment in deque(self._fold(self._start(len(self.parts) - 1)), maxlen=1):
+            return moment
         raise self._empty()
 
     def _empty(self) -> NotFoundError:
@@ -172,8 +172,8 @@ class Past:
 
     @property
     def _hint(self) -> str:
-        kept = "the parts before it were dropped" if self.cut else "the job began then"
-        return f"the journal begins at {_shown(self.oldest.at)}: {kept}"
+        reason = "the parts before it were dropped" if self.cut else "the job began then"
+        return f"the journal begins at {_shown(self.oldest.at)}: {reason}"
 
     # -- the journal's parts
 
@@ -182,7 +182,7 @@ class Past:
         times: list[float] = []
         after = float("inf")
         for part in reversed(self.parts):
-            after = after if (own := journal_files.first_time(part)) is None else own
+            after = after if (begin := journal_files.first_time(part)) is None else begin
             times.append(after)
         return times[::-1]
 
@@ -210,15 +210,15 @@ class Past:
         reader = _PartReader(self)
         last = 0
         for part in self.parts[index:]:
-            found = journal_files.content(part)
-            for moment in reader.read(part, found):
+            content = journal_files.content(part)
+            for moment in reader.read(part, content):
                 yield moment
                 last = moment.seq
-            if found.damage is not None:
+            if content.damage is not None:
                 folder = shlex.quote(str(self.folder))
                 before = f"\n  the last event before it: dljob replay {folder} --event {last}" if last else ""
-                hint = f"{found.damage.hint}{before}"
-                raise JournalError(found.damage.message, offset=found.damage.offset, hint=hint)
+                hint = f"{content.damage.hint}{before}"
+                raise JournalError(content.damage.message, offset=content.damage.offset, hint=hint)
 
     def initial(self, at: float, *, own_nodes: bool) -> JobState:
         """Return the job's first state."""
@@ -238,21 +238,21 @@ class _PartReader:
         self._begun = False
         self._text = ""
 
-    def read(self, part: JournalPart, found: PartContent) -> Iterator[PastMoment]:
+    def read(self, part: JournalPart, content: PartContent) -> Iterator[PastMoment]:
         """Yield the moments of a part."""
-        own = any(record.get("ownNodes") for record in found.records)
-        fresh = self.past.initial(0.0, own_nodes=own)
+        has_own_nodes = any(record.get("ownNodes") for record in content.records)
+        fresh = self.past.initial(0.0, own_nodes=has_own_nodes)
         step = self._folded if part.header.core == self.past.core else self._laid
         event: dict[str, Any] | None = None
-        for record in found.records:
+        for record in content.records:
             self._at = record.get("at", self._at)
             match record["k"]:
                 case "begin":
-                    fresh = self.past.initial(record["at"], own_nodes=own)
+                    fresh = self.past.initial(record["at"], own_nodes=has_own_nodes)
                     self._state, self._plan = fresh, record["plan"]
                     self._written = Written(encode_state(fresh))
                 case "snapshot":
-                    self._snapshot(record, fresh, own=step == self._folded)
+                    self._snapshot(record, fresh, is_own_core=step == self._folded)
                 case "notes":
                     self._seq = record["seq"]
                     yield from self._first(fresh)
@@ -271,14 +271,14 @@ class _PartReader:
             self._begun = True
             yield PastMoment(self._seq, self._at, None, (), self._state or self._reading(self._written, fresh))
 
-    def _snapshot(self, record: Record, fresh: JobState, *, own: bool) -> None:
+    def _snapshot(self, record: Record, fresh: JobState, *, is_own_core: bool) -> None:
         self._text = record["d"] if record["i"] == 0 else self._text + record["d"]
         if record["i"] < record["of"] - 1:
             return
         data = parse_json(self._text)
         self._text, self._written, self._plan = "", Written(data), record["plan"]
         self._state = None
-        if own:
+        if is_own_core:
             self._check(fresh)
             self._state = decode_state(data, fresh.job)
 
@@ -310,25 +310,25 @@ class _PartReader:
         plan_of, at = self._plan, self._at
 
         def read() -> JobState:
-            taken = take(written.data(), fresh, plan_of, at)
-            if taken.anew:
-                message = f"the state of {_shown(at)}: {taken.anew}"
+            restored = take(written.data(), fresh, plan_of, at)
+            if restored.anew:
+                message = f"the state of {_shown(at)}: {restored.anew}"
                 raise JournalError(message, offset=0, hint="use the dljob that wrote it")
-            return taken.state
+            return restored.state
 
         return read
 
 
 def progress_at(folder: Path, at: float) -> dict[tuple[str, int], tuple[int, dict[str, float]]]:
     """Return the last step of each rank at a time (unix seconds), by the samples; empty without samples."""
-    found = samples.read(folder)
-    index = bisect_right(found.times, at) - 1
+    series = samples.read(folder)
+    index = bisect_right(series.times, at) - 1
     if index < 0:
         return {}
-    metrics = {name: value for name, values in found.progress.items() if (value := values[index]) is not None}
+    metrics = {name: value for name, values in series.progress.items() if (value := values[index]) is not None}
     return {
         (role, rank): (step, metrics)
-        for role, ranks in found.steps.items()
+        for role, ranks in series.steps.items()
         for rank, steps in enumerate(ranks)
         if (step := steps[index]) is not None
     }
@@ -345,12 +345,12 @@ def _parts(folder: Path) -> list[JournalPart]:
         hint = "a job that never started has none; with spec.master.journal.path it is below that path: copy it there"
         raise NotFoundError(f"{folder} has no journal", hint=hint)
     damage: list[JournalError] = []
-    found = journal_files.parts(journal, damage)
+    parts = journal_files.parts(journal, damage)
     if damage:
         raise damage[0]
-    if not found:
+    if not parts:
         raise NotFoundError(f"the journal in {journal} is empty", hint=_NO_STATE)
-    return found
+    return parts
 
 
 def _shown(at: float) -> str:
@@ -358,18 +358,18 @@ def _shown(at: float) -> str:
 
 
 def _manifest(folder: Path, cores: list[str]) -> DLJobManifest:
-    file, why = folder / "spec.json", "the job's spec cannot be read"
+    file, problem = folder / "spec.json", "the job's spec cannot be read"
     try:
         return DLJobManifest.model_validate(read_json(file))
     except OSError as error:
-        message = f"{file}: {why}: {error.strerror}"
+        message = f"{file}: {problem}: {error.strerror}"
         raise NotFoundError(message, hint="a replay needs spec.json beside the journal") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        message = f"{file}: {why}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        message = f"{file}: {problem}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise NotFoundError(message, hint=f"use the dljob that wrote it: {', '.join(cores)}") from error
     except ValueError as error:
-        raise NotFoundError(f"{file}: {why}: {error}", hint="the file is damaged: copy the folder again") from error
+        raise NotFoundError(f"{file}: {problem}: {error}", hint="the file is damaged: copy the folder again") from error
 
 
 def _read(file: Path) -> dict[str, Any]:

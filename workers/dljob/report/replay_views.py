@@ -15,12 +15,12 @@ from dljob.report.replay import Past, PastMoment
 STEPS_MISSING = "steps: unknown: the folder has no sample of this time, nor of one before it"
 
 
-def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
+def shown(past: Past, moment: PastMoment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
     """Return a moment with all that is known of it.
 
     Args:
         past: the job's past.
-        found: the moment of the last event before `when`.
+        moment: the moment of the last event before `when`.
         when: the time that is shown, in unix seconds: status and ledger are of it.
         progress: the steps of the ranks at that time.
     """
@@ -34,11 +34,11 @@ def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progre
         },
         "time": snapshots.rfc3339(when),
         "unixTime": when,
-        "seconds": round(when - found.state.started_at, 3),
-        "event": found.seq,
-        "cause": found.event,
-        "status": snapshots.status(found.state, when, progress),
-        "state": encode_state(found.state),
+        "seconds": round(when - moment.state.started_at, 3),
+        "event": moment.seq,
+        "cause": moment.event,
+        "status": snapshots.status(moment.state, when, progress),
+        "state": encode_state(moment.state),
         "unrecorded": [] if progress else [STEPS_MISSING],
     }
 
@@ -50,24 +50,24 @@ def difference(before: JobState, after: JobState) -> list[str]:
 
 
 def _lines(path: str, old: Any, change: list[Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
-    form, *said = change
+    form, *parts = change
     match form:
         case "d":
             fields = cast("Mapping[str, Any]", old)
-            for name, part in cast("Mapping[str, list[Any]]", said[0]).items():
+            for name, part in cast("Mapping[str, list[Any]]", parts[0]).items():
                 yield from _lines(f"{path}.{name}" if path else name, fields[name], part)
         case "m":
             rows = {_key(key): value for key, value in old or ()}
-            for key, part in said[0]:
+            for key, part in parts[0]:
                 yield from _lines(f"{path}[{_key(key)}]", rows.get(_key(key)), part)
-            for key in said[1]:
+            for key in parts[1]:
                 yield f"{path}[{_key(key)}]: {_text(rows.get(_key(key)))} -> gone"
         case "s":
-            first, last, items = said
-            gone = list(old or ())[first : len(old or ()) - last]
-            yield f"{path}[{first}:]: {_text(gone)} -> {_text(items)}"
+            first, last, items = parts
+            removed = list(old or ())[first : len(old or ()) - last]
+            yield f"{path}[{first}:]: {_text(removed)} -> {_text(items)}"
         case _:
-            yield f"{path}: {_text(old)} -> {_text(said[0])}"
+            yield f"{path}: {_text(old)} -> {_text(parts[0])}"
 
 
 def _key(key: Any) -> str:  # noqa: ANN401 - JSON

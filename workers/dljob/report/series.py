@@ -29,32 +29,32 @@ def samples_part(data: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     by_role = {part: _by_role(data[part]) for part in ("steps", "memory", "device") if part in data}
     progress = {name: [_short(value) for value in values] for name, values in data["progress"].items()}
-    kept = {part: data[part] for part in ("calls", "queues") if part in data}
+    by_process = {part: data[part] for part in ("calls", "queues") if part in data}
     weights = {
-        name: {"published": own["published"], "held": _by_role(own["held"])}
-        for name, own in data.get("weights", {}).items()
+        name: {"published": channel["published"], "held": _by_role(channel["held"])}
+        for name, channel in data.get("weights", {}).items()
     }
-    return {"times": data["times"], **by_role, "progress": progress, **kept, "weights": weights}
+    return {"times": data["times"], **by_role, "progress": progress, **by_process, "weights": weights}
 
 
 def narrowed(by_rank: ByRank) -> list[list[float | None]] | dict[str, list[float | None]]:
     """Return a role's series: as they are, or of many ranks `low`, `middle` and `high` at each time."""
     if len(by_rank) <= RANKS:
         return [list(series) for series in by_rank]
-    found: dict[str, list[float | None]] = {"low": [], "middle": [], "high": []}
+    bands: dict[str, list[float | None]] = {"low": [], "middle": [], "high": []}
     for values in zip(*by_rank, strict=True):
         known = sorted(value for value in values if value is not None)
         for key, at in (("low", 0), ("middle", len(known) // 2), ("high", -1)):
-            found[key].append(known[at] if known else None)
-    return found
+            bands[key].append(known[at] if known else None)
+    return bands
 
 
 def lanes(data: Mapping[str, Any], end: float) -> dict[str, list[list[float]]] | None:
     """Return the lanes that samples tell, for a job whose journal is not at hand; None where they tell none."""
     index = {letter: ACCOUNTS.index(name) for name, letter in LETTERS.items()} | {ABSENT: -1}
-    found: dict[str, list[list[float]]] = {}
+    lanes_by_role: dict[str, list[list[float]]] = {}
     for role, series in data["accounts"].items():
-        rows = found.setdefault(role, [])
+        rows = lanes_by_role.setdefault(role, [])
         for at, letters in zip(data["times"], series, strict=True):
             rows.extend([] for _ in range(len(letters or "") - len(rows)))
             for rank, letter in enumerate(letters or ""):
@@ -63,7 +63,7 @@ def lanes(data: Mapping[str, Any], end: float) -> dict[str, list[list[float]]] |
                     rows[rank] += [round(at, 3), account]
         for row in rows:
             row += [round(end, 3), -1]
-    return found or None
+    return lanes_by_role or None
 
 
 def _by_role(part: Mapping[str, ByRank]) -> dict[str, Any]:

@@ -50,11 +50,11 @@ def trace(
 def _threads(ranks: Iterable[RankKey], nodes: Mapping[RankKey, str]) -> dict[RankKey, tuple[int, int]]:
     """Return rank -> (process id, thread id)."""
     processes: dict[str, int] = {}
-    found: dict[RankKey, tuple[int, int]] = {}
+    threads: dict[RankKey, tuple[int, int]] = {}
     for number, key in enumerate(ranks, 1):
         node = nodes.get(key, _UNPLACED)
-        found[key] = processes.setdefault(node, JOB + 1 + len(processes)), number
-    return found
+        threads[key] = processes.setdefault(node, JOB + 1 + len(processes)), number
+    return threads
 
 
 def _names(threads: Mapping[RankKey, tuple[int, int]], nodes: Mapping[RankKey, str]) -> Iterator[dict[str, Any]]:
@@ -82,8 +82,8 @@ def _slices(
         begin, account = lane[at], int(lane[at + 1])
         end = lane[at + 2] if at + 2 < len(lane) else until
         if account >= 0 and end > begin:
-            own = {"ph": "X", "cat": "ledger", "name": accounts[account], "pid": thread[0], "tid": thread[1]}
-            yield {**own, "ts": _micros(begin, start), "dur": _micros(end, start) - _micros(begin, start)}
+            base = {"ph": "X", "cat": "ledger", "name": accounts[account], "pid": thread[0], "tid": thread[1]}
+            yield {**base, "ts": _micros(begin, start), "dur": _micros(end, start) - _micros(begin, start)}
 
 
 def _incidents(
@@ -94,24 +94,24 @@ def _incidents(
         if incident["at"] is None:
             continue
         begin, end = incident["at"], incident["until"] or until
-        said = {key: incident[key] for key in ("cause", "evidence", "level", "lostSteps")}
+        args = {key: incident[key] for key in ("cause", "evidence", "level", "lostSteps")}
         name = f"{incident['reason']} {incident['target']}"
-        own = {"cat": "incident", "id": incident["id"], "name": name, "pid": JOB}
+        base = {"cat": "incident", "id": incident["id"], "name": name, "pid": JOB}
         # Slices of one thread may only nest, and incidents overlap: so these are asynchronous.
-        yield {**own, "ph": "b", "tid": 0, "ts": _micros(begin, start), "args": said}
-        yield {**own, "ph": "e", "tid": 0, "ts": _micros(max(end, begin), start)}
+        yield {**base, "ph": "b", "tid": 0, "ts": _micros(begin, start), "args": args}
+        yield {**base, "ph": "e", "tid": 0, "ts": _micros(max(end, begin), start)}
         failed = threads.get(_key(str(incident["rank"])))
         if failed is None:
             continue
         yield {"ph": "i", "s": "t", "cat": "incident", "name": name, "ts": _micros(begin, start),
-               "pid": failed[0], "tid": failed[1], "args": said}  # fmt: skip
+               "pid": failed[0], "tid": failed[1], "args": args}  # fmt: skip
         for rank in (incident["restarted"] or ())[: FLOWS - flows]:
-            if (other := threads.get(_key(rank))) is not None:
+            if (place := threads.get(_key(rank))) is not None:
                 flows += 1
                 edge = {"cat": "restart", "id": flows, "name": f"incident {incident['id']}"}
                 yield {**edge, "ph": "s", "pid": failed[0], "tid": failed[1], "ts": _micros(begin, start)}
                 # bp "e": the arrow ends at the slice around this time, not at the next one.
-                yield {**edge, "ph": "f", "bp": "e", "pid": other[0], "tid": other[1], "ts": _micros(end, start)}
+                yield {**edge, "ph": "f", "bp": "e", "pid": place[0], "tid": place[1], "ts": _micros(end, start)}
 
 
 def _counters(samples: Json, start: float) -> Iterator[dict[str, Any]]:

@@ -39,10 +39,10 @@ def events(files: Sequence[TracedFile], threads: Mapping[RankKey, tuple[int, int
         start: begin of the trace, in unix seconds.
     """
     rows: dict[RankKey, list[CallerRow | CalleeRow]] = defaultdict(list)
-    for own in files:
-        rows[own.role, own.rank] += [row for row in own.rows if isinstance(row, (CallerRow, CalleeRow))]
+    for file in files:
+        rows[file.role, file.rank] += [row for row in file.rows if isinstance(row, (CallerRow, CalleeRow))]
     free = max((tid for _, tid in threads.values()), default=0) + 1
-    made: dict[str, tuple[CallerRow, _Drawn]] = {}
+    sent_calls: dict[str, tuple[CallerRow, _Drawn]] = {}
     ran: dict[str, list[_Drawn]] = defaultdict(list)
     for key, (pid, tid) in threads.items():
         ends: list[int] = []
@@ -58,13 +58,13 @@ def events(files: Sequence[TracedFile], threads: Mapping[RankKey, tuple[int, int
             ends[lane] = end
             drawn = _Drawn(pid, free + lane, begin, end)
             if isinstance(row, CallerRow):
-                made[f"{key[0]}/{key[1]}:{row.id}"] = row, drawn
+                sent_calls[f"{key[0]}/{key[1]}:{row.id}"] = row, drawn
                 yield from _caller(row, drawn, start)
             else:
                 ran[f"{row.caller}:{row.id}"].append(drawn)
                 yield from _callee(row, drawn, start)
         free += len(ends)
-    yield from _flows(made, ran, start)
+    yield from _flows(sent_calls, ran, start)
 
 
 def _thread(key: RankKey, pid: int, tid: int, lane: int, index: int) -> Iterator[Event]:
@@ -74,7 +74,7 @@ def _thread(key: RankKey, pid: int, tid: int, lane: int, index: int) -> Iterator
 
 
 def _caller(row: CallerRow, drawn: _Drawn, start: float) -> Iterator[Event]:
-    said = {
+    args = {
         "to": f"{row.role}/{row.rank}",
         "outcome": row.outcome,
         "sends": row.sends,
@@ -83,7 +83,7 @@ def _caller(row: CallerRow, drawn: _Drawn, start: float) -> Iterator[Event]:
         "answer_bytes": row.answer_bytes,
         "sampled": f"1 of {2**row.level}",
     }
-    yield _slice(f"call {row.role}.{row.method}", "call", drawn, said)
+    yield _slice(f"call {row.role}.{row.method}", "call", drawn, args)
     if row.parked_s >= _SHOWN_S:
         # Before it was sent for the last time; a call that never was waited until it was given up.
         end = _micros(row.sent_at, start) if row.sent_at else drawn.end
@@ -93,19 +93,19 @@ def _caller(row: CallerRow, drawn: _Drawn, start: float) -> Iterator[Event]:
 
 
 def _callee(row: CalleeRow, drawn: _Drawn, start: float) -> Iterator[Event]:
-    said = {"from": row.caller, "outcome": row.outcome, "waited_ms": round(row.waited_s * 1000, 3)}
-    yield _slice(f"run {row.method}", "call", drawn, said)
+    args = {"from": row.caller, "outcome": row.outcome, "waited_ms": round(row.waited_s * 1000, 3)}
+    yield _slice(f"run {row.method}", "call", drawn, args)
     if row.waited_s >= _SHOWN_S:
         end = min(_micros(row.start + row.waited_s, start), drawn.end)
         yield _slice("waits to begin", "call", drawn._replace(end=max(end, drawn.begin)), {})
 
 
 def _flows(
-    made: Mapping[str, tuple[CallerRow, _Drawn]], ran: Mapping[str, Sequence[_Drawn]], start: float
+    sent_calls: Mapping[str, tuple[CallerRow, _Drawn]], ran: Mapping[str, Sequence[_Drawn]], start: float
 ) -> Iterator[Event]:
     """Yield an arrow from each call to each time that it was run."""
     number = 0
-    for call, (row, caller) in made.items():
+    for call, (row, caller) in sent_calls.items():
         for callee in ran.get(call, ()):
             sent = min(max(_micros(row.sent_at, start), caller.begin), caller.end)
             # Run before it was sent for the last time: by an earlier process. Or the clocks of two nodes differ.
@@ -119,9 +119,9 @@ def _flows(
             yield {**edge, "ph": "f", "bp": "e", "pid": callee.pid, "tid": callee.tid, "ts": end}
 
 
-def _slice(name: str, category: str, drawn: _Drawn, said: Mapping[str, Any]) -> Event:
-    own = {"ph": "X", "cat": category, "name": name, "pid": drawn.pid, "tid": drawn.tid, "args": dict(said)}
-    return {**own, "ts": drawn.begin, "dur": drawn.end - drawn.begin}
+def _slice(name: str, category: str, drawn: _Drawn, args: Mapping[str, Any]) -> Event:
+    event = {"ph": "X", "cat": category, "name": name, "pid": drawn.pid, "tid": drawn.tid, "args": dict(args)}
+    return {**event, "ts": drawn.begin, "dur": drawn.end - drawn.begin}
 
 
 def _micros(at: float, start: float) -> int:

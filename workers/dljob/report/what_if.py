@@ -83,20 +83,20 @@ class Predictor:
     def predict(self, rule: str, manifest: DLJobManifest, seeds: int) -> WhatIf:
         """Predict the goodput under the rules of another manifest of the same job."""
         base = self._unchanged.setdefault(seeds, self._play(self.manifest, seeds))
-        other = self._play(manifest.model_dump(mode="json", by_alias=True, exclude_none=True), seeds)
+        changed_ends = self._play(manifest.model_dump(mode="json", by_alias=True, exclude_none=True), seeds)
         # A job that is run again starts faster or slower than its record: that moves the goodput, not the difference.
         again = self._spread(manifest, seeds)
         # By pairs: the same seed draws the same durations, as far as the rule leaves them.
-        differences = [own.goodput - was.goodput for own, was in zip(other, base, strict=True)]
+        differences = [new_end.goodput - old_end.goodput for new_end, old_end in zip(changed_ends, base, strict=True)]
         unchanged = mean(end.goodput for end in base)
-        phases = [end.phase for end in other]
+        phases = [end.phase for end in changed_ends]
         return WhatIf(
             rule,
             self.record.goodput,
             unchanged,
             mean(differences),
             2 * max(stdev(differences), stdev(again)) + abs(unchanged - self.record.goodput),
-            mean(end.seconds for end in other),
+            mean(end.seconds for end in changed_ends),
             max(phases, key=phases.count),
         )
 
@@ -138,8 +138,8 @@ def best_what_ifs(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: As of `predict`.
     """
-    _, _, found = rules_tried(folder)
-    return [each.shown() for each in found[:BEST] if each.difference > 0]
+    _, _, predictions = rules_tried(folder)
+    return [prediction.shown() for prediction in predictions[:BEST] if prediction.difference > 0]
 
 
 def rules_tried(folder: Path) -> tuple[Past, Predictor, list[WhatIf]]:
@@ -150,14 +150,14 @@ def rules_tried(folder: Path) -> tuple[Past, Predictor, list[WhatIf]]:
     """
     past = Past(folder)
     predictor = Predictor(past)
-    found: list[WhatIf] = []
+    predictions: list[WhatIf] = []
     for rule in _candidates(past.manifest, predictor.record):
         try:
-            found.append(predictor.predict(rule, changed(past.manifest, [rule]), FEW))
+            predictions.append(predictor.predict(rule, changed(past.manifest, [rule]), FEW))
         except (SpecError, PlacementError):
             continue  # a rule that this job cannot have
-    found.sort(key=lambda each: -each.difference)
-    return past, predictor, found
+    predictions.sort(key=lambda prediction: -prediction.difference)
+    return past, predictor, predictions
 
 
 def _candidates(manifest: DLJobManifest, record: Recorded) -> Iterable[str]:
@@ -188,12 +188,12 @@ def changed(manifest: DLJobManifest, rules: Sequence[str]) -> DLJobManifest:
     for rule in rules:
         problems += _change(data["spec"], rule)
     try:
-        made = parse(data)
+        parsed = parse(data)
     except SpecError as error:
         raise SpecError((*problems, *error.problems)) from error
     if problems:
         raise SpecError(tuple(problems))
-    return made
+    return parsed
 
 
 def _change(spec: dict[str, Any], rule: str) -> list[Problem]:

@@ -211,7 +211,7 @@ async def test_a_long_piece_of_work_is_no_loop_while_less_of_it_is_left(monkeypa
     monkeypatch.setattr(controller, "RESTLESS", 3)
 
     def piece(left: int) -> ReconcileResult:
-        return ReconcileResult("more", (Annotate("DLJob", "hello", {"a": str(left)}),), requeue=0.0, left=left)
+        return ReconcileResult("more", (Annotate("DLJob", "hello", {"a": str(left)}),), requeue=0.0, postponed=left)
 
     decide, seen = deciding(*(piece(left) for left in range(30, -1, -1)))
     async with shell(decide=decide) as it:
@@ -227,7 +227,7 @@ async def test_a_long_piece_of_work_is_no_loop_while_less_of_it_is_left(monkeypa
 
 async def test_a_pass_that_failed_is_slow_to_come_again_even_when_it_was_in_a_hurry() -> None:
     decide, seen = deciding(
-        *[ReconcileResult("more", (Annotate("DLJob", "hello", {"a": "b"}),), requeue=0.0, left=5)] * 9
+        *[ReconcileResult("more", (Annotate("DLJob", "hello", {"a": "b"}),), requeue=0.0, postponed=5)] * 9
     )
     async with shell(decide=decide) as it:
         it.fake.put("dljobs", dljob())

@@ -52,8 +52,8 @@ async def test_nodes_of_pods_that_have_time_are_not_looked_at() -> None:
 
 
 async def test_the_node_of_a_head_is_looked_at_that_should_be_ready_by_now() -> None:
-    head = replace(pod(ends=None), head=True, made=NOW - START_SECONDS)
-    new, back = replace(head, made=NOW - 1.0), replace(head, ready=True)
+    head = replace(pod(ends=None), head=True, created=NOW - START_SECONDS)
+    new, back = replace(head, created=NOW - 1.0), replace(head, ready=True)
     async with shell() as it:
         it.fake.put("nodes", node(Ready="Unknown"), "")
         seen = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states([head, new, back])

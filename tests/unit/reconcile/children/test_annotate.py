@@ -175,5 +175,5 @@ def test_each_pass_over_many_pods_leaves_fewer_to_annotate():
     world.view = replace(world.view, placement=tuple(place(f"{world.name}-w{at}") for at in range(pods)))
     left = []
     while (outcome := world.step()).actions:
-        left.append(outcome.left)
+        left.append(outcome.postponed)
     assert left == [2 * annotate.PODS_A_PASS, annotate.PODS_A_PASS, 0]

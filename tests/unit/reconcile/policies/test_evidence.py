@@ -98,7 +98,7 @@ def test_a_restart_of_that_name_that_was_refused_keeps_nothing_from_being_told()
 def test_many_pod_ends_are_reported_in_portions(monkeypatch):
     monkeypatch.setattr(evidence, "PODS_A_PASS", 2)
     made = world(OOM, "Evicted: the node was low on resource", "x" * 400)
-    assert (len(made.look().actions), made.look().left) == (4, 1)
+    assert (len(made.look().actions), made.look().postponed) == (4, 1)
     made.settle()
     assert len(told(made)) == 3
     assert max(len(words) for _, words in told(made)) == evidence.SIZE

@@ -310,7 +310,7 @@ def pending(made: World, **change: Any) -> World:
     """The replacement finds no node."""
     worker(made, 0, name="w-new", uid="w-new", node="", phase="Pending", ready=False, trouble_reason="Unschedulable",
            trouble="Unschedulable: 0/1 nodes are available", leaving=False,
-           ends=None, end="", made=made.now, away=("n0",), **change)  # fmt: skip
+           ends=None, end="", created=made.now, away=("n0",), **change)  # fmt: skip
     return made
 
 
@@ -435,13 +435,13 @@ def test_many_pods_are_deleted_in_portions(monkeypatch: pytest.MonkeyPatch):
     for at in range(3):
         leaving(made, at, machine="NotReady")
     outcome = made.look()
-    assert (len(outcome.actions), outcome.left) == (2, 1)
+    assert (len(outcome.actions), outcome.postponed) == (2, 1)
     made = world()
     made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n0,n1,n2"
     made.step()
     made.step()
     outcome = made.look()
-    assert ([type(action) for action in outcome.actions], outcome.left) == ([Command, Delete] * 2, 1)
+    assert ([type(action) for action in outcome.actions], outcome.postponed) == ([Command, Delete] * 2, 1)
 
 
 def silent_kubelet(it: World, machine: str = "NotReady", **more: Any) -> World:

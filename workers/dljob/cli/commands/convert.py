@@ -62,7 +62,7 @@ def convert(
     pieces = manifest.convert(text, name, given)
     if diff:
         output.document("\n".join(report.diff(text, pieces)))
-    elif whole := report.whole(pieces):
+    elif whole := report.converted_text(pieces):
         if to is None:
             output.document(whole.removesuffix("\n"))
         else:

@@ -100,7 +100,7 @@ def assign(
         return Refusal(ever_short or short, (), (), never=never)
     # A refusal for ever names what the nodes have, any other what they have free.
     conflict = why_not(
-        batches, later if never else now, fixed, proven=never or found.proven, left="" if never else " free"
+        batches, later if never else now, fixed, proven=never or found.proven, suffix="" if never else " free"
     )
     return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
 
@@ -240,7 +240,7 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
 def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
     """Return the refusal of a conflict, with the hints that users need to understand its numbers."""
     kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
-    why = conflict.why
+    why = conflict.reason
     if only_head:
         why = f"{why} (ranks never live on the head)"
     elif kept:

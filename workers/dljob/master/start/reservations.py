@@ -57,7 +57,7 @@ def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
 def tell_domains(d: StateTransaction, domains: Iterable[Choice]) -> None:
     """Tell users of topology domains that were chosen, and of preferred ones that were not had."""
     for own in domains:
-        d.note(reasons.DOMAIN_CHOSEN if own.value else reasons.PREFERRED_DOMAIN_MISSED, own.series, own.why)
+        d.note(reasons.DOMAIN_CHOSEN if own.value else reasons.PREFERRED_DOMAIN_MISSED, own.series, own.reason)
 
 
 def _forget_devices(d: StateTransaction, unit: str) -> None:

@@ -37,7 +37,7 @@ def pods(case: ReconcileContext) -> PolicyDecision | None:
         f"the annotations of {counted(len(actions), 'pod')} name other units than they hold",
         now,
         requeue=0.0 if left else None,
-        left=left,
+        postponed=left,
     )
 
 

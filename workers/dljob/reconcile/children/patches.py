@@ -100,8 +100,8 @@ def _changes(cluster: Object, action: PatchCluster) -> Iterator[Object]:
         if one is not None and one.replicas != number(group, "replicas"):
             place = f"/spec/workerGroupSpecs/{at}"
             yield {"op": "add", "path": f"{place}/replicas", "value": one.replicas}
-            if one.gone:
-                yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(one.gone)}}
+            if one.removed:
+                yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(one.removed)}}
 
 
 def _clusters_without(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]:

@@ -38,18 +38,18 @@ def begin_attempt_if_lost(case: ReconcileContext) -> PolicyDecision | None:
     """Begin a new attempt when this one is lost, as long as faultTolerance.maxClusterRestarts allows."""
     if case.replaced or (case.ref and case.suspended):
         return None  # on a RayCluster that its owner suspended nothing runs, and no attempt can begin
-    found = _changed(case) or _upgraded(case) or broken(case)
-    if found is None:
+    loss = _changed(case) or _upgraded(case) or broken(case)
+    if loss is None:
         return None
     # This holds for a spec that is refused, too: the next attempt, if one is left, then waits for a better spec.
     limit = case.live.max_cluster_restarts
-    if found.counted and case.restarted >= limit:
-        message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} is used up"
+    if loss.counted and case.restarted >= limit:
+        message = f"{loss.message}; faultTolerance.maxClusterRestarts of {limit} is used up"
         verdict = JobEnd("Failed", reasons.CLUSTER_RESTARTS_EXHAUSTED, message, case.now)
         return PolicyDecision(
-            f"attempt {case.attempt} is lost, and maxClusterRestarts allows no other: {found.reason}", change=verdict
+            f"attempt {case.attempt} is lost, and maxClusterRestarts allows no other: {loss.reason}", change=verdict
         )
-    return PolicyDecision(f"attempt {case.attempt} is lost: {found.reason}", change=found)
+    return PolicyDecision(f"attempt {case.attempt} is lost: {loss.reason}", change=loss)
 
 
 def broken(case: ReconcileContext) -> NewAttempt | None:
@@ -62,18 +62,18 @@ def patience(case: ReconcileContext) -> float | None:
     master = case.observed.master
     if not case.submitted or master is None or not master.error:
         return None
-    left = [limit - master.age for limit in (PATIENCE_SECONDS, ORPHAN_SECONDS) if limit > master.age]
-    return min(left) if left else None
+    waits = [limit - master.age for limit in (PATIENCE_SECONDS, ORPHAN_SECONDS) if limit > master.age]
+    return min(waits) if waits else None
 
 
 def leftover(case: ReconcileContext) -> PolicyDecision | None:
     """Delete the RayCluster of the last attempt, then wait until its pods cannot hold what the next one needs."""
     if case.ref:
-        left = clearing(case)
+        seconds_left = clearing(case)
         return (
             None
-            if left is None
-            else PolicyDecision("the last attempt's ranks may live until their lease is over", requeue=left)
+            if seconds_left is None
+            else PolicyDecision("the last attempt's ranks may live until their lease is over", requeue=seconds_left)
         )
     if not case.replaced:
         return None
@@ -83,18 +83,20 @@ def leftover(case: ReconcileContext) -> PolicyDecision | None:
         return PolicyDecision(
             "the last attempt's RayCluster is deleted first", (Delete("RayCluster", meta["name"], meta["uid"]),)
         )
-    left = clearing(case)
+    seconds_left = clearing(case)
     return (
         None
-        if left is None
-        else PolicyDecision("the last attempt's RayCluster and pods are being deleted", requeue=left)
+        if seconds_left is None
+        else PolicyDecision("the last attempt's RayCluster and pods are being deleted", requeue=seconds_left)
     )
 
 
 def strays(case: ReconcileContext) -> PolicyDecision | None:
     """Delete the RayClusters of earlier attempts that a late request made: no status names them."""
-    left = [each["metadata"] for each in case.observed.strays if case.owns(each)]
-    actions = tuple(Delete("RayCluster", meta["name"], meta["uid"]) for meta in left if "deletionTimestamp" not in meta)
+    metas = [cluster["metadata"] for cluster in case.observed.strays if case.owns(cluster)]
+    actions = tuple(
+        Delete("RayCluster", meta["name"], meta["uid"]) for meta in metas if "deletionTimestamp" not in meta
+    )
     return PolicyDecision("RayClusters of earlier attempts came late: they are deleted", actions) if actions else None
 
 
@@ -105,21 +107,21 @@ def clearing(case: ReconcileContext) -> float | None:
     """
     if not (case.replaced or (case.ref and _between(case))):
         return None
-    left = _ranks_until(case) - case.now
+    seconds_left = _ranks_until(case) - case.now
     # While the old RayCluster exists its pods do, too, even if the lease is over.
     if case.leftover is not None:
-        return max(left, 1.0)
+        return max(seconds_left, 1.0)
     if not case.ref:
         # This attempt's RayCluster exists, and only the status does not name it yet: the wait ended before it was made.
         pods = () if case.cluster is not None else case.observed.pods
         if not pods:
             return None
         # A RayCluster of this name that still exists belongs to another owner, and so do its pods.
-        ours = case.observed.cluster is None
+        is_ours = case.observed.cluster is None
         # A head without a deletionTimestamp still renews the ranks' lease, so the lease alone says nothing yet.
-        if ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):
-            return max(left, COLLECTED_SECONDS)
-    return left if left > 0 else None
+        if is_ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):
+            return max(seconds_left, COLLECTED_SECONDS)
+    return seconds_left if seconds_left > 0 else None
 
 
 def _ranks_until(case: ReconcileContext) -> float:
@@ -175,8 +177,8 @@ def lingering(case: ReconcileContext) -> float | None:
         # Not deleted, or not yet: who deletes a RayCluster may orphan its pods (kubectl delete --cascade=orphan).
         late = case.finished and case.now >= case.since("Failed") + ORPHAN_SECONDS
         return None if late else COLLECTED_SECONDS
-    left = head.ends + CLOCKS_SECONDS - case.now
-    return left if left > 0 else None
+    seconds_left = head.ends + CLOCKS_SECONDS - case.now
+    return seconds_left if seconds_left > 0 else None
 
 
 def _another(case: ReconcileContext) -> bool:
@@ -213,8 +215,8 @@ def _unused(case: ReconcileContext) -> bool:
 
 def outdated(case: ReconcileContext) -> bool:
     """Whether the pods have dljob of another minor version, whose launcher refuses this operator's submission."""
-    made = made_by(case)
-    return not case.ref and made != "" and _minor(made) != _minor(case.settings.version)
+    version = made_by(case)
+    return not case.ref and version != "" and _minor(version) != _minor(case.settings.version)
 
 
 def made_by(case: ReconcileContext) -> str:
@@ -260,16 +262,16 @@ def _head_lost(case: ReconcileContext) -> NewAttempt | None:
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
     if session and case.ray_job is not None and case.ray_job.session not in ("", session):
-        message = f"the head restarted: Ray's session is {case.ray_job.session} now{_why(case)}"
+        message = f"the head restarted: Ray's session is {case.ray_job.session} now{_describe_loss(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     container = case.recorded.get("headContainer")
     if container and case.head is not None and case.head.container not in ("", container) and not case.keeps_state:
-        message = f"the head restarted: the container of pod {case.head.name} is another one now{_why(case)}"
+        message = f"the head restarted: the container of pod {case.head.name} is another one now{_describe_loss(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     return None
 
 
-def _why(case: ReconcileContext) -> str:
+def _describe_loss(case: ReconcileContext) -> str:
     """Return the kubelet's report on the head, as a suffix of a message."""
     return f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
 
@@ -291,15 +293,15 @@ def _submission_lost(case: ReconcileContext) -> NewAttempt | None:
         return None  # Ray's answer is about a head that is gone, and PrimeMaster may well live on its worker
     # Exit codes in TOLD are the end of the job itself, which `finish` records.
     if view.status in ENDED:
-        said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
+        message = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
         if not case.has_reported and view.status != "SUCCEEDED" and view.exit_code not in LAUNCHER_REASONS:
-            return NewAttempt(reasons.SUBMISSION_FAILED, said)
+            return NewAttempt(reasons.SUBMISSION_FAILED, message)
     elif view.status == "MISSING" and case.has_reported:
-        said = "Ray does not know the submission any more"
+        message = "Ray does not know the submission any more"
     else:
         return None
     # Only a dead launcher beside a silent PrimeMaster costs the attempt: silence alone is no loss.
     master = case.observed.master
     if master is not None and master.error and master.age >= ORPHAN_SECONDS:
-        return NewAttempt(reasons.MASTER_LOST, f"{said}; PrimeMaster does not answer: {master.error}")
+        return NewAttempt(reasons.MASTER_LOST, f"{message}; PrimeMaster does not answer: {master.error}")
     return None

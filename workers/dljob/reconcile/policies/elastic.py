@@ -21,46 +21,46 @@ def scale(case: ReconcileContext) -> PolicyDecision | None:
     """Order the numbers of ranks in the spec where PrimeMaster aims at others."""
     if isinstance(case.terms, Refused) or not case.reachable:
         return None
-    wanted = {text(row, "name"): number(row, "wanted") for row in items(case.snapshot, "roles") if "wanted" in row}
+    targets = {text(row, "name"): number(row, "wanted") for row in items(case.snapshot, "roles") if "wanted" in row}
     for role, count in case.terms.roles:
-        if role in wanted and wanted[role] != count:
+        if role in targets and targets[role] != count:
             target = f"{role}={count}"
             # The generation makes the id unique: going back to an earlier number is a new order.
             id_ = f"scale/{target}/{case.generation}"
             if id_ not in case.observed.commands and refusal(case, id_) is None:
                 action = Command(id_, case.cluster_name, case.address, "scale", target, "spec")
                 return PolicyDecision(
-                    f"{role} is to have {counted(count, 'rank')} instead of {wanted[role]}", (action,)
+                    f"{role} is to have {counted(count, 'rank')} instead of {targets[role]}", (action,)
                 )
     return None
 
 
 def machines(case: ReconcileContext) -> PolicyDecision | None:
     """Scale worker groups to what PrimeMaster wants; a pod that holds a unit is never removed."""
-    wanted = part(case.snapshot, "nodes", "wanted")
-    if case.ref or case.queued or not wanted or case.cluster is None:
+    counts = part(case.snapshot, "nodes", "wanted")
+    if case.ref or case.queued or not counts or case.cluster is None:
         return None
-    scales = tuple(_scales(case, wanted))
+    scales = tuple(_scales(case, counts))
     if not scales:
         return None
-    words = ", ".join(f"{one.replicas} of {one.group}" for one in scales)
+    words = ", ".join(f"{change.replicas} of {change.group}" for change in scales)
     action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], scales=scales)
     return PolicyDecision(f"PrimeMaster wants other numbers of worker pods: {words}", (action,))
 
 
-def _scales(case: ReconcileContext, wanted: Object) -> Iterator[Scale]:
+def _scales(case: ReconcileContext, counts: Object) -> Iterator[Scale]:
     for group in items(case.cluster, "spec", "workerGroupSpecs"):
         name, have = text(group, "groupName"), number(group, "replicas")
-        if name not in wanted:
+        if name not in counts:
             continue
         low, high = number(group, "minReplicas"), number(group, "maxReplicas")
-        want = min(max(number(wanted, name), low), high)
+        want = min(max(number(counts, name), low), high)
         if want > have:
             yield Scale(name, want)
         # Fewer pods only as far as some hold no unit.
         elif want < have and (empty := _empty(case, name)):
-            gone = empty[: have - want]
-            yield Scale(name, have - len(gone), gone)
+            removed = empty[: have - want]
+            yield Scale(name, have - len(removed), removed)
 
 
 def _empty(case: ReconcileContext, group: str) -> tuple[str, ...]:
@@ -71,6 +71,6 @@ def _empty(case: ReconcileContext, group: str) -> tuple[str, ...]:
     master, units = case.observed.master, part(case.snapshot, "placement")
     if master is None or master.error or not master.placement or number(units, "ready") < number(units, "units"):
         return ()
-    held = {text(place, "pod") for place in master.placement}
-    mine = [pod for pod in case.observed.pods if pod.group == group and not pod.head and not pod.leaving]
-    return tuple(pod.name for pod in sorted(mine, key=lambda pod: (pod.ready, pod.name)) if pod.name not in held)
+    holders = {text(place, "pod") for place in master.placement}
+    members = [pod for pod in case.observed.pods if pod.group == group and not pod.head and not pod.leaving]
+    return tuple(pod.name for pod in sorted(members, key=lambda pod: (pod.ready, pod.name)) if pod.name not in holders)

@@ -30,16 +30,18 @@ def tell(case: ReconcileContext) -> PolicyDecision | None:
     if not ends:
         return None
     actions = tuple(action for pod, node in ends[:PODS_A_PASS] for action in _report_end(case, pod, node))
-    left = max(0, len(ends) - PODS_A_PASS)
-    return PolicyDecision(f"{counted(len(ends), 'pod')} ended, and PrimeMaster does not know why", actions, left=left)
+    rest = max(0, len(ends) - PODS_A_PASS)
+    return PolicyDecision(
+        f"{counted(len(ends), 'pod')} ended, and PrimeMaster does not know why", actions, postponed=rest
+    )
 
 
-def announce(case: ReconcileContext, pod: Pod, why: str) -> tuple[Action, ...]:
+def announce(case: ReconcileContext, pod: Pod, reason: str) -> tuple[Action, ...]:
     """Tell PrimeMaster that the operator is about to delete a pod, and why: it may be gone before the next pass."""
     node, id_ = _ray_node_of(case, pod), f"leave/{pod.uid}"
     if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
         return ()
-    words = bounded(f"{why} ({_place(pod)})", SIZE)
+    words = bounded(f"{reason} ({_place(pod)})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
 
 
@@ -58,7 +60,7 @@ def _place(pod: Pod) -> str:
 
 def _unheard(case: ReconcileContext) -> bool:
     """Whether the gateway is of an older version without this command; the job continues without it."""
-    return any(one.code == REFUSED and one.action.startswith(CAUSES) for one in case.observed.troubles)
+    return any(trouble.code == REFUSED and trouble.action.startswith(CAUSES) for trouble in case.observed.troubles)
 
 
 def _node(case: ReconcileContext, pod: Pod) -> str:
@@ -69,8 +71,8 @@ def _node(case: ReconcileContext, pod: Pod) -> str:
 def _ray_node_of(case: ReconcileContext, pod: Pod) -> str:
     if pod.head or case.observed.master is None:
         return ""
-    held = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
-    return pod.annotations.get(names.RAY_NODE) or next(held, "")
+    nodes = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
+    return pod.annotations.get(names.RAY_NODE) or next(nodes, "")
 
 
 def _is_unreported(pod: Pod) -> bool:

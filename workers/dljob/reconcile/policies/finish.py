@@ -22,8 +22,8 @@ LOGS_TRIES = 5
 
 def verdict(case: ReconcileContext) -> PolicyDecision | None:
     """End the job when PrimeMaster reports its end, the launcher or an image refused it, or only the launcher tells."""
-    found = _masters(case) or _launchers(case) or misfit(case)
-    return None if found is None else PolicyDecision(f"the job is over: {found.reason}", change=found)
+    end = _masters(case) or _launchers(case) or misfit(case)
+    return None if end is None else PolicyDecision(f"the job is over: {end.reason}", change=end)
 
 
 def after(case: ReconcileContext) -> PolicyDecision:
@@ -69,11 +69,11 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:
         return None
-    said = "PrimeMaster does not answer any more, so the exit code of its launcher counts"
+    fallback = "PrimeMaster does not answer any more, so the exit code of its launcher counts"
     if view.status == "SUCCEEDED":
-        return JobEnd("Complete", reasons.COMPLETED, said, case.now)
+        return JobEnd("Complete", reasons.COMPLETED, fallback, case.now)
     if view.exit_code in LAUNCHER_REASONS:
-        message = f"{view.message or view.tail or 'no reason given'}; {said}"
+        message = f"{view.message or view.tail or 'no reason given'}; {fallback}"
         reason = LAUNCHER_REASONS[view.exit_code]
         return JobEnd(ending(reason), reason, message, case.now)
     return None
@@ -84,16 +84,16 @@ def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
     if case.observed.logs_saved or not case.has_reported or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
-    left = since + LOGS_SECONDS - case.now
-    if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
+    seconds_left = since + LOGS_SECONDS - case.now
+    if seconds_left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
         return None
     # A head that restarts may be ready again within the limit.
     if not case.head_ready:
-        return PolicyDecision("the head is not ready to deliver the logs", requeue=left)
+        return PolicyDecision("the head is not ready to deliver the logs", requeue=seconds_left)
     name = names.logs_map(case.name)
     marks = {**labels(case), names.ATTEMPT: str(case.attempt)}
     action = SaveLogs(name, case.cluster_name, case.address, case.owner, marks)
-    return PolicyDecision("the tails of the logs are saved", (action,), requeue=left)
+    return PolicyDecision("the tails of the logs are saved", (action,), requeue=seconds_left)
 
 
 def _cluster(case: ReconcileContext) -> PolicyDecision | None:
@@ -116,17 +116,17 @@ def word_on_logs(case: ReconcileContext) -> Event:
         message = f"ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
         return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")
     trouble = case.trouble("SaveLogs")
-    why = f": {trouble.message}" if trouble else ""
-    message = f"the last lines of the ranks' logs could not be fetched before the RayCluster is deleted{why}"
+    detail = f": {trouble.message}" if trouble else ""
+    message = f"the last lines of the ranks' logs could not be fetched before the RayCluster is deleted{detail}"
     return Event("Warning", reasons.LOGS_LOST, message, "SaveLogs")
 
 
 def _ttl(case: ReconcileContext) -> PolicyDecision:
     if case.live.ttl is None:
         return PolicyDecision("the job is over")
-    left = ended(case) + case.live.ttl - case.now
-    if left > 0:
-        return PolicyDecision("the job is over; its DLJob is deleted after ttlSecondsAfterFinished", requeue=left)
+    wait_s = ended(case) + case.live.ttl - case.now
+    if wait_s > 0:
+        return PolicyDecision("the job is over; its DLJob is deleted after ttlSecondsAfterFinished", requeue=wait_s)
     version = text(case.meta, "resourceVersion")  # a user may just have removed the TTL to keep the job
     return PolicyDecision(
         "ttlSecondsAfterFinished has passed: the DLJob is deleted",

@@ -29,24 +29,24 @@ def _misfits(case: ReconcileContext) -> Iterator[JobEnd]:
     for pod in case.observed.pods:
         if pod.head or pod.image is None:
             continue
-        found = _refusal(pod.image, head, case)
-        if found is not None:
-            reason, message = found
+        refusal = _refusal(pod.image, head, case)
+        if refusal is not None:
+            reason, message = refusal
             yield JobEnd("Failed", reason, f"the image of node group {pod.group} has {message}; {ANEW}", case.now)
 
 
-def _refusal(own: ImageVersions, job: ImageVersions | None, case: ReconcileContext) -> tuple[str, str] | None:
+def _refusal(group: ImageVersions, job: ImageVersions | None, case: ReconcileContext) -> tuple[str, str] | None:
     """Return reason and message of the first version that does not fit."""
     dljob, image = case.settings.version, "nodeGroups[].image"
-    if job and _minor(own.python) != _minor(job.python):
-        message = f"Python {own.python}, and the job's image Python {job.python}: ranks need one minor version"
+    if job and _minor(group.python) != _minor(job.python):
+        message = f"Python {group.python}, and the job's image Python {job.python}: ranks need one minor version"
         return reasons.PYTHON_MISMATCH, f"{message}; name an image with Python {_minor(job.python)} in {image}"
-    if job and job.ray and own.ray != job.ray:
-        message = f"{_has('Ray', own.ray)}, and the job's image Ray {job.ray}"
+    if job and job.ray and group.ray != job.ray:
+        message = f"{_has('Ray', group.ray)}, and the job's image Ray {job.ray}"
         return reasons.RAY_MISMATCH, f"{message}; name an image with ray[default]=={job.ray} in {image}"
-    if _minor(own.dljob) != _minor(dljob):
+    if _minor(group.dljob) != _minor(dljob):
         hint = "let the operator bring its own dljob (its initImage), or rebuild the image with that version"
-        return reasons.DLJOB_MISMATCH, f"{_has('dljob', own.dljob)}; the operator is of version {dljob}; {hint}"
+        return reasons.DLJOB_MISMATCH, f"{_has('dljob', group.dljob)}; the operator is of version {dljob}; {hint}"
     return None
 
 

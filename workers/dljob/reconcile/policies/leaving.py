@@ -31,9 +31,9 @@ def release(case: ReconcileContext) -> PolicyDecision | None:
     """Remove the finalizer of a job that is over, once its head cannot run on."""
     if not case.has_finalizer:
         return None
-    left = lingering(case)
-    if left is not None:
-        return PolicyDecision("the job is over, and its head may run until its grace is over", requeue=left)
+    seconds_left = lingering(case)
+    if seconds_left is not None:
+        return PolicyDecision("the job is over, and its head may run until its grace is over", requeue=seconds_left)
     return PolicyDecision("nothing is left to stop", (Finalize(on=False),))
 
 
@@ -43,13 +43,13 @@ def leave(case: ReconcileContext) -> ReconcileResult:
         return ReconcileResult("the DLJob is being deleted, and its children go with it")
     # The time limit is there for users: an unreachable head must not hold a DLJob in deletion for ever.
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
-    left = began + LEAVE_SECONDS - case.now
+    seconds_left = began + LEAVE_SECONDS - case.now
     id_ = f"delete/{case.attempt}"
-    if (left <= 0 and is_delivered(case, id_, LEAVE_SECONDS)) or _stopped(case):
+    if (seconds_left <= 0 and is_delivered(case, id_, LEAVE_SECONDS)) or _stopped(case):
         return ReconcileResult(
             "the DLJob is being deleted, and nothing of it runs that could be stopped", (Finalize(on=False),)
         )
-    again = min(left, AGAIN_SECONDS) if left > 0 else AGAIN_SECONDS
+    again = min(seconds_left, AGAIN_SECONDS) if seconds_left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", "deletion")
         return ReconcileResult(

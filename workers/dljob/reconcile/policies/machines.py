@@ -46,7 +46,7 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
         f"{counted(len(lost), 'pod')} should be gone, on nodes that no longer report it: deleted by force",
         actions,
         events=events,
-        left=len(lost) - len(actions),
+        postponed=len(lost) - len(actions),
     )
 
 
@@ -92,8 +92,8 @@ def exclude(case: ReconcileContext) -> PolicyDecision | None:
     nodes = exclusions.avoided(entries)
     if nodes != patches.excluded(case.cluster):
         action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
-        why = f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}"
-        return PolicyDecision(why, (action,), events=exclusions.unlisted(case))
+        reason = f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}"
+        return PolicyDecision(reason, (action,), events=exclusions.unlisted(case))
     pods = tuple(_leave(case, entries))
     if not pods:
         return None
@@ -101,14 +101,14 @@ def exclude(case: ReconcileContext) -> PolicyDecision | None:
     return PolicyDecision(
         f"{counted(len(pods), 'pod')} on excluded nodes, or waiting under an outdated exclusion",
         now,
-        left=max(0, len(pods) - PODS_A_PASS),
+        postponed=max(0, len(pods) - PODS_A_PASS),
     )
 
 
 def wait(case: ReconcileContext) -> float | None:
     """Return the seconds until time alone changes a decision about nodes or pods on them; None: it does not."""
-    left = [at for at in _dues(case) if at > 0]
-    return min(left) if left else None
+    waits = [at for at in _dues(case) if at > 0]
+    return min(waits) if waits else None
 
 
 def _dues(case: ReconcileContext) -> Iterator[float]:
@@ -117,12 +117,12 @@ def _dues(case: ReconcileContext) -> Iterator[float]:
             yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
     yield _until_head_is_dead(case) or 0.0
     entries = exclusions.every(case)
-    for one in entries:
-        until = seconds(text(one, "until"))
-        if until is not None and one.get("attempt", case.attempt) != case.attempt:
+    for entry in entries:
+        until = seconds(text(entry, "until"))
+        if until is not None and entry.get("attempt", case.attempt) != case.attempt:
             yield until - case.now + 1.0
     for pod in exclusions.unschedulable_pods(case, exclusions.avoided(entries)):
-        yield pod.made + exclusions.patience(case) - case.now
+        yield pod.created + exclusions.patience(case) - case.now
 
 
 def _overdue(case: ReconcileContext, pod: Pod) -> bool:
@@ -140,7 +140,7 @@ def _dead(case: ReconcileContext, pod: Pod) -> bool:
         return True
     # PrimeMaster too gets no heartbeat from that pod: two independent witnesses.
     known = items(case.old, "nodes", "excluded")
-    frozen = any(text(one, "pod") == pod.name and text(one, "reason") == told.NODE_FROZEN for one in known)
+    frozen = any(text(entry, "pod") == pod.name and text(entry, "reason") == told.NODE_FROZEN for entry in known)
     return frozen or (pod.machine == "Unknown" and pod.end.startswith(TAINTED))
 
 
@@ -158,22 +158,22 @@ def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[
 
     The head stays on a node that a user names, until it is replaced for another reason.
     """
-    left = {text(one, "pod") for one in entries if one.get("attempt") == case.attempt}
+    left_pods = {text(entry, "pod") for entry in entries if entry.get("attempt") == case.attempt}
     # After the submission nothing is deleted before the gateway was polled: only its placement tells which Ray node a
     # pod is, and PrimeMaster must learn why that one goes.
     asked = case.observed.master is not None or not case.submitted
-    users = (one for one in entries if asked and one["reason"] == exclusions.REQUESTED)
+    users = (entry for entry in entries if asked and entry["reason"] == exclusions.REQUESTED)
     # A head may report that reason, too, but not where the operator puts the node's name.
-    barred = {one["kubernetesNode"] for one in users if "kubernetesNode" in one}
+    barred = {entry["kubernetesNode"] for entry in users if "kubernetesNode" in entry}
     allowed = patches.avoided_nodes(case.cluster)
     for pod in case.observed.pods:
         if pod.leaving:
             continue
-        if pod.name in left:
+        if pod.name in left_pods:
             yield (Delete("Pod", pod.name, pod.uid, grace=GRACE_SECONDS),)
         elif pod.node in barred and not pod.head:
-            why = f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node {pod.node}"
-            yield (*evidence.announce(case, pod, why), Delete("Pod", pod.name, pod.uid))
+            reason = f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node {pod.node}"
+            yield (*evidence.announce(case, pod, reason), Delete("Pod", pod.name, pod.uid))
         elif pod.trouble_reason == "Unschedulable" and _stale(pod, allowed):
             yield (Delete("Pod", pod.name, pod.uid),)
 

@@ -41,17 +41,17 @@ def reads_history(job: Object) -> bool:
 
 def choose(case: ReconcileContext) -> PolicyDecision | None:
     """Choose what the spec leaves open, once for an attempt: from earlier jobs of the name, and earlier attempts."""
-    there = (case.cluster is not None and not case.ref) or case.submitted
-    if there or case.chosen or not open_roles(case.observed.job) or isinstance(case.terms, Refused):
+    is_fixed = (case.cluster is not None and not case.ref) or case.submitted
+    if is_fixed or case.chosen or not open_roles(case.observed.job) or isinstance(case.terms, Refused):
         return None
     spec = accept.blueprint(case.source, case.settings).manifest.spec
     shape = shape_of(spec)
-    made = choose_from(spec, *_earlier(case, shape))
+    rows = choose_from(spec, *_earlier(case, shape))
     events = tuple(
-        Event("Normal", RESOURCES_CHOSEN, f"roles.{one.role}.{told(one)}", "ChooseResources") for one in made
+        Event("Normal", RESOURCES_CHOSEN, f"roles.{row.role}.{told(row)}", "ChooseResources") for row in rows
     )
     reason = f"attempt {case.attempt} leaves resources open: they are chosen"
-    return PolicyDecision(reason, change=ResourceChoice(made, shape), events=events)
+    return PolicyDecision(reason, change=ResourceChoice(rows, shape), events=events)
 
 
 def used(case: ReconcileContext) -> dict[str, Any]:
@@ -69,32 +69,32 @@ def used(case: ReconcileContext) -> dict[str, Any]:
 
 def keep(case: ReconcileContext) -> PolicyDecision | None:
     """Keep what the ranks of an ended job used, for later jobs of the name."""
-    own, trouble = _entry(case), case.trouble("KeepResourceUse")
-    if not own or case.observed.resource_history is None or (trouble and trouble.count >= KEEP_TRIES):
+    entry, trouble = _entry(case), case.trouble("KeepResourceUse")
+    if not entry or case.observed.resource_history is None or (trouble and trouble.count >= KEEP_TRIES):
         return None
     rows = _history(case)
     if any(text(row, "uid") == case.uid for row in rows):
         return None
-    value = json.dumps([*rows, {**own, "ended": text(case.old, "completionTime")}][-EARLIER_JOBS:])
+    value = json.dumps([*rows, {**entry, "ended": text(case.old, "completionTime")}][-EARLIER_JOBS:])
     action = KeepResourceUse(case.name, value)
     return PolicyDecision("what the ranks used is kept for later jobs of the name", (action,))
 
 
-def without_oldest(data: Mapping[str, str], kept: str) -> tuple[str, ...]:
+def without_oldest(data: Mapping[str, str], newest: str) -> tuple[str, ...]:
     """Return the names whose entries must go so that the ConfigMap stays small, those of the oldest jobs first.
 
     Args:
         data: Name of a job -> its entry.
-        kept: The name whose entry was just written, which stays.
+        newest: The name whose entry was just written, which stays.
     """
     size = sum(map(len, data.values()))
-    gone: list[str] = []
-    for name in sorted(data.keys() - {kept}, key=lambda one: _last_end(data[one])):
+    dropped: list[str] = []
+    for name in sorted(data.keys() - {newest}, key=lambda job: _last_end(data[job])):
         if size <= MOST_BYTES:
             break
-        gone.append(name)
+        dropped.append(name)
         size -= len(data[name])
-    return tuple(gone)
+    return tuple(dropped)
 
 
 def _last_end(entry: str) -> str:
@@ -103,16 +103,16 @@ def _last_end(entry: str) -> str:
 
 def _earlier(case: ReconcileContext, shape: str) -> tuple[list[EarlierJob], str]:
     """Return the jobs and attempts that count, the newest last, and why another does not count; empty: all do."""
-    found: list[EarlierJob] = []
+    jobs: list[EarlierJob] = []
     left_out = ""
     others = [row for row in _history(case) if text(row, "uid") != case.uid]
-    own = _entry(case)
-    for row in [*others, own] if own else others:
+    entry = _entry(case)
+    for row in [*others, entry] if entry else others:
         if text(row, "shape") == shape:
-            found.append(EarlierJob(text(row, "job"), _uses(row)))
+            jobs.append(EarlierJob(text(row, "job"), _uses(row)))
         else:
             left_out = f"{text(row, 'job')}: another shape of job: its roles, their types, entrypoints or sizes differ"
-    return found, left_out
+    return jobs, left_out
 
 
 def _uses(row: Object) -> dict[str, ResourceUse]:

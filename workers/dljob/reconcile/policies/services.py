@@ -37,16 +37,16 @@ def follow(case: ReconcileContext) -> PolicyDecision | None:
 
 def retry(case: ReconcileContext) -> PolicyDecision | None:
     """Write what differs from what is ready now."""
-    if not _heard(case) or isinstance(case.terms, Refused):
+    if not _has_endpoints(case) or isinstance(case.terms, Refused):
         return None
-    wanted = {f"{one.kind}/{one.name}": one for one in _wanted(case)}
-    gone = {key: one for key, one in _recorded(case).items() if key not in wanted}
+    desired = {f"{service.kind}/{service.name}": service for service in _desired_services(case)}
+    obsolete = {key: service for key, service in _recorded(case).items() if key not in desired}
     known = case.observed.services
     # A slice before its Service would do nothing, so the Services come first: they do in `_wanted`.
-    due = [one for key, one in {**wanted, **gone}.items() if known.get(key) != one.digest]
-    if not due:
+    changed = [service for key, service in {**desired, **obsolete}.items() if known.get(key) != service.digest]
+    if not changed:
         return None
-    return PolicyDecision("the Services of the roles follow their ready ranks", tuple(due), written_first=True)
+    return PolicyDecision("the Services of the roles follow their ready ranks", tuple(changed), written_first=True)
 
 
 def _refused(case: ReconcileContext) -> bool:
@@ -58,24 +58,26 @@ def remove(case: ReconcileContext) -> PolicyDecision | None:
     """Delete the Services of a job that has ended or is suspended, with their slices."""
     if _refused(case):
         return None  # they go with the DLJob in any case
-    due = tuple(one for key, one in _recorded(case).items() if case.observed.services.get(key) != "")
-    return PolicyDecision("the job does not run: its Services are deleted", due) if due else None
+    deletions = tuple(deletion for key, deletion in _recorded(case).items() if case.observed.services.get(key) != "")
+    return PolicyDecision("the job does not run: its Services are deleted", deletions) if deletions else None
 
 
 def written(case: ReconcileContext) -> dict[str, Any]:
     """Return the field of the status: each role with a Service, its name and the number of its slices."""
-    kept = {text(row, "role"): row for row in items(case.old, "services")}
+    known = {text(row, "role"): row for row in items(case.old, "services")}
     # A row stays until its objects are gone.
-    left = {role: row for role, row in kept.items() if any(case.observed.services.get(key) != "" for key in _keys(row))}
+    rows = {
+        role: row for role, row in known.items() if any(case.observed.services.get(key) != "" for key in _keys(row))
+    }
     if case.finished or case.halt:
-        return {"services": list(left.values())}
+        return {"services": list(rows.values())}
     for role, slices in _sliced(case).items():
-        count = max(len(slices), number(kept.get(role, {}), "slices"))
-        left[role] = {"role": role, "name": names.service(case.name, role), "slices": count}
-    return {"services": list(left.values())}
+        count = max(len(slices), number(known.get(role, {}), "slices"))
+        rows[role] = {"role": role, "name": names.service(case.name, role), "slices": count}
+    return {"services": list(rows.values())}
 
 
-def _heard(case: ReconcileContext) -> bool:
+def _has_endpoints(case: ReconcileContext) -> bool:
     """Whether it is known who is ready: PrimeMaster said so, or it cannot have begun."""
     if not case.has_reported:
         return True
@@ -89,14 +91,14 @@ def _roles(case: ReconcileContext) -> dict[str, tuple[tuple[str, int], ...]]:
 
 def _sliced(case: ReconcileContext) -> dict[str, list[list[Object]]]:
     """Return role -> its ready ranks by slice, for each role with a Service, where they are known."""
-    if not _heard(case):
+    if not _has_endpoints(case):
         return {}
     master = case.observed.master
-    told = (master.endpoints if master is not None and case.snapshot else None) or {}
+    endpoints = (master.endpoints if master is not None and case.snapshot else None) or {}
     # A head may name any address: a Service leads to the job's own pods alone.
     pods = {pod.ip: pod for pod in case.observed.pods if pod.ip and not pod.leaving}
     return {
-        role: _slices([{**row, "pod": pods[row["ip"]]} for row in told.get(role, ()) if row["ip"] in pods])
+        role: _slices([{**row, "pod": pods[row["ip"]]} for row in endpoints.get(role, ()) if row["ip"] in pods])
         for role in _roles(case)
     }
 
@@ -114,7 +116,7 @@ def _slices(rows: Sequence[Object]) -> list[list[Object]]:
     ]
 
 
-def _wanted(case: ReconcileContext) -> Iterator[Serve]:
+def _desired_services(case: ReconcileContext) -> Iterator[Serve]:
     counts = {text(row, "role"): number(row, "slices") for row in items(case.old, "services")}
     for role, ports in _roles(case).items():
         yield _write("Service", _service(case, role, ports))
@@ -126,7 +128,7 @@ def _wanted(case: ReconcileContext) -> Iterator[Serve]:
 
 def _recorded(case: ReconcileContext) -> dict[str, Serve]:
     """Return the deletions of all objects that the status counts."""
-    return {key: one for row in items(case.old, "services") for key, one in _keys(row).items()}
+    return {key: deletion for row in items(case.old, "services") for key, deletion in _keys(row).items()}
 
 
 def _keys(row: Object) -> dict[str, Serve]:

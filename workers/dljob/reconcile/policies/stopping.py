@@ -34,20 +34,20 @@ def stop(case: ReconcileContext) -> PolicyDecision | None:
     """Stop a job that a user or a deadline ends."""
     if case.stopping is not None:
         return _carry_out(case, *case.stopping)
-    wanted = _annotated(case) or _overdue(case)
-    if wanted is None:
+    intent = _annotated(case) or _overdue(case)
+    if intent is None:
         return None
     # Before the submission no process of the job exists, so the end needs no intermediate step.
     if not case.submitted or case.cluster is None:
-        verdict = JobEnd(wanted.condition, wanted.reason, wanted.message, case.now)
-        return PolicyDecision(f"nothing runs that could be stopped: {wanted.reason}", change=verdict)
-    return PolicyDecision(f"the job is to be stopped: {wanted.reason}", change=wanted)
+        verdict = JobEnd(intent.condition, intent.reason, intent.message, case.now)
+        return PolicyDecision(f"nothing runs that could be stopped: {intent.reason}", change=verdict)
+    return PolicyDecision(f"the job is to be stopped: {intent.reason}", change=intent)
 
 
 def wait(case: ReconcileContext) -> float | None:
     """Return the seconds until the next deadline; None without one."""
-    left = [at - case.now for at, _ in _deadlines(case) if at > case.now]
-    return min(left) if left else None
+    waits = [at - case.now for at, _ in _deadlines(case) if at > case.now]
+    return min(waits) if waits else None
 
 
 def command_id(case: ReconcileContext) -> str:
@@ -82,8 +82,8 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
     if before is None and (default := _default_deadline(case)):
         yield default
     if before is not None and _never_ran(case):
-        why = text(case.old, "message") or text(case.old, "reason")
-        message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
+        detail = text(case.old, "message") or text(case.old, "reason")
+        message = f"not running after preRunningDeadlineSeconds of {before}: {detail}"
         yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
 
 
@@ -145,28 +145,28 @@ def _never_ran(case: ReconcileContext) -> bool:
 
 def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionState) -> PolicyDecision:
     verdict = JobEnd(condition, ordered.reason, ordered.message, case.now)
-    left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
+    seconds_left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
     # The launcher failed before PrimeMaster ever reported: there is nothing to stop. One that succeeded proves that the
     # job did: an operator that was away may see it before PrimeMaster's report, and waits for that (`finish.verdict`).
     over = case.ray_job is not None and case.ray_job.status in ENDED and case.ray_job.status != "SUCCEEDED"
     over = over and not case.has_reported
     id_ = command_id(case)
     # The time may pass while no operator runs: PrimeMaster is asked at least once before the job is given up.
-    late = left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
+    late = seconds_left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
     if late or over or _nothing_to_save(case):
         return PolicyDecision(f"the job counts as stopped: {verdict.reason}", change=verdict)
-    left = left if left > 0 else AGAIN_SECONDS
+    seconds_left = seconds_left if seconds_left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", _requester(verdict.reason))
-        return PolicyDecision("PrimeMaster is asked to stop the job", (action,), requeue=left)
-    return PolicyDecision("PrimeMaster is stopping the job", requeue=left)
+        return PolicyDecision("PrimeMaster is asked to stop the job", (action,), requeue=seconds_left)
+    return PolicyDecision("PrimeMaster is stopping the job", requeue=seconds_left)
 
 
 def _nothing_to_save(case: ReconcileContext) -> bool:
     """Whether the attempt is lost, so that no process is left to stop, and none that could save."""
     # Who suspends a RayCluster that stays may resume it before KubeRay has deleted a pod: PrimeMaster runs on then.
-    held = case.suspended and lingering(case) is None
-    return case.cluster is None or held or broken(case) is not None
+    is_held = case.suspended and lingering(case) is None
+    return case.cluster is None or is_held or broken(case) is not None
 
 
 def _requester(reason: str) -> str:

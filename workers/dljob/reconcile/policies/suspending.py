@@ -47,17 +47,17 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
     message = f"attempt {case.attempt} is being stopped: what is in memory is saved first"
     if case.replaced:
         message = describe_suspension(case)
-    elif not made(case):
+    elif not has_begun(case):
         message = f"pods of earlier attempts are being deleted{_still_there(case)}"
     return PolicyDecision("the job is to be suspended", change=Halt(reasons.SUSPENDING, message))
 
 
 def _begun(case: ReconcileContext) -> bool:
     """Whether anything was created for the attempt, or is left of an earlier one."""
-    return made(case) or bool(case.observed.earlier)
+    return has_begun(case) or bool(case.observed.earlier)
 
 
-def made(case: ReconcileContext) -> bool:
+def has_begun(case: ReconcileContext) -> bool:
     """Whether anything was created for the attempt, or is left of the one before."""
     named = bool(text(case.old, "attemptSpecHash") or case.recorded.get("uid"))
     return named or case.cluster is not None or case.replaced
@@ -71,7 +71,7 @@ def _rest(case: ReconcileContext) -> PolicyDecision:
 
 def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
     """End the attempt in order and count the next one; None: the attempt has ended."""
-    if case.replaced or not made(case):
+    if case.replaced or not has_begun(case):
         return None
     # Without a head, or with another one, no process is left that could save anything.
     if case.submitted and not case.suspended and attempts.broken(case) is None:
@@ -92,16 +92,16 @@ def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
         return None
     # The launcher ended, or was never started, and no PrimeMaster reported: nothing is in memory.
     nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.has_reported
-    id_, left = f"suspend/{case.attempt}", until - case.now
-    late = left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
+    id_, seconds_left = f"suspend/{case.attempt}", until - case.now
+    late = seconds_left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
     unknown = commands.refusal(case, id_) is not None  # a PrimeMaster of a version without this command
     if nowhere or late or unknown:
         return None
-    left = left if left > 0 else AGAIN_SECONDS
+    seconds_left = seconds_left if seconds_left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "suspend", "job", "spec.suspend")
-        return PolicyDecision("PrimeMaster is asked to save and to stop", (action,), requeue=left)
-    return PolicyDecision("PrimeMaster saves and stops", requeue=left)
+        return PolicyDecision("PrimeMaster is asked to save and to stop", (action,), requeue=seconds_left)
+    return PolicyDecision("PrimeMaster saves and stops", requeue=seconds_left)
 
 
 def describe_suspension(case: ReconcileContext) -> str:
@@ -113,8 +113,8 @@ def describe_suspension(case: ReconcileContext) -> str:
 
 def _still_there(case: ReconcileContext) -> str:
     """Return the pods that a suspension waits for, as the end of a message."""
-    ours = case.leftover is not None or case.observed.cluster is None
-    pods = (*(case.observed.pods if ours else ()), *case.observed.earlier)
+    is_ours = case.leftover is not None or case.observed.cluster is None
+    pods = (*(case.observed.pods if is_ours else ()), *case.observed.earlier)
     more = f" and {len(pods) - SHOWN} others" if len(pods) > SHOWN else ""
     names = ", ".join(pod.name for pod in pods[:SHOWN])
     return f"; still there: {names}{more}" if names else ""
@@ -132,9 +132,9 @@ def _clear(case: ReconcileContext) -> PolicyDecision:
 
     A RayCluster deleted in the foreground stays until its pods are gone, which includes pods on a lost node.
     """
-    left = machines.force(case) or attempts.leftover(case)
-    if left is not None:
-        return left
+    pending = machines.force(case) or attempts.leftover(case)
+    if pending is not None:
+        return pending
     if case.should_run:
         return PolicyDecision("spec.suspend was withdrawn: the job is resumed", change=_resumed(case))
     if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster belong to its owner

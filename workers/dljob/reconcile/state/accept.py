@@ -123,39 +123,39 @@ def source(job: Object, chosen: Sequence[ChosenResource] = ()) -> str:
     `chosen` has the values that `resources.auto` leaves open, once they are chosen for the attempt.
     """
     metadata: Object = job["metadata"]
-    kept: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
-    made = {"metadata": kept, "spec": job.get("spec") or {}, **({"chosen": list(chosen)} if chosen else {})}
-    return json.dumps(made, separators=(",", ":"))
+    identity: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
+    document = {"metadata": identity, "spec": job.get("spec") or {}, **({"chosen": list(chosen)} if chosen else {})}
+    return json.dumps(document, separators=(",", ":"))
 
 
 @cached_by_digest(4096)
 def terms(text: str, settings: Settings) -> Terms | Refused:
     """Return the terms of a job, or why its spec is refused. `text` is the job's `source`."""
     try:
-        made = blueprint(text, settings)
-        cluster = preview_raycluster(made.plan, made.manifest)
+        accepted = blueprint(text, settings)
+        cluster = preview_raycluster(accepted.plan, accepted.manifest)
     except SpecError as error:
         return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
         return Refused(reasons.DOES_NOT_FIT, _in_a_line(error))
     # A ConfigMap holds 1 MiB: a spec that does not fit is refused before anything is created.
-    found = too_large(len(spec_text(made.manifest)))
-    if found:
-        return Refused(reasons.INVALID_SPEC, _describe_findings(found))
-    spec, node = made.manifest.spec, made.manifest.spec.fault_tolerance.node
+    findings = too_large(len(spec_text(accepted.manifest)))
+    if findings:
+        return Refused(reasons.INVALID_SPEC, _describe_findings(findings))
+    spec, node = accepted.manifest.spec, accepted.manifest.spec.fault_tolerance.node
     return Terms(
-        hash=made.hash,
+        hash=accepted.hash,
         image=spec.image or "",
         ray_version=spec.ray_version or "",
         roles=tuple((role.name, role.replicas) for role in spec.roles),
-        services=tuple((role.name, role.ports) for role in made.plan.roles.values() if role.service),
-        accelerators=_accelerators(made.plan),
-        plan_hash=placement_plan(made.plan)[1],
+        services=tuple((role.name, role.ports) for role in accepted.plan.roles.values() if role.service),
+        accelerators=_accelerators(accepted.plan),
+        plan_hash=placement_plan(accepted.plan)[1],
         lease_seconds=standing.lease_seconds(
             spec.fault_tolerance.lease_seconds, survives=spec.gcs_fault_tolerance is not None
         ),
         grace_seconds=spec.checkpoint.grace_period_seconds if spec.checkpoint else GRACE_SECONDS,
-        drain_seconds=max(role.drain_s for role in made.plan.roles.values()),
+        drain_seconds=max(role.drain_s for role in accepted.plan.roles.values()),
         pending_timeout=node.pending_timeout_seconds,
         unreachable_seconds=None if node.action == "Ignore" else node.unreachable_seconds,
         queued=QUEUE in part(cluster, "metadata", "labels"),
@@ -176,8 +176,8 @@ def live(text: str) -> Live:
     )
 
 
-def _integer(found: object) -> int | None:
-    return found if isinstance(found, int) else None
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 @cached_by_digest(4096)
@@ -187,9 +187,9 @@ def forbidden(text: str, settings: Settings) -> Refused | None:
     This is not part of `Terms`: the policy is checked when an attempt is made, and a stricter policy never stops one
     that runs.
     """
-    made = blueprint(text, settings)
-    found = breaches(made.manifest, made.plan.node_groups, settings.pods)
-    return Refused(reasons.FORBIDDEN_POD, _describe_findings(found)) if found else None
+    accepted = blueprint(text, settings)
+    findings = breaches(accepted.manifest, accepted.plan.node_groups, settings.pods)
+    return Refused(reasons.FORBIDDEN_POD, _describe_findings(findings)) if findings else None
 
 
 def blueprint(text: str, settings: Settings) -> Blueprint:
@@ -201,11 +201,11 @@ def blueprint(text: str, settings: Settings) -> Blueprint:
         SpecError: The spec is wrong.
         PlacementError: The roles fit on no machines.
     """
-    return _kept(text, settings) if len(text) <= USUAL else read(text, settings)
+    return _cached_blueprint(text, settings) if len(text) <= USUAL else read(text, settings)
 
 
 @lru_cache(maxsize=64)
-def _kept(text: str, settings: Settings) -> Blueprint:
+def _cached_blueprint(text: str, settings: Settings) -> Blueprint:
     return read(text, settings)
 
 
@@ -226,32 +226,32 @@ def completed(text: str, settings: Settings) -> tuple[DLJobManifest, DLJobManife
     too_much = field(data, "spec", excess.MARK)
     if too_much:
         raise SpecError((Problem("spec", str(too_much), hint=excess.HINT),))
-    chosen = [ChosenResource(*one) for one in data.pop("chosen", ())]
+    chosen = [ChosenResource(*row) for row in data.pop("chosen", ())]
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
-    there = written.spec.ray_cluster_ref is not None
+    is_existing = written.spec.ray_cluster_ref is not None
     defaults = (settings.image, settings.ray_version, settings.pull_secrets)
-    return written, with_chosen(written if there else effective(written, *defaults), chosen)
+    return written, with_chosen(written if is_existing else effective(written, *defaults), chosen)
 
 
 def _hash(manifest: DLJobManifest) -> str:
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # Fields that are applied at once are left out: an edit of them must not look like a new attempt.
-    kept = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
+    fixed_fields = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
     for key in ("roles", "nodeGroups"):
-        if key in kept:
-            kept[key] = [_without_count(one) for one in kept[key]]
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+        if key in fixed_fields:
+            fixed_fields[key] = [_without_count(item) for item in fixed_fields[key]]
+    return hashlib.sha256(json.dumps(fixed_fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _without_count(one: Object) -> Object:
+def _without_count(item: Object) -> Object:
     """Return a role or node group as the digest covers it: with bounds, `replicas` changes within a running attempt."""
-    bounded = "minReplicas" in one or "maxReplicas" in one
-    return {key: value for key, value in one.items() if key != "replicas"} if bounded else one
+    bounded = "minReplicas" in item or "maxReplicas" in item
+    return {key: value for key, value in item.items() if key != "replicas"} if bounded else item
 
 
-def _describe_findings(found: Iterable[Finding]) -> str:
-    return _cut("; ".join(str(Problem(path_of(one.loc), one.message, hint=one.hint)) for one in found))
+def _describe_findings(faults: Iterable[Finding]) -> str:
+    return _cut("; ".join(str(Problem(path_of(fault.loc), fault.message, hint=fault.hint)) for fault in faults))
 
 
 def _in_a_line(error: Exception) -> str:

@@ -85,15 +85,15 @@ class ReconcileContext:
     @cached_property
     def chosen(self) -> tuple[ChosenResource, ...]:
         """The resources that were chosen for this attempt (`resources.auto`); empty: none, or not yet."""
-        told = part(self.old, "chosenResources")
-        if number(told, "attempt") != self.attempt:
+        recorded = part(self.old, "chosenResources")
+        if number(recorded, "attempt") != self.attempt:
             return ()
-        found = (
+        resources = (
             ChosenResource(text(row, "name"), key, text(row, key), text(row, f"{key}Why"))
-            for row in items(told, "roles")
+            for row in items(recorded, "roles")
             for key in ("cpu", "memory")
         )
-        return tuple(one for one in found if one.value)
+        return tuple(resource for resource in resources if resource.value)
 
     @cached_property
     def terms(self) -> Terms | Refused:
@@ -159,8 +159,8 @@ class ReconcileContext:
         """The stage of a suspension: Suspending, JobSuspended, or empty without one."""
         if self.holds("Suspended"):
             return reasons.JOB_SUSPENDED
-        held = self.conditions.get("Suspended")
-        return reasons.SUSPENDING if held is not None and held.reason == reasons.SUSPENDING else ""
+        condition = self.conditions.get("Suspended")
+        return reasons.SUSPENDING if condition is not None and condition.reason == reasons.SUSPENDING else ""
 
     # -- the attempt
 
@@ -257,8 +257,8 @@ class ReconcileContext:
     @property
     def on_hold(self) -> bool:
         """Whether the RayCluster was suspended when the head was last seen not ready."""
-        held = self.conditions.get("ClusterReady")
-        return held is not None and held.reason in (reasons.CLUSTER_SUSPENDED, reasons.WAITS_IN_QUEUE)
+        condition = self.conditions.get("ClusterReady")
+        return condition is not None and condition.reason in (reasons.CLUSTER_SUSPENDED, reasons.WAITS_IN_QUEUE)
 
     @property
     def queued(self) -> bool:
@@ -270,10 +270,10 @@ class ReconcileContext:
     @property
     def head_ready(self) -> bool:
         """Whether the head is ready and the operator knows its token, so that it can submit."""
-        there = (
+        is_reachable = (
             self.condition_is_true("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
         )
-        return there and not self.observed.locked
+        return is_reachable and not self.observed.locked
 
     @cached_property
     def address(self) -> str:
@@ -294,7 +294,7 @@ class ReconcileContext:
     @property
     def growing(self) -> bool:
         """Whether worker pods of the job's own RayCluster still start, so that missing room may yet appear."""
-        desired, ready = (number(self.cluster, "status", f"{each}WorkerReplicas") for each in ("desired", "ready"))
+        desired, ready = (number(self.cluster, "status", f"{kind}WorkerReplicas") for kind in ("desired", "ready"))
         stuck = any(pod.trouble and not pod.ready and not pod.leaving for pod in self.observed.pods)
         return ready < desired and not stuck
 
@@ -306,8 +306,8 @@ class ReconcileContext:
     @property
     def keeps_state(self) -> bool:
         """Whether Ray's state survives the head (GCS fault tolerance), and the status has Ray's session to prove it."""
-        kept = text(self.cluster, "metadata", "annotations", names.SURVIVES)
-        return bool(kept and self.recorded.get("sessionName"))
+        survives = text(self.cluster, "metadata", "annotations", names.SURVIVES)
+        return bool(survives and self.recorded.get("sessionName"))
 
     @property
     def moved(self) -> bool:
@@ -371,15 +371,15 @@ class ReconcileContext:
     def conditions(self) -> Mapping[str, ConditionState]:
         """The conditions in the status, by type; one without a status is skipped."""
         return {
-            text(one, "type"): ConditionState(
-                status=text(one, "status"),
-                reason=text(one, "reason") or "Unknown",
-                message=text(one, "message"),
-                generation=number(one, "observedGeneration"),
-                since=text(one, "lastTransitionTime") or stamp(self.now),
+            text(row, "type"): ConditionState(
+                status=text(row, "status"),
+                reason=text(row, "reason") or "Unknown",
+                message=text(row, "message"),
+                generation=number(row, "observedGeneration"),
+                since=text(row, "lastTransitionTime") or stamp(self.now),
             )
-            for one in items(self.old, "conditions")
-            if text(one, "status")
+            for row in items(self.old, "conditions")
+            if text(row, "status")
         }
 
     def holds(self, condition: str) -> bool:
@@ -388,8 +388,8 @@ class ReconcileContext:
 
     def since(self, condition: str) -> float:
         """Return when a condition of the DLJob last changed its status, in unix seconds; now, if there is none."""
-        held = self.conditions.get(condition)
-        return (seconds(held.since) if held else None) or self.now
+        state = self.conditions.get(condition)
+        return (seconds(state.since) if state else None) or self.now
 
     @property
     def finished(self) -> bool:
@@ -402,10 +402,10 @@ class ReconcileContext:
 
         Operators before the condition Stopped wrote Failed=False for a stop as well.
         """
-        if held := self.conditions.get("Stopped"):
-            return "Stopped", held
-        held = self.conditions.get("Failed")
-        return None if held is None else (ending(held.reason), held)
+        if state := self.conditions.get("Stopped"):
+            return "Stopped", state
+        state = self.conditions.get("Failed")
+        return None if state is None else (ending(state.reason), state)
 
     def trouble(self, prefix: str) -> Trouble | None:
         """Return the first failure whose action begins with `prefix`; None: no such action fails."""

@@ -30,16 +30,16 @@ def excess(value: object, values: int = VALUES, characters: int = CHARACTERS) ->
     level: list[object] = [value]
     for _ in range(DEPTH):
         below: list[object] = []
-        for one in level:
-            if isinstance(one, str):
-                characters -= len(one)
-            elif isinstance(one, dict):
-                found = cast("dict[str, object]", one)
-                values -= len(found)
-                below.extend(found.values() if values >= 0 else ())
-                characters -= sum(map(len, found)) if values >= 0 else 0
-            elif isinstance(one, list):
-                items = cast("list[object]", one)
+        for item in level:
+            if isinstance(item, str):
+                characters -= len(item)
+            elif isinstance(item, dict):
+                mapping = cast("dict[str, object]", item)
+                values -= len(mapping)
+                below.extend(mapping.values() if values >= 0 else ())
+                characters -= sum(map(len, mapping)) if values >= 0 else 0
+            elif isinstance(item, list):
+                items = cast("list[object]", item)
                 values -= len(items)
                 below.extend(items if values >= 0 else ())
             if values < 0:
@@ -55,8 +55,8 @@ def excess(value: object, values: int = VALUES, characters: int = CHARACTERS) ->
 def reduced(job: Object) -> dict[str, Any]:
     """Return a DLJob as the operator keeps it: of an excessive spec the small fields, and `MARK`."""
     spec = part(job, "spec")
-    why = excess(spec)
-    if not why:
+    reason = excess(spec)
+    if not reason:
         return dict(job)
-    kept: dict[str, Any] = {key: value for key, value in spec.items() if not excess(value, *_SMALL)}
-    return {**job, "spec": {**kept, MARK: f"the spec has {why}"}}
+    small_fields: dict[str, Any] = {key: value for key, value in spec.items() if not excess(value, *_SMALL)}
+    return {**job, "spec": {**small_fields, MARK: f"the spec has {reason}"}}

@@ -47,42 +47,42 @@ def every(case: ReconcileContext) -> list[Entry]:
 
     On the RayCluster of spec.rayClusterRef the entries have Ray's node names alone: its pods are not the job's.
     """
-    known = {text(one, "name"): one for one in items(case.old, "nodes", "excluded")}
-    wanted = "" if case.ref else case.annotations.get(names.EXCLUDE_NODES, "")
-    if not (known or wanted or items(case.snapshot, "nodes", "excluded")):
+    known = {text(entry, "name"): entry for entry in items(case.old, "nodes", "excluded")}
+    annotation = "" if case.ref else case.annotations.get(names.EXCLUDE_NODES, "")
+    if not (known or annotation or items(case.snapshot, "nodes", "excluded")):
         return []
-    named, left = list(_of_user(case, known, wanted)), list(_of_master(case, known))
-    names_now = {one["name"] for one in (*left, *named)}
-    before = [one for one in _of_before(case, known) if one["name"] not in names_now]
+    named, of_master = list(_of_user(case, known, annotation)), list(_of_master(case, known))
+    names_now = {entry["name"] for entry in (*of_master, *named)}
+    before = [entry for entry in _of_before(case, known) if entry["name"] not in names_now]
     # Entries of users are cut off first: the annotation repeats them, but only the status knows what PrimeMaster left.
-    return _lifted(case, [*[*before, *left][-MAX_EXCLUDED:], *named])
+    return _lifted(case, [*[*before, *of_master][-MAX_EXCLUDED:], *named])
 
 
 def unlisted(case: ReconcileContext) -> tuple[Event, ...]:
     """Return an Event about excluded nodes for which the status has no room."""
-    more = [one["name"] for one in every(case)[MAX_EXCLUDED:]]
+    more = [entry["name"] for entry in every(case)[MAX_EXCLUDED:]]
     if not more:
         return ()
     first = ", ".join(more[:SHOWN])
     count = f"{first} and {len(more) - SHOWN} others" if len(more) > SHOWN else first
-    why = f"annotation {names.EXCLUDE_NODES} names more Kubernetes nodes than status.nodes.excluded has room for"
-    return (Event("Warning", reasons.NODE_EXCLUDED, f"{why}: the job's pods leave {count}, too", "ExcludeNode"),)
+    reason = f"annotation {names.EXCLUDE_NODES} names more Kubernetes nodes than status.nodes.excluded has room for"
+    return (Event("Warning", reasons.NODE_EXCLUDED, f"{reason}: the job's pods leave {count}, too", "ExcludeNode"),)
 
 
 def avoided(entries: list[Entry]) -> tuple[str, ...]:
     """Return the Kubernetes nodes that new pods are kept away from."""
-    return tuple(sorted({text(one, "kubernetesNode") for one in entries if one.get("avoided")}))
+    return tuple(sorted({text(entry, "kubernetesNode") for entry in entries if entry.get("avoided")}))
 
 
 def next_attempt(case: ReconcileContext) -> Object:
     """Return the part of `status.nodes` that the next attempt needs."""
-    kept = [one for one in entries(case) if one.get("avoided")]
-    return {"excluded": kept} if kept else {}
+    avoided_entries = [entry for entry in entries(case) if entry.get("avoided")]
+    return {"excluded": avoided_entries} if avoided_entries else {}
 
 
 def state(nodes: Object) -> list[tuple[object, ...]]:
     """Return the part of the excluded nodes whose change is a change of state."""
-    return [tuple(one.get(key) for key in ("name", "reason", *OWN)) for one in items(nodes, "excluded")]
+    return [tuple(entry.get(key) for key in ("name", "reason", *OWN)) for entry in items(nodes, "excluded")]
 
 
 def patience(case: ReconcileContext) -> float:
@@ -103,43 +103,43 @@ def unschedulable_pods(case: ReconcileContext, nodes: tuple[str, ...]) -> list[P
 def _of_master(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[Entry]:
     """Yield the nodes that PrimeMaster left in this attempt, from its report or, without one, from the status."""
     if not case.snapshot:
-        mine = (one for one in known.values() if text(one, "reason") != REQUESTED)
-        yield from (dict(one) for one in mine if number(one, "attempt") in (0, case.attempt))
+        recorded = (entry for entry in known.values() if text(entry, "reason") != REQUESTED)
+        yield from (dict(entry) for entry in recorded if number(entry, "attempt") in (0, case.attempt))
         return
-    said = exclusions(case.snapshot)
-    gone = {one["name"] for one in said}
-    for one in said:
-        old = known.get(one["name"], {})
-        yield {**one, **({key: old[key] for key in OWN if key in old} or _pod_and_node(case, one, gone))}
+    reported = exclusions(case.snapshot)
+    left_nodes = {entry["name"] for entry in reported}
+    for entry in reported:
+        old = known.get(entry["name"], {})
+        yield {**entry, **({key: old[key] for key in OWN if key in old} or _pod_and_node(case, entry, left_nodes))}
 
 
-def _pod_and_node(case: ReconcileContext, one: Object, gone: set[str]) -> Entry:
+def _pod_and_node(case: ReconcileContext, entry: Object, left_nodes: set[str]) -> Entry:
     """Return pod and Kubernetes node of a Ray node; empty: the pod is unknown, or the node needs no exclusion."""
-    pod = _pod_of(case, one["name"])
-    if case.ref or pod is None or not pod.node or text(one, "reason") == ANNOUNCED:
+    pod = _pod_of(case, entry["name"])
+    if case.ref or pod is None or not pod.node or text(entry, "reason") == ANNOUNCED:
         return {}
     # Frozen or lost may be the pod alone. A failed check or a broken device is the machine's own.
-    alone = not any(_answers(other, pod, gone) for other in case.observed.pods)
-    bad = alone or text(one, "reason") not in SILENT
+    is_alone = not any(_answers(neighbour, pod, left_nodes) for neighbour in case.observed.pods)
+    bad = is_alone or text(entry, "reason") not in SILENT
     return {"kubernetesNode": pod.node, "pod": pod.name, "avoided": bad, "attempt": case.attempt}
 
 
 def _pod_of(case: ReconcileContext, node: str) -> Pod | None:
     placement = case.observed.master.placement if case.observed.master is not None else ()
-    held = {text(place, "pod") for place in placement if text(place, "node") == node}
+    pod_names = {text(place, "pod") for place in placement if text(place, "node") == node}
     pods = (pod for pod in case.observed.pods if not pod.head)
-    return next((pod for pod in pods if pod.annotations.get(names.RAY_NODE) == node or pod.name in held), None)
+    return next((pod for pod in pods if pod.annotations.get(names.RAY_NODE) == node or pod.name in pod_names), None)
 
 
-def _answers(other: Pod, pod: Pod, gone: set[str]) -> bool:
+def _answers(neighbour: Pod, pod: Pod, left_nodes: set[str]) -> bool:
     """Whether another pod on the same Kubernetes node is alive, as far as is known."""
-    there = other.node == pod.node and other.uid != pod.uid and other.ready and not other.leaving
-    return there and other.annotations.get(names.RAY_NODE) not in gone
+    is_alive = neighbour.node == pod.node and neighbour.uid != pod.uid and neighbour.ready and not neighbour.leaving
+    return is_alive and neighbour.annotations.get(names.RAY_NODE) not in left_nodes
 
 
-def _of_user(case: ReconcileContext, known: Mapping[str, Object], wanted: str) -> Iterator[Entry]:
+def _of_user(case: ReconcileContext, known: Mapping[str, Object], annotation: str) -> Iterator[Entry]:
     """Yield the nodes that the annotation names; a word that cannot be a node name is skipped."""
-    for name in sorted({word.strip() for word in wanted.split(",")}):
+    for name in sorted({word.strip() for word in annotation.split(",")}):
         if NODE.fullmatch(name):
             since = text(known.get(name, {}), "since") or stamp(case.now)
             yield {"name": name, "reason": REQUESTED, "since": since, "kubernetesNode": name, "avoided": True}
@@ -147,9 +147,9 @@ def _of_user(case: ReconcileContext, known: Mapping[str, Object], wanted: str) -
 
 def _of_before(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[Entry]:
     """Yield the nodes left in earlier attempts until their time is over: this PrimeMaster knows none of them."""
-    for one in known.values():
-        if 0 < number(one, "attempt") < case.attempt and (seconds(text(one, "until")) or 0.0) > case.now:
-            yield dict(one)
+    for entry in known.values():
+        if 0 < number(entry, "attempt") < case.attempt and (seconds(text(entry, "until")) or 0.0) > case.now:
+            yield dict(entry)
 
 
 def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
@@ -158,11 +158,11 @@ def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
     Nodes that failed their check and nodes that users name stay excluded.
     """
     pods = unschedulable_pods(case, avoided(every))
-    if not any(case.now - pod.made >= patience(case) for pod in pods):
+    if not any(case.now - pod.created >= patience(case) for pod in pods):
         return every
     # What users name is their decision, and a node that failed its check would only fail it again.
     fixed = (REQUESTED, CHECK_FAILED)
-    return [{**one, "avoided": False} if one.get("avoided") and one["reason"] not in fixed else one for one in every]
+    return [{**row, "avoided": False} if row.get("avoided") and row["reason"] not in fixed else row for row in every]
 
 
 def changes(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
@@ -171,28 +171,28 @@ def changes(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
     A node that a user names may be missing from a full list and still be excluded: it causes no Event.
     """
     full = len(items(new, "excluded")) >= MAX_EXCLUDED
-    before = {text(one, "name"): one for one in items(old, "excluded") if text(one, "kubernetesNode")}
-    after = {text(one, "name"): one for one in items(new, "excluded") if text(one, "kubernetesNode")}
-    for name, one in after.items():
+    before = {text(entry, "name"): entry for entry in items(old, "excluded") if text(entry, "kubernetesNode")}
+    after = {text(entry, "name"): entry for entry in items(new, "excluded") if text(entry, "kubernetesNode")}
+    for name, entry in after.items():
         if name not in before:
-            yield "Warning", reasons.NODE_EXCLUDED, _describe(one)
-    for name, one in before.items():
-        if full and name not in after and text(one, "reason") == REQUESTED:
+            yield "Warning", reasons.NODE_EXCLUDED, _describe(entry)
+    for name, entry in before.items():
+        if full and name not in after and text(entry, "reason") == REQUESTED:
             continue
-        if one.get("avoided") and not part(after, name).get("avoided"):
-            why = "no other node takes them" if name in after else "it is excluded no longer"
+        if entry.get("avoided") and not part(after, name).get("avoided"):
+            reason = "no other node takes them" if name in after else "it is excluded no longer"
             yield (
                 "Normal",
                 reasons.NODE_READMITTED,
-                f"new pods may go to Kubernetes node {one['kubernetesNode']}: {why}",
+                f"new pods may go to Kubernetes node {entry['kubernetesNode']}: {reason}",
             )
 
 
-def _describe(one: Object) -> str:
-    node, until = one["kubernetesNode"], text(one, "until")
-    if text(one, "reason") == REQUESTED:
+def _describe(entry: Object) -> str:
+    node, until = entry["kubernetesNode"], text(entry, "until")
+    if text(entry, "reason") == REQUESTED:
         return f"annotation {names.EXCLUDE_NODES} names Kubernetes node {node}: the job's pods leave it"
-    why = f"pod {one['pod']} on Kubernetes node {node} is replaced: {one['reason']}"
-    if one.get("avoided"):
-        return f"{why}; new pods keep away from {node}{f' until {until}' if until else ''}"
-    return f"{why}; other pods of the job answer there, so {node} is used on"
+    words = f"pod {entry['pod']} on Kubernetes node {node} is replaced: {entry['reason']}"
+    if entry.get("avoided"):
+        return f"{words}; new pods keep away from {node}{f' until {until}' if until else ''}"
+    return f"{words}; other pods of the job answer there, so {node} is used on"

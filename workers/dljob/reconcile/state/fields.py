@@ -15,46 +15,46 @@ MOST = 2**53
 
 def field(value: object, *path: str) -> object:
     """Return the value at `path`; None where there is none."""
-    found: Any = value  # not a cast per key: a pass of the operator reads hundreds of fields
+    node: Any = value  # not a cast per key: a pass of the operator reads hundreds of fields
     for key in path:
-        if not isinstance(found, _MAPPINGS):
+        if not isinstance(node, _MAPPINGS):
             return None
-        found = found.get(key)
-    return found
+        node = node.get(key)
+    return node
 
 
 def part(value: object, *path: str) -> Object:
     """Return the mapping at `path`; empty where there is none."""
-    found = field(value, *path)
-    return cast("Object", found) if isinstance(found, _MAPPINGS) else {}
+    mapping = field(value, *path)
+    return cast("Object", mapping) if isinstance(mapping, _MAPPINGS) else {}
 
 
 def items(value: object, *path: str) -> Sequence[Object]:
     """Return the mappings in the list at `path`; empty where there is none."""
-    found = field(value, *path)
-    if not isinstance(found, list | tuple):
+    values = field(value, *path)
+    if not isinstance(values, list | tuple):
         return ()
-    return [cast("Object", item) for item in cast("Sequence[object]", found) if isinstance(item, _MAPPINGS)]
+    return [cast("Object", item) for item in cast("Sequence[object]", values) if isinstance(item, _MAPPINGS)]
 
 
 def texts(value: object, *path: str) -> list[str]:
     """Return the strings in the list at `path`; empty where there is none."""
-    found = field(value, *path)
-    if not isinstance(found, list | tuple):
+    values = field(value, *path)
+    if not isinstance(values, list | tuple):
         return []
-    return [item for item in cast("Sequence[object]", found) if isinstance(item, str)]
+    return [item for item in cast("Sequence[object]", values) if isinstance(item, str)]
 
 
 def text(value: object, *path: str) -> str:
     """Return the string at `path`; empty where there is none."""
-    found = field(value, *path)
-    return found if isinstance(found, str) else ""
+    string = field(value, *path)
+    return string if isinstance(string, str) else ""
 
 
 def number(value: object, *path: str) -> int:
     """Return the whole number at `path`; 0 where there is none."""
-    found = field(value, *path)
-    return found if found is not None and is_whole(found) else 0  # most that a pass asks for is not there
+    count = field(value, *path)
+    return count if count is not None and is_whole(count) else 0  # most that a pass asks for is not there
 
 
 def is_whole(value: object) -> TypeGuard[int]:

@@ -20,10 +20,10 @@ from dljob.spec.status import total_restarts
 def state_to_keep(case: ReconcileContext) -> Object:
     """Return the state to keep: of this attempt's PrimeMaster, else the one kept before; empty: none."""
     old, state = part(case.old, "carried"), part(case.snapshot, "carry")
-    told = {"attempt": case.attempt, "state": state}
-    if not state or told == old or len(json.dumps(state)) > MAX_CARRY:
+    carried = {"attempt": case.attempt, "state": state}
+    if not state or carried == old or len(json.dumps(state)) > MAX_CARRY:
         return old
-    return told
+    return carried
 
 
 def closed(case: ReconcileContext) -> Object:
@@ -50,11 +50,11 @@ def memory(case: ReconcileContext) -> Object:
     return part(case.old, "carried", "state", "memory") if handed(case) else {}
 
 
-def restarts(case: ReconcileContext, told: Object) -> dict[str, int]:
+def restarts(case: ReconcileContext, reported: Object) -> dict[str, int]:
     """Return restarts by level. Counts never shrink, also when a PrimeMaster could not read what was handed to it."""
     levels = (*LEVELS, "cluster")
-    counts = {level: max(number(told, level), number(case.old, "restarts", level)) for level in levels}
-    return {level: count for level, count in counts.items() if count or level in told}
+    counts = {level: max(number(reported, level), number(case.old, "restarts", level)) for level in levels}
+    return {level: count for level, count in counts.items() if count or level in reported}
 
 
 def written(counts: dict[str, int]) -> dict[str, Any]:

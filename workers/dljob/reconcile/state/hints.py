@@ -73,5 +73,5 @@ _PREEMPTION = re.compile(
 def advised(reason: str, words: str) -> str:
     """Return the words, followed by advice where there is some."""
     words = _PREEMPTION.sub("", words)
-    found = next((step for said, step in BY_WORDS if said in words), "") or BY_REASON.get(reason, "")
-    return f"{words.rstrip('.')}; {found}" if found else words
+    advice = next((step for phrase, step in BY_WORDS if phrase in words), "") or BY_REASON.get(reason, "")
+    return f"{words.rstrip('.')}; {advice}" if advice else words

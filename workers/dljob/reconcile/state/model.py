@@ -68,7 +68,7 @@ class Pod:
     ends: float | None = None
     """The deletionTimestamp in unix seconds, which is when the pod's grace is over; None: the pod is not being deleted.
     """
-    made: float = 0.0
+    created: float = 0.0
     """When the pod was created, in unix seconds."""
     away: tuple[str, ...] = ()
     """The Kubernetes nodes that the pod's node affinity excludes."""
@@ -253,7 +253,7 @@ class Scale:
 
     group: str
     replicas: int
-    gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +402,7 @@ class ReconcileResult:
     """The head to poll from now on; None: no head."""
     requeue: float | None = None
     """Seconds until the next pass when nothing else triggers one."""
-    left: int = 0
+    postponed: int = 0
     """Actions left for the next passes. While their number shrinks, passes without a pause are progress, no hot loop.
     """
     written_first: bool = False

@@ -21,13 +21,13 @@ def placement_plan(plan: JobPlan) -> tuple[str, str]:
     """
     entries = [_entry(series, shape) for series in plan.units.series for shape in series.shapes]
     digest = hashlib.sha256(_compact(entries).encode()).hexdigest()[:16]
-    kept = len(entries)
+    count = len(entries)
     while True:
-        text = _compact({"units": entries[:kept], **({"cut": len(entries) - kept} if kept < len(entries) else {})})
+        text = _compact({"units": entries[:count], **({"cut": len(entries) - count} if count < len(entries) else {})})
         if len(text.encode()) <= MAX_BYTES:
             return text, digest
         # Halving ends after a few rounds even for plans with thousands of shapes.
-        kept //= 2
+        count //= 2
 
 
 def _entry(series: Series, shape: Shape) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def digest(snapshot: Object) -> Object:
     if not snapshot:
         return {}
     last = part(snapshot, "lastFault")
-    found: Pieces = {
+    bounded_parts: Pieces = {
         **{key: bounded(text(snapshot, key), size) for key, size in TEXTS.items() if text(snapshot, key)},
         **_times(snapshot, "completionTime"),
         **{key: number(snapshot, key) for key in ("attempt", "epoch", "version") if key in snapshot},
@@ -61,23 +61,23 @@ def digest(snapshot: Object) -> Object:
         "carry": _carry(snapshot),
     }
     if "progress" in snapshot:
-        found["progress"] = _bounded_progress(part(snapshot, "progress"))
+        bounded_parts["progress"] = _bounded_progress(part(snapshot, "progress"))
     if part(snapshot, "nodes"):
-        found["nodes"] = _bounded_nodes(part(snapshot, "nodes"))
+        bounded_parts["nodes"] = _bounded_nodes(part(snapshot, "nodes"))
     if part(snapshot, "placement"):
-        found["placement"] = _placement(part(snapshot, "placement"))
+        bounded_parts["placement"] = _placement(part(snapshot, "placement"))
     if part(snapshot, "services"):
         marks = list(part(snapshot, "services").items())[:MAX_ROLES]
-        found["services"] = {bounded(role, 63): mark for role, mark in marks if is_whole(mark)}
+        bounded_parts["services"] = {bounded(role, 63): mark for role, mark in marks if is_whole(mark)}
     if items(snapshot, "endpoints"):
-        found["endpoints"] = endpoints(snapshot)
+        bounded_parts["endpoints"] = endpoints(snapshot)
     if part(snapshot, "cuts"):
-        found["cuts"] = _cuts(part(snapshot, "cuts"))
+        bounded_parts["cuts"] = _cuts(part(snapshot, "cuts"))
     if items(snapshot, "stalls"):
-        found["stalls"] = [_stall(stall) for stall in items(snapshot, "stalls")[:MAX_STALLS]]
+        bounded_parts["stalls"] = [_stall(stall) for stall in items(snapshot, "stalls")[:MAX_STALLS]]
     if items(snapshot, "resourceUse"):
-        found["resourceUse"] = resource_use(snapshot)
-    return found
+        bounded_parts["resourceUse"] = resource_use(snapshot)
+    return bounded_parts
 
 
 def _stall(stall: Object) -> Pieces:
@@ -91,38 +91,38 @@ def _carry(snapshot: Object) -> Object:
     carry = part(snapshot, "carry")
     try:
         # NaN and infinity are no JSON, and the API server reads a huge number as infinity.
-        told = json.dumps(carry, allow_nan=False)
-        json.loads(told, parse_int=_whole)
+        encoded = json.dumps(carry, allow_nan=False)
+        json.loads(encoded, parse_int=_parse_whole)
     except ValueError:
         return {}
-    return carry if len(told) <= MAX_CARRY else {}
+    return carry if len(encoded) <= MAX_CARRY else {}
 
 
-def _whole(digits: str) -> int:
-    if not is_whole(found := int(digits)):
+def _parse_whole(digits: str) -> int:
+    if not is_whole(value := int(digits)):
         raise ValueError(f"{digits} is too large")
-    return found
+    return value
 
 
-def _times(told: Object, *keys: str) -> Pieces:
+def _times(values: Object, *keys: str) -> Pieces:
     """Return those of some times that the API server accepts: one that it refuses would void the whole status."""
-    said = {key: text(told, key) for key in keys}
-    return {key: time for key, time in said.items() if TIME.fullmatch(time) and (seconds(time) or -1) >= 0}
+    times = {key: text(values, key) for key in keys}
+    return {key: time for key, time in times.items() if TIME.fullmatch(time) and (seconds(time) or -1) >= 0}
 
 
-def resource_use(told: Object) -> list[Pieces]:
+def resource_use(snapshot: Object) -> list[Pieces]:
     """Return what the ranks of roles used whose resources were chosen."""
-    rows = [row for row in items(told, "resourceUse")[:MAX_ROLES] if text(row, "name")]
+    rows = [row for row in items(snapshot, "resourceUse")[:MAX_ROLES] if text(row, "name")]
     uses = [ResourceUse.of_row({key: number(row, key) for key in row}) for row in rows]
     return [use.row(bounded(text(row, "name"), 63)) for use, row in zip(uses, rows, strict=True)]
 
 
-def _cuts(told: Object) -> Pieces:
+def _cuts(cuts: Object) -> Pieces:
     """Return the counts of a job's cuts; those that there are not are left out."""
     return {
-        **{key: told[key] for key in CUT_COUNTS if is_whole(told.get(key))},
-        **{key: bounded(text(told, key)) for key in ("why",) if text(told, key)},
-        **_times(told, "lastTime"),
+        **{key: cuts[key] for key in CUT_COUNTS if is_whole(cuts.get(key))},
+        **{key: bounded(text(cuts, key)) for key in ("why",) if text(cuts, key)},
+        **_times(cuts, "lastTime"),
     }
 
 
@@ -141,17 +141,17 @@ def endpoints(snapshot: Object) -> list[Pieces]:
     ]
 
 
-def served(told: Object) -> Mapping[str, tuple[Object, ...]]:
+def served(addresses: Object) -> Mapping[str, tuple[Object, ...]]:
     """Return the bounded part of a job's endpoints that the operator keeps: role -> its ready ranks.
 
     Each has its rank, its IP address and its ports; what is no address is left out.
     """
-    return {bounded(role, 63): _servers(items(told, role)) for role in list(part(told))[:MAX_ROLES]}
+    return {bounded(role, 63): _servers(items(addresses, role)) for role in list(part(addresses))[:MAX_ROLES]}
 
 
 def _servers(rows: Sequence[Object]) -> tuple[Object, ...]:
-    found = (_server(row) for row in rows[:MAX_SERVERS])
-    return tuple(one for one in found if one is not None)
+    servers = (_server(row) for row in rows[:MAX_SERVERS])
+    return tuple(server for server in servers if server is not None)
 
 
 def _server(row: Object) -> Pieces | None:
@@ -169,7 +169,7 @@ def _server(row: Object) -> Pieces | None:
     return {"rank": number(row, "rank"), "ip": ip, "ports": ports} if ports else None
 
 
-def places(told: object) -> tuple[Object, ...]:
+def places(placement: object) -> tuple[Object, ...]:
     """Return the bounded part of a placement that the operator keeps: what each pod holds."""
     return tuple(
         {
@@ -178,7 +178,7 @@ def places(told: object) -> tuple[Object, ...]:
             "units": [bounded(",".join(texts(place, "units")), MAX_TEXT)],
             "ranks": bounded(text(place, "ranks"), MAX_TEXT),
         }
-        for place in items(told, "nodes")
+        for place in items(placement, "nodes")
     )
 
 
@@ -193,20 +193,20 @@ def _bounded_progress(progress: Object) -> Pieces:
 
 def _step_times(progress: Object) -> Pieces:
     """Return the times of the last step and of the last complete checkpoint, and the seconds per step, where known."""
-    found = _times(progress, *TIMES)
+    times = _times(progress, *TIMES)
     usual = progress.get("secondsPerStep")
-    return {**found, "secondsPerStep": usual} if _is_json_number(usual) else found
+    return {**times, "secondsPerStep": usual} if _is_json_number(usual) else times
 
 
 def _bounded_nodes(nodes: Object) -> Pieces:
-    wanted = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if is_whole(count)}
-    few = dict(list(wanted.items())[:MOST_ROLES])
+    counts = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if is_whole(count)}
+    few = dict(list(counts.items())[:MOST_ROLES])
     return {**_nodes(nodes), **({"wanted": few} if "wanted" in nodes else {})}
 
 
 def _bounded_role(role: Object) -> Pieces:
-    wanted = {"wanted": number(role, "wanted")} if "wanted" in role else {}
-    return {**_role(role), **wanted}
+    target = {"wanted": number(role, "wanted")} if "wanted" in role else {}
+    return {**_role(role), **target}
 
 
 def _role(role: Object) -> Pieces:
@@ -227,7 +227,7 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
     roles = [_role(role) for role in items(snapshot, "roles")[:MAX_ROLES]]
     restarts = {level: number(snapshot, "restarts", level) for level in LEVELS} | {"cluster": clusters}
     faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
-    found: Pieces = {
+    fields: Pieces = {
         "roles": roles,
         "rolesReady": ready_text(roles),
         "restarts": restarts,
@@ -236,14 +236,14 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         "progress": _progress(part(snapshot, "progress"), at),
     }
     if part(snapshot, "placement"):
-        found["placement"] = _placement(part(snapshot, "placement"))
+        fields["placement"] = _placement(part(snapshot, "placement"))
     if part(snapshot, "nodes"):
-        found["nodes"] = _nodes(part(snapshot, "nodes"))
+        fields["nodes"] = _nodes(part(snapshot, "nodes"))
     if items(snapshot, "endpoints"):
-        found["endpoints"] = endpoints(snapshot)
+        fields["endpoints"] = endpoints(snapshot)
     if part(snapshot, "cuts"):
-        found["cuts"] = _cuts(part(snapshot, "cuts"))
-    return found
+        fields["cuts"] = _cuts(part(snapshot, "cuts"))
+    return fields
 
 
 def ready_text(roles: list[Pieces]) -> str:
@@ -313,13 +313,13 @@ def _fault(fault: Object) -> Pieces:
 
 
 def _progress(progress: Object, at: str) -> Pieces:
-    found: Pieces = {"time": at}
-    found |= {key: number(progress, key) for key in STEPS if is_whole(progress.get(key))}
-    found |= _step_times(progress)
+    fields: Pieces = {"time": at}
+    fields |= {key: number(progress, key) for key in STEPS if is_whole(progress.get(key))}
+    fields |= _step_times(progress)
     metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     if metrics:
-        found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
-    return found
+        fields["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
+    return fields
 
 
 def _nodes(nodes: Object) -> Pieces:
@@ -337,9 +337,9 @@ def _is_json_number(value: object) -> TypeGuard[int | float]:
 
 
 def _placement(placement: Object) -> Pieces:
-    found: Pieces = {key: number(placement, key) for key in ("units", "ready", "pending")}
+    counts: Pieces = {key: number(placement, key) for key in ("units", "ready", "pending")}
     waiting = [
         {key: bounded(text(unit, key), 512) for key in ("name", "node", "why") if text(unit, key)}
         for unit in items(placement, "notReady")[:MAX_NOT_READY]
     ]
-    return {**found, **({"notReady": waiting} if waiting else {})}
+    return {**counts, **({"notReady": waiting} if waiting else {})}

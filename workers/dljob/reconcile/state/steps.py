@@ -116,7 +116,7 @@ class PolicyDecision:
     events: tuple[Event, ...] = ()
     requeue: float | None = None
     """Seconds after which the policy must be asked again."""
-    left: int = 0
+    postponed: int = 0
     """Actions of the same kind that exceed the limit of one pass."""
     written_first: bool = False
     """Whether the status is written before the actions."""

@@ -20,18 +20,18 @@ def cached_by_digest(most: int) -> Callable[[Callable[Concatenate[str, P], T]], 
     """Cache the `most` results last used of a function of a text, and of hashable values, by the text's digest."""
 
     def cached(work: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
-        kept: OrderedDict[Hashable, T] = OrderedDict()
+        cache: OrderedDict[Hashable, T] = OrderedDict()
 
         @wraps(work)
-        def found(text: str, *args: P.args, **more: P.kwargs) -> T:
+        def look_up(text: str, *args: P.args, **more: P.kwargs) -> T:
             key = sha256(text.encode(errors="surrogatepass")).digest(), args, tuple(more.items())
-            if key not in kept:
-                kept[key] = work(text, *args, **more)
-            kept.move_to_end(key)
-            if len(kept) > most:
-                kept.popitem(last=False)
-            return kept[key]
+            if key not in cache:
+                cache[key] = work(text, *args, **more)
+            cache.move_to_end(key)
+            if len(cache) > most:
+                cache.popitem(last=False)
+            return cache[key]
 
-        return found
+        return look_up
 
     return cached

@@ -42,17 +42,17 @@ def ready(case: ReconcileContext) -> list[Said]:
     if back:
         return [Said(PREFIX, "False", *back)]
     pending, edited = _pending(case), edits(case)
-    left = f"{edited}; the RayCluster is left as it is" if edited else ""
+    edit = f"{edited}; the RayCluster is left as it is" if edited else ""
     if pending:
         reason, message = pending
         return [
-            Said(PREFIX, "False", reason, f"{message}; somebody edited the RayCluster: {left}" if left else message)
+            Said(PREFIX, "False", reason, f"{message}; somebody edited the RayCluster: {edit}" if edit else message)
         ]
-    if left:
-        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, left)]
+    if edit:
+        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, edit)]
     workers = number(case.cluster, "status", "readyWorkerReplicas")
-    there = f"the head and {workers} worker pods are ready{_way_in(case)}"
-    return [Said(PREFIX, "True", reasons.PODS_READY, there)]
+    pods_note = f"the head and {workers} worker pods are ready{_way_in(case)}"
+    return [Said(PREFIX, "True", reasons.PODS_READY, pods_note)]
 
 
 def _way_in(case: ReconcileContext) -> str:
@@ -71,11 +71,11 @@ def _refused_to_go(case: ReconcileContext) -> list[Said]:
     The answer to a deletion may get lost, and a RayCluster that is being deleted is not deleted again: then the
     condition would keep the old refusal.
     """
-    there, told = case.cluster or case.leftover, case.conditions.get(PREFIX)
-    if there is not None and not text(there, "metadata", "deletionTimestamp"):
-        refused = case.trouble(f"DeleteRayCluster {text(there, 'metadata', 'name')}")
+    cluster, condition = case.cluster or case.leftover, case.conditions.get(PREFIX)
+    if cluster is not None and not text(cluster, "metadata", "deletionTimestamp"):
+        refused = case.trouble(f"DeleteRayCluster {text(cluster, 'metadata', 'name')}")
         return [] if refused is None else [Said(PREFIX, "False", reasons.DELETION_REFUSED, refused.message)]
-    if told is None or told.reason != reasons.DELETION_REFUSED or (case.finished and there is None):
+    if condition is None or condition.reason != reasons.DELETION_REFUSED or (case.finished and cluster is None):
         return []
     return [_leaving(case.recorded.get("name", case.cluster_name))]
 
@@ -114,8 +114,8 @@ def _absent(case: ReconcileContext) -> tuple[str, str]:
     if case.observed.kuberay:
         return KUBERAY[case.observed.kuberay]
     if case.ref:
-        where = case.meta["namespace"]
-        message = f"there is no RayCluster {case.ref} in namespace {where}: make it, and the job goes on by itself"
+        namespace = case.meta["namespace"]
+        message = f"there is no RayCluster {case.ref} in namespace {namespace}: make it, and the job goes on by itself"
         return reasons.RAY_CLUSTER_NOT_FOUND, message
     if case.foreign is not None:
         owners = items(case.foreign, "metadata", "ownerReferences")
@@ -138,10 +138,10 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     silence, a pod that does not go, then missing pods.
     """
     status = part(case.cluster, "status")
-    desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
-    ready = f"{there} of {desired} worker pods are ready"
+    desired, workers = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
+    ready = f"{workers} of {desired} worker pods are ready"
     # How many machines others have is their matter, unless the job has no room on those that are ready.
-    if case.head_ready and ((case.ref and not (case.lacks_room and there < desired)) or 0 < desired <= there):
+    if case.head_ready and ((case.ref and not (case.lacks_room and workers < desired)) or 0 < desired <= workers):
         return None
     # KubeRay could not create a pod, so there is no pod that could tell why.
     if case.condition_is_true("ReplicaFailure"):
@@ -184,8 +184,8 @@ def silence(case: ReconcileContext) -> float | None:
     """Return the seconds until KubeRay's silence is reported; None when it has written a status, or need not."""
     if case.cluster is None or part(case.cluster, "status") or case.finished:
         return None
-    left = _created_at(case) + SILENT_SECONDS - case.now
-    return left if left > 0 else None
+    seconds_left = _created_at(case) + SILENT_SECONDS - case.now
+    return seconds_left if seconds_left > 0 else None
 
 
 def _created_at(case: ReconcileContext) -> float:
@@ -204,8 +204,8 @@ def _ignored(case: ReconcileContext) -> tuple[str, str]:
 
 def _stuck(case: ReconcileContext, pod: Pod) -> str:
     """Return the message about a pod that KubeRay counts as present, and so does not replace."""
-    since, where = stamp(pod.ends or 0.0), case.meta["namespace"]
-    force = f"kubectl delete pod {pod.name} -n {where} --grace-period=0 --force"
+    since, namespace = stamp(pod.ends or 0.0), case.meta["namespace"]
+    force = f"kubectl delete pod {pod.name} -n {namespace} --grace-period=0 --force"
     return f"pod {pod.name} should be gone since {since}; if Kubernetes node {pod.node} is lost: {force}"
 
 

@@ -44,12 +44,12 @@ def conditions(case: ReconcileContext, change: Change | None, place: PhaseReason
     `place` is the phase after the change; None: the job has ended before, and keeps it.
     """
     # The others stay as they are: an operator that has just started has no report of PrimeMaster yet.
-    said = {one.type: one for one in (*_stated(case, change), *(_of_kstatus(place) if place else ()))}
-    kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
+    stated = {row.type: row for row in (*_stated(case, change), *(_of_kstatus(place) if place else ()))}
+    earlier = {kind: state for kind, state in case.conditions.items() if not _dropped(kind, change)}
     return [
-        _written(case, said[kind], kept.get(kind)) if kind in said else _as_dict(kind, kept[kind])
+        _written(case, stated[kind], earlier.get(kind)) if kind in stated else _as_dict(kind, earlier[kind])
         for kind in ORDER
-        if kind in said or kind in kept
+        if kind in stated or kind in earlier
     ]
 
 
@@ -71,25 +71,25 @@ def _dropped(kind: str, change: Change | None) -> bool:
     return isinstance(change, JobEnd) and kind in {"Suspended", *ENDINGS} - {change.condition}
 
 
-def _as_dict(kind: str, held: ConditionState) -> dict[str, Any]:
+def _as_dict(kind: str, state: ConditionState) -> dict[str, Any]:
     return {
         "type": kind,
-        "status": held.status,
-        "reason": held.reason,
-        "message": held.message,
-        "observedGeneration": held.generation,
-        "lastTransitionTime": held.since,
+        "status": state.status,
+        "reason": state.reason,
+        "message": state.message,
+        "observedGeneration": state.generation,
+        "lastTransitionTime": state.since,
     }
 
 
-def _written(case: ReconcileContext, said: Said, held: ConditionState | None) -> dict[str, Any]:
-    same = held is not None and held.status == said.status
-    if said.type == "Suspended":
+def _written(case: ReconcileContext, new: Said, earlier: ConditionState | None) -> dict[str, Any]:
+    same = earlier is not None and earlier.status == new.status
+    if new.type == "Suspended":
         # Suspended is False while the job stops and after it was resumed. The time is that of the reason, since the
         # limit on stopping counts from it.
-        same = same and held is not None and held.reason == said.reason
-    since = held.since if held and same else stamp(case.now)
-    return _as_dict(said.type, ConditionState(said.status, said.reason, bounded(said.message), case.generation, since))
+        same = same and earlier is not None and earlier.reason == new.reason
+    since = earlier.since if earlier and same else stamp(case.now)
+    return _as_dict(new.type, ConditionState(new.status, new.reason, bounded(new.message), case.generation, since))
 
 
 def _stated(case: ReconcileContext, change: Change | None) -> list[Said]:
@@ -120,8 +120,8 @@ def _ended(case: ReconcileContext, verdict: JobEnd) -> list[Said]:
         "RolesReady",
         *(kind for kind in ("Recovering", "RanksStalled", "Hung") if kind in case.conditions),
     )
-    gone = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
-    return [*_first(case), *gone, Said(verdict.condition, "True", verdict.reason, verdict.message)]
+    over = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
+    return [*_first(case), *over, Said(verdict.condition, "True", verdict.reason, verdict.message)]
 
 
 def _after_loss(case: ReconcileContext, change: NewAttempt) -> list[Said]:
@@ -180,18 +180,18 @@ def _standing(case: ReconcileContext) -> list[Said]:
     if case.halt == reasons.JOB_SUSPENDED:
         return _at_rest(case)
     if case.halt and case.replaced:
-        said = Said("Suspended", "False", reasons.SUSPENDING, suspending.describe_suspension(case))
-        return [accepted(case, running=False), said, *cluster.ready(case)]
+        stated = Said("Suspended", "False", reasons.SUSPENDING, suspending.describe_suspension(case))
+        return [accepted(case, running=False), stated, *cluster.ready(case)]
     snapshot = case.snapshot
-    said = [*_first(case), *_master(case)]
+    stated = [*_first(case), *_master(case)]
     if snapshot:
-        said += [_placement(case, snapshot), _roles(snapshot)]
-        said += _recovering(case, snapshot)
-        said += _standing_still(case, snapshot)
+        stated += [_placement(case, snapshot), _roles(snapshot)]
+        stated += _recovering(case, snapshot)
+        stated += _standing_still(case, snapshot)
     elif not case.has_reported and not case.replaced:
         unknown = (reasons.WAITS_FOR_MASTER, "PrimeMaster has not spoken yet")
-        said += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
-    return said
+        stated += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
+    return stated
 
 
 def _first(case: ReconcileContext) -> list[Said]:
@@ -221,8 +221,8 @@ def accepted(case: ReconcileContext, *, running: bool) -> Said:
 
 def _skew(case: ReconcileContext) -> str:
     """Return the message for an operator that was upgraded under a running attempt, which it leaves alone."""
-    theirs, ours = made_by(case), case.settings.version
-    message = f"attempt {case.attempt} goes on with dljob {theirs} of its pods; the operator has {ours}"
+    pod_version, own_version = made_by(case), case.settings.version
+    message = f"attempt {case.attempt} goes on with dljob {pod_version} of its pods; the operator has {own_version}"
     follows = f"the next attempt gets that, too (dljob suspend {case.name}, then resume)"
     return f"{message}; {follows}; rebuild an image that contains its own dljob before"
 
@@ -237,8 +237,8 @@ def _master(case: ReconcileContext) -> list[Said]:
     view = case.observed.master
     # From the most certain trouble to the least: a head that misbehaves, a silent master, a refused submission.
     if view is not None and view.misbehaves:
-        said = f"{_advised(case, view.error)}; the head is asked again within an hour; until then the status is stale"
-        return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
+        words = f"{_advised(case, view.error)}; the head is asked again within an hour; until then the status is stale"
+        return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, words)]
     if case.silent and view is not None:
         return [
             Said(
@@ -300,8 +300,8 @@ def _placement(case: ReconcileContext, snapshot: Object) -> Said:
     no_room = case.lacks_room and not case.growing
     reason = "Unschedulable" if nowhere else text(snapshot, "reason") if no_room else reasons.UNITS_PENDING
     words = [*whys, *nowhere[:1]]
-    said = text(snapshot, "message")
-    words += [said] if no_room and not any(said in word for word in words) else []
+    message = text(snapshot, "message")
+    words += [message] if no_room and not any(message in word for word in words) else []
     return Said("PlacementReady", "False", reason, "; ".join([f"{ready} of {units} units", *words]))
 
 
@@ -320,16 +320,16 @@ def _roles(snapshot: Object) -> Said:
 def _standing_still(case: ReconcileContext, snapshot: Object) -> list[Said]:
     """Return whether ranks stand still, and whether they hang and are left so; nothing of a job where none ever did."""
     stalls = items(snapshot, "stalls")
-    found: list[Said] = []
+    stated: list[Said] = []
     for kind, reason, rows in (
         ("RanksStalled", STALL_FOUND, stalls),
         ("Hung", HANG_FOUND, [stall for stall in stalls if stall.get("hung")]),
     ):
         if rows:
-            found.append(Said(kind, "True", reason, "; ".join(text(stall, "words") for stall in rows[:3])))
+            stated.append(Said(kind, "True", reason, "; ".join(text(stall, "words") for stall in rows[:3])))
         elif kind in case.conditions:
-            found.append(Said(kind, "False", reasons.STEADY, "no rank stands still"))
-    return found
+            stated.append(Said(kind, "False", reasons.STEADY, "no rank stands still"))
+    return stated
 
 
 def _recovering(case: ReconcileContext, snapshot: Object) -> list[Said]:

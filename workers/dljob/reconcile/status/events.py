@@ -52,9 +52,9 @@ def _known_later(old: Object, new: Object) -> Iterator[Event]:
         before.setdefault(_key(fault), []).append((text(fault, "reason"), text(fault, "firstCause")))
     for fault in items(new, "recentFaults"):
         reason, cause = text(fault, "reason"), text(fault, "firstCause")
-        told = before.get(_key(fault), [])
-        if told and (reason, cause) not in told:
-            then = f"reported as {told[0][0]} before" if reason not in dict(told) else "with more detail now"
+        reported = before.get(_key(fault), [])
+        if reported and (reason, cause) not in reported:
+            then = f"reported as {reported[0][0]} before" if reason not in dict(reported) else "with more detail now"
             yield Event("Warning", reason, f"{_cause(fault)}; {then}", "Recovering")
 
 
@@ -72,8 +72,8 @@ def _fresh(old: Object, new: Object) -> Iterator[Object]:
 def _sizes(old: Object, new: Object) -> Iterator[Event]:
     """Yield an Event for a role with another number of ranks that no restart of its own explains: it lost some."""
     # A resize by a restart has its own fault entry, and each attempt begins with sizes of its own.
-    told = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
-    if told or number(old, "attempt") != number(new, "attempt"):
+    is_explained = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
+    if is_explained or number(old, "attempt") != number(new, "attempt"):
         return
     before = {text(role, "name"): number(role, "desired") for role in items(old, "roles")}
     for role in items(new, "roles"):
@@ -115,20 +115,20 @@ def _key(fault: Object) -> tuple[str, str]:
 
 
 def _conditions(old: Object, new: Object) -> Iterator[Event]:
-    before = {text(one, "type"): one for one in items(old, "conditions")}
+    before = {text(row, "type"): row for row in items(old, "conditions")}
     lost = _begins(old, new)
-    for one in items(new, "conditions"):
-        was = part(before, one["type"])
-        if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
+    for row in items(new, "conditions"):
+        last = part(before, row["type"])
+        if (text(last, "status"), text(last, "reason")) == (row["status"], row["reason"]) or row["reason"] in QUIET:
             continue
-        if one["type"] in SAID_BY_OTHERS:
+        if row["type"] in SAID_BY_OTHERS:
             continue
-        if one["reason"] == reasons.JOB_SUSPENDED and one["type"] != "Suspended":
+        if row["reason"] == reasons.JOB_SUSPENDED and row["type"] != "Suspended":
             continue  # it says so itself
         # A fault's own Event says why something is recovering, or why the attempt is lost.
-        if (one["type"], one["status"]) == ("Recovering", "True") or (lost and one["reason"] == new["reason"]):
+        if (row["type"], row["status"]) == ("Recovering", "True") or (lost and row["reason"] == new["reason"]):
             continue
-        yield _event(one)
+        yield _event(row)
 
 
 def _event(condition: Object) -> Event:

@@ -103,8 +103,8 @@ def _waiting_attempt(case: ReconcileContext) -> str:
     """Return which attempt waits for a better spec, as the end of a message; empty: no attempt ran before."""
     if case.attempt == 1 or not case.holds("Recovering"):
         return ""
-    why = case.conditions["Recovering"].reason
-    return f"; attempt {case.attempt - 1} is lost ({why}), and the next one begins when the spec is corrected"
+    reason = case.conditions["Recovering"].reason
+    return f"; attempt {case.attempt - 1} is lost ({reason}), and the next one begins when the spec is corrected"
 
 
 def _as_it_was(case: ReconcileContext) -> PhaseReason:
@@ -124,7 +124,7 @@ def _before(case: ReconcileContext) -> PhaseReason:
 
 
 def _waits(case: ReconcileContext) -> Said | None:
-    return next((said for said in cluster.ready(case) if said.status != "True"), None)
+    return next((condition for condition in cluster.ready(case) if condition.status != "True"), None)
 
 
 def _stuck(case: ReconcileContext) -> PhaseReason | None:

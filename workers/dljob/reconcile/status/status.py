@@ -48,7 +48,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     if case.finished and not isinstance(change, NewAttempt):
         return _finished(case, change)
     place = phases.place(case, change)
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "observedGeneration": case.generation,
         "phase": place.phase,
         "reason": place.reason,
@@ -57,18 +57,18 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         "conditions": conditions.conditions(case, change, place),
     }
     # Later lines override earlier ones: remembered fields, then observed ones, then the change of this pass.
-    made |= {key: case.old[key] for key in (*KEPT_FIELDS, *OF_ATTEMPT) if key in case.old}
-    made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
-    made |= _beginning(case)
-    made |= _cluster(case)
-    made |= _spoken(case)
-    made |= _excluded(case, made)
-    made |= services.written(case)
-    made |= _changed(case, change)
-    held = case.queued and case.suspended and not case.submitted
-    if held or (case.invalid is not None and not case.holds("Recovering")):
-        made.pop("startTime", None)  # deadlines run from the moment at which the job may begin
-    return {key: value for key, value in made.items() if value not in ({}, [], None)}
+    fields |= {key: case.old[key] for key in (*KEPT_FIELDS, *OF_ATTEMPT) if key in case.old}
+    fields["progress"] = {**part(fields, "progress"), "time": stamp(case.now)}
+    fields |= _beginning(case)
+    fields |= _cluster(case)
+    fields |= _spoken(case)
+    fields |= _excluded(case, fields)
+    fields |= services.written(case)
+    fields |= _changed(case, change)
+    is_queued = case.queued and case.suspended and not case.submitted
+    if is_queued or (case.invalid is not None and not case.holds("Recovering")):
+        fields.pop("startTime", None)  # deadlines run from the moment at which the job may begin
+    return {key: value for key, value in fields.items() if value not in ({}, [], None)}
 
 
 def write_due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, float | None]:
@@ -82,8 +82,8 @@ def write_due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, flo
     last = seconds(text(case.old, "progress", "time"))
     if last is None or _state(case.old) != _state(new):
         return True, None
-    left = last + case.settings.progress_seconds - case.now
-    return (True, None) if left <= 0 else (False, left)
+    seconds_left = last + case.settings.progress_seconds - case.now
+    return (True, None) if seconds_left <= 0 else (False, seconds_left)
 
 
 def _timeless(status: Object) -> dict[str, Any]:
@@ -94,43 +94,43 @@ def _timeless(status: Object) -> dict[str, Any]:
 def _state(status: Object) -> tuple[object, ...]:
     """Return the part of a status whose change is more than progress."""
     rest = {key: value for key, value in status.items() if key not in LATER_FIELDS}
-    told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
+    stated = [tuple(row.get(key) for key in CONDITION) for row in items(status, "conditions")]
     nodes = exclusions.state(part(status, "nodes"))
-    return rest, told, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
+    return rest, stated, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
 
 
 def _finished(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     """Return the status after the end of the job: only the fields about the RayCluster and commands still change."""
-    made = {
+    fields = {
         **case.old,
         "observedGeneration": case.generation,
         "conditions": conditions.conditions(case, None, None),
         **services.written(case),
         **_changed(case, change),
     }
-    return {key: value for key, value in made.items() if key != "services" or value}
+    return {key: value for key, value in fields.items() if key != "services" or value}
 
 
 def _beginning(case: ReconcileContext) -> dict[str, Any]:
     """Return the fields that follow from the spec: current until the attempt begins, fixed from then on."""
     if isinstance(case.terms, Refused):
         return {}
-    found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
+    fields: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
     # While the job is suspended no deadline runs, and an edit of the spec is no change of an attempt.
     if case.halt and not case.has_reported:
-        return found | _roles_without_ranks(case.terms)
+        return fields | _roles_without_ranks(case.terms)
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
-        found["startTime"] = stamp(case.now)
+        fields["startTime"] = stamp(case.now)
     # The digest is written before anything is created from the spec, and not while the last attempt is cleared away.
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
-        found["attemptSpecHash"] = _running_digest(case, case.terms.hash)
+        fields["attemptSpecHash"] = _running_digest(case, case.terms.hash)
         version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
         usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
-        found["effective"] = part(case.old, "effective") or usual
+        fields["effective"] = part(case.old, "effective") or usual
     if not case.has_reported:
-        found |= _roles_without_ranks(case.terms)
-        found["restartsTotal"] = total_restarts(handover.restarts(case, {}))
-    return found
+        fields |= _roles_without_ranks(case.terms)
+        fields["restartsTotal"] = total_restarts(handover.restarts(case, {}))
+    return fields
 
 
 def _roles_without_ranks(terms: Terms) -> dict[str, Any]:
@@ -139,15 +139,15 @@ def _roles_without_ranks(terms: Terms) -> dict[str, Any]:
     return {"roles": roles, "rolesReady": ready_text(roles)}
 
 
-def _running_digest(case: ReconcileContext, wanted: str) -> str:
-    """Return the digest of the spec that the attempt runs. `wanted` is the digest of the current spec."""
+def _running_digest(case: ReconcileContext, current: str) -> str:
+    """Return the digest of the spec that the attempt runs. `current` is the digest of the current spec."""
     old = text(case.old, "attemptSpecHash")
     # Of its own RayCluster an attempt's spec never changes. On an existing one it travels with the submission.
     if not case.ref:
-        return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
+        return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or current
     if case.ray_job is not None and case.ray_job.spec:
         return case.ray_job.spec
-    return wanted if case.submitted and not case.is_submitted else old or wanted
+    return current if case.submitted and not case.is_submitted else old or current
 
 
 def _blank(name: str, desired: int) -> dict[str, Any]:
@@ -164,21 +164,21 @@ def _cluster(case: ReconcileContext) -> dict[str, Any]:
     if case.halt and (case.replaced or case.cluster is None):
         return {}  # nothing is made for the next attempt yet, and the status must still name the last one's pods
     # Nothing is taken over from the RayCluster of an earlier attempt.
-    found: dict[str, str] = {} if case.replaced else dict(case.recorded)
-    found["name"] = case.cluster_name
+    cluster: dict[str, str] = {} if case.replaced else dict(case.recorded)
+    cluster["name"] = case.cluster_name
     if case.cluster is not None:
-        found["uid"] = case.cluster["metadata"]["uid"]
-    if case.head is not None and not (case.submitted and found.get("headPodUID")):
-        found |= {"headPod": case.head.name, "headPodUID": case.head.uid}
+        cluster["uid"] = case.cluster["metadata"]["uid"]
+    if case.head is not None and not (case.submitted and cluster.get("headPodUID")):
+        cluster |= {"headPod": case.head.name, "headPodUID": case.head.uid}
     if case.ray_job is not None and case.ray_job.session:
-        found.setdefault("sessionName", case.ray_job.session)
+        cluster.setdefault("sessionName", case.ray_job.session)
     if case.dashboard:
-        found["dashboardURL"] = case.dashboard
+        cluster["dashboardURL"] = case.dashboard
     if case.cluster is None:
-        return {"rayCluster": found}
+        return {"rayCluster": cluster}
     status = part(case.cluster, "status")
     nodes = {"desired": number(status, "desiredWorkerReplicas"), "ready": number(status, "readyWorkerReplicas")}
-    return {"rayCluster": found, "nodes": {**part(case.old, "nodes"), **nodes}}
+    return {"rayCluster": cluster, "nodes": {**part(case.old, "nodes"), **nodes}}
 
 
 def _spoken(case: ReconcileContext) -> dict[str, Any]:
@@ -187,22 +187,22 @@ def _spoken(case: ReconcileContext) -> dict[str, Any]:
         return {}
     epoch = number(case.snapshot, "epoch")
     state = "Unreachable" if case.silent else "Ready"
-    found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
-    found["nodes"] = {**part(_cluster(case), "nodes"), **part(found, "nodes")}
-    found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
-    found |= handover.written(handover.restarts(case, found["restarts"]))
+    fields = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
+    fields["nodes"] = {**part(_cluster(case), "nodes"), **part(fields, "nodes")}
+    fields["master"] = {"state": state, "epoch": epoch, "restarts": fields["restarts"]["master"]}
+    fields |= handover.written(handover.restarts(case, fields["restarts"]))
     used = resources.used(case)
     carried = handover.state_to_keep(case)
-    return {**found, **_faults(case, found), "carried": carried, **({"resourceUse": used} if used else {})}
+    return {**fields, **_faults(case, fields), "carried": carried, **({"resourceUse": used} if used else {})}
 
 
-def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]:
+def _excluded(case: ReconcileContext, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return `nodes` with the excluded Kubernetes nodes."""
-    nodes, found = part(made, "nodes"), exclusions.entries(case)
-    return {"nodes": {**nodes, "excluded": found}} if found or "excluded" in nodes else {}
+    nodes, entries = part(fields, "nodes"), exclusions.entries(case)
+    return {"nodes": {**nodes, "excluded": entries}} if entries or "excluded" in nodes else {}
 
 
-def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
+def _faults(case: ReconcileContext, reported: Mapping[str, Any]) -> dict[str, Any]:
     """Return PrimeMaster's faults and the earlier attempts' faults, which are recovered once the job runs again."""
     # A job may end well between two reports.
     back = case.snapshot.get("phase") in ("Running", "Succeeded")
@@ -211,7 +211,7 @@ def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
         for fault in items(case.old, "recentFaults")
         if text(fault, "level") == CLUSTER
     ]
-    every = sorted([*before, *told["recentFaults"]], key=lambda fault: text(fault, "detectedAt"))[-MAX_FAULTS:]
+    every = sorted([*before, *reported["recentFaults"]], key=lambda fault: text(fault, "detectedAt"))[-MAX_FAULTS:]
     return {"recentFaults": every, "lastFault": every[-1]} if every else {}
 
 
@@ -219,10 +219,10 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     match change:
         case SubmitOrder() if case.submitted:
             again = names.submission_id(case.name, case.uid, case.attempt, case.resubmissions + 1)
-            return {"submissionId": again, **_whom(case)}
+            return {"submissionId": again, **_submission_head(case)}
         # From here on a report of PrimeMaster in the status means that it reported in this submission.
         case SubmitOrder():
-            return {"submissionId": case.submission, "master": None, **_whom(case)}
+            return {"submissionId": case.submission, "master": None, **_submission_head(case)}
         # A job that was stopped or that failed may go on; nobody serves any more.
         case JobEnd():
             carried = None if change.condition == "Complete" else handover.closed(case)
@@ -231,7 +231,7 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         case Noted() | Intent():
             return _with_commands(case, change.commands)
         case Halt():
-            begun = change.reason == reasons.SUSPENDING and suspending.made(case)
+            begun = change.reason == reasons.SUSPENDING and suspending.has_begun(case)
             return {} if begun else dict.fromkeys(UNTIL_IT_RUNS)
         case NewAttempt():
             return _next_attempt(case, change)
@@ -245,7 +245,7 @@ def _with_commands(case: ReconcileContext, commands: tuple[Object, ...]) -> dict
     """Return the newest commands, and the newest order to resume: its annotation stays, and is obeyed once."""
     every = [*items(case.old, "lastCommands"), *commands]
     newest = every[-MAX_COMMANDS:]
-    orders = [one for one in every if text(one, "kind") == resuming.KIND]
+    orders = [command for command in every if text(command, "kind") == resuming.KIND]
     if orders and orders[-1] not in newest:
         newest = [orders[-1], *newest[1:]]
     return {"lastCommands": newest} if newest else {}
@@ -253,53 +253,53 @@ def _with_commands(case: ReconcileContext, commands: tuple[Object, ...]) -> dict
 
 def _chosen(case: ReconcileContext, change: ResourceChoice) -> dict[str, Any]:
     roles: dict[str, dict[str, str]] = {}
-    for one in change.resources:
-        row = roles.setdefault(one.role, {"name": one.role})
-        row |= {one.resource: one.value, f"{one.resource}Why": bounded(one.why)}
+    for choice in change.resources:
+        row = roles.setdefault(choice.role, {"name": choice.role})
+        row |= {choice.resource: choice.value, f"{choice.resource}Why": bounded(choice.why)}
     return {"attempt": case.attempt, "shape": change.shape, "roles": list(roles.values())}
 
 
-def _whom(case: ReconcileContext) -> dict[str, Any]:
+def _submission_head(case: ReconcileContext) -> dict[str, Any]:
     """Return the head that the submission is meant for: pod, uid and container, so that no other head gets it."""
     head = case.head
-    whom = ("", "", "") if head is None else (head.name, head.uid, head.container)
-    found = {
+    ids = ("", "", "") if head is None else (head.name, head.uid, head.container)
+    cluster = {
         **part(_cluster(case), "rayCluster"),
-        **dict(zip(("headPod", "headPodUID", "headContainer"), whom, strict=True)),
+        **dict(zip(("headPod", "headPodUID", "headContainer"), ids, strict=True)),
     }
-    return {"rayCluster": {key: value for key, value in found.items() if value}}
+    return {"rayCluster": {key: value for key, value in cluster.items() if value}}
 
 
 def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
-    gone = dict.fromkeys(OF_ATTEMPT)
+    cleared = dict.fromkeys(OF_ATTEMPT)
     if change.reason == reasons.SUSPENDING:
-        gone.pop("progress")  # users still want to see how far a suspended job has come
-    kept = ("name", "uid")
+        cleared.pop("progress")  # users still want to see how far a suspended job has come
+    keys = ("name", "uid")
     if case.ref:
         # Of a RayCluster that stays only the head matters: it may run for its grace after the RayCluster was deleted.
-        kept = ("headPodUID",) if change.reason == reasons.CLUSTER_GONE else ()
+        keys = ("headPodUID",) if change.reason == reasons.CLUSTER_GONE else ()
     # PrimeMaster's last report may have come in the same pass as the end of the attempt.
-    said: dict[str, int] = pieces(case.snapshot, clusters=clusters, at="")["restarts"]
-    heard = {level: count for level, count in said.items() if count or level == "cluster"}
-    made = {
-        **gone,
+    counts: dict[str, int] = pieces(case.snapshot, clusters=clusters, at="")["restarts"]
+    restarts = {level: count for level, count in counts.items() if count or level == "cluster"}
+    fields = {
+        **cleared,
         "attempt": case.attempt + 1,
-        "rayCluster": {key: case.recorded[key] for key in kept if key in case.recorded},
-        **handover.written(handover.restarts(case, heard)),
+        "rayCluster": {key: case.recorded[key] for key in keys if key in case.recorded},
+        **handover.written(handover.restarts(case, restarts)),
         "carried": handover.closed(case),
         "nodes": exclusions.next_attempt(case),
     }
     if change.reason == reasons.JOB_RESUMED:
-        made |= _resumed(case, change)
+        fields |= _resumed(case, change)
     # A suspension, an edit or an upgrade is no fault: it leaves no entry.
     if not change.fault:
-        return made
+        return fields
     at = stamp(case.now)
     fault = {"level": CLUSTER, "reason": change.reason, "target": case.cluster_name, "detectedAt": at}
     fault["firstCause"] = bounded(change.message, 512)
     faults = [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:]
-    return {**made, "lastFault": fault, "recentFaults": faults}
+    return {**fields, "lastFault": fault, "recentFaults": faults}
 
 
 def _resumed(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
