@@ -42,5 +42,5 @@ def answer(question: Tokens, seed: str) -> Answer:
         made.logprobs += [choice["logprob"] for choice in chunk.data["choices"]]
     made.segments = [Segment(part.callee, int(part.version), part.count) for part in stream.segments]
     for loss in stream.losses:
-        print(f"answer {seed} goes on elsewhere after {loss.position} tokens: {loss.why}", flush=True)
+        print(f"answer {seed} goes on elsewhere after {loss.position} tokens: {loss.reason}", flush=True)
     return made

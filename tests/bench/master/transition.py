@@ -124,7 +124,7 @@ def of_life(ranks: int) -> float:
 def of_failures(state: JobState, rounds: int) -> float:
     """Seconds per event when there are only failures."""
     seconds, end = fold(state, events(state, rounds))
-    if end.restarts["Process"] != rounds or end.roles["w"].ready != len(state.ranks):
+    if end.restarts["Process"] != rounds or end.roles["w"].ready_count != len(state.ranks):
         raise SystemExit("the benchmark did not do what it says")
     return seconds
 

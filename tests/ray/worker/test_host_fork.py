@@ -14,7 +14,7 @@ from host_kit import Job, alive, eventually, parent_of
 from role_kit import role_plan
 
 from dljob.master.failure.policy import describe_failure
-from dljob.master.state.causes import classify, judged
+from dljob.master.state.causes import classify, outcome_of_cause
 from dljob.master.state.views import Reason
 from dljob.plan.serving import DrainPlan, ProbePlan
 from dljob.runtime.worker.fork_host import ForkHost
@@ -163,7 +163,7 @@ def test_killed_fork_server_is_reported_and_ends_the_host(job):
     rank = host.ready()[0].pid
     os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
     outcome = host.ends()[0].outcome
-    cause = judged(outcome, classify(outcome))
+    cause = outcome_of_cause(outcome, classify(outcome))
     assert describe_failure("w/0", cause) == "w/0: Killed: its fork server was killed, exit code 137"
     eventually(lambda: not alive(hello.pid))
     assert not alive(rank)

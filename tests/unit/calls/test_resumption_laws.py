@@ -55,7 +55,7 @@ class Model:
             self.served.append((rank, lives[rank]))
             self.progress.begin_segment(f"rollout/{rank}", lives[rank])
             self._serve(turn)
-            loss = CalleeLoss(rank, lives[rank], len(self.progress.received), died=True, opened=True, why="")
+            loss = CalleeLoss(rank, lives[rank], len(self.progress.received), died=True, opened=True, reason="")
             self.progress.losses.append(loss)
             # It comes back, but PrimeMaster learns of the death of every other one only later.
             lives[rank] += rank % 2

@@ -32,11 +32,11 @@ def failing(*rows: str) -> list[str]:
 def test_scans_of_all_units_on_each_death_are_found(monkeypatch):
     def needed(d):
         placed = (UnitPhase.HELD, UnitPhase.ABSENT)
-        return any(ending.is_inhabited(d, name) for name, unit in d.units.items() if unit.phase not in placed)
+        return any(ending.has_unfinished_rank(d, name) for name, unit in d.units.items() if unit.phase not in placed)
 
     def lost(d):
         return tuple(
-            name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.is_inhabited(d, name)
+            name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.has_unfinished_rank(d, name)
         )
 
     monkeypatch.setattr(admission, "needs_room", needed)

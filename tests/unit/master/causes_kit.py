@@ -27,9 +27,9 @@ class Story:
             self.world.send(self._event(line))
         faults = self.world.state.faults
         return [
-            {"first": f.rank, "reason": f.reason, "secondary": {other.rank for other in f.followed}}
+            {"first": f.rank, "reason": f.reason, "secondary": {other.rank for other in f.consequences}}
             for f in faults
-            if not f.root and f.rank
+            if not f.root_number and f.rank
         ]
 
     def _event(self, line):

@@ -33,7 +33,7 @@ def check_ledger(state, now):
         assert all(total > 0 for total in sums.values()), sums
         spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
         assert spent == ledger.rank_time(book, facts.plan.name, facts.plan.replicas, at)
-        for account, lacking in ledger.owed(book, role, at).items():
+        for account, lacking in ledger.counter_shortfalls(book, role, at).items():
             assert lacking > 0
             assert account is not Account.SPARE
     productive = [entry for (_, account), entry in book.books.items() if account is Account.PRODUCTIVE]

@@ -12,7 +12,7 @@ from dljob.master.placement.reissue import leftovers, live_hosts, ready_spares, 
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
-from dljob.master.state.memory_overrides import given, unit_of
+from dljob.master.state.memory_overrides import overrides_of, unit_of
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.state.views import HostId, NodeView, Outcome, Reason
@@ -112,7 +112,7 @@ class World:
 
     def _remember_ready(self):
         for name, role in self.state.roles.items():
-            if role.waiting == role.starting == role.stopping == 0:
+            if role.waiting_count == role.starting_count == role.stopping_count == 0:
                 self.was_ready.add(name)
 
     def carry_out(self, action):
@@ -277,7 +277,7 @@ class World:
     def _reserve(self, a):
         if self._node_alive(a.node):
             self.held.setdefault(a.unit, {})[a.token] = a.node
-            assert self.granted.setdefault((a.unit, a.token), a.given) == a.given
+            assert self.granted.setdefault((a.unit, a.token), a.memory) == a.memory
             self.pending.append(ev.UnitReserved(a.unit, a.token, a.node))
         else:
             self.pending.append(ev.UnitRefused(a.unit, a.token, f"node {a.node} is gone"))
@@ -461,21 +461,21 @@ def check(world: World):
     live = 0
     for name, role in state.roles.items():
         phases = [own.phase for (of, _), own in state.ranks.items() if of == name]
-        assert len(phases) - role.absent == state.job.roles[name].plan.replicas
+        assert len(phases) - role.absent_count == state.job.roles[name].plan.replicas
         for phase in RankPhase:
-            assert getattr(role, phase.value.lower()) == phases.count(phase), (name, phase)
+            assert getattr(role, f"{phase.value.lower()}_count") == phases.count(phase), (name, phase)
         live += sum(phase.live for phase in phases)
         ready = [
             h for h, own in state.hosts.items() if h.role == name and h.index >= 0 and own.phase is HostPhase.READY
         ]
-        assert role.hosts_ready == len(ready)
+        assert role.ready_host_count == len(ready)
         held_back = [i for i in state.incidents.values() if not i.launched and any(r == name for r, _ in i.members)]
-        assert role.hold == len(held_back) or state.verdict is not None
+        assert role.backoff_count == len(held_back) or state.verdict is not None
     assert state.live == live
     check_grants(world)
     for number, incident in state.incidents.items():
         members = [key for key in incident.members if state.ranks[key].incident == number]
-        assert incident.pending == len(members) > 0
+        assert incident.pending_count == len(members) > 0
     for key, rank in state.ranks.items():
         assert rank.incident in state.incidents or rank.incident == 0 or state.verdict is not None
         assert len(world.ranks.get(key, {})) <= 1
@@ -498,7 +498,7 @@ def check_grants(world: World):
     """Assert that each unit is held with the memory that PrimeMaster believes it has."""
     for unit, own in world.state.units.items():
         if own.phase is UnitPhase.HELD:
-            assert world.granted[unit, own.token] == given(world.state.grants, unit)
+            assert world.granted[unit, own.token] == overrides_of(world.state.grants, unit)
 
 
 def timer_times(state):

@@ -32,7 +32,7 @@ def test_a_pending_job_says_what_it_waits_for():
     busy = tuple(type(v)(v.id, v.total, (), v.labels) for v in world.views)
     world.send(ev.NodesSeen(busy))
     assert show(world)["reason"] == "NoRoom"
-    assert show(world)["message"] == world.state.search.why
+    assert show(world)["message"] == world.state.search.no_room_reason
 
 
 def test_a_job_that_starts_with_fewer_ranks_counts_those_that_it_has():
@@ -134,7 +134,7 @@ def test_a_brief_snapshot_names_the_first_units_that_wait_and_why():
     assert short == brief_of(show(world))
     world.send(ev.NodesSeen(tuple(type(v)(v.id, v.total, (), v.labels) for v in world.views)))
     short = brief(world.state, world.now, {})
-    assert short["placement"]["notReady"][0] == {"name": "w/0", "node": "", "why": world.state.search.why}
+    assert short["placement"]["notReady"][0] == {"name": "w/0", "node": "", "why": world.state.search.no_room_reason}
     assert short == brief_of(show(world))
 
 

@@ -77,7 +77,7 @@ def test_roles_that_hold_and_quotas_share_the_machines():
     refused = assign(units, less)
     assert isinstance(refused, Refusal)
     assert not refused.never
-    assert "the quota of d" in refused.why
+    assert "the quota of d" in refused.reason
 
 
 def test_bounded_roles_leave_room_for_a_quota_at_their_maximum():

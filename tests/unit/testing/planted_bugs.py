@@ -117,14 +117,14 @@ def reuses_an_incarnation(patch):
 @bug
 def tells_survivors_the_old_generation(patch):
     """Who kept its process is to meet the others where they met the last time."""
-    old = starting.order
+    old = starting.start_order
 
     def order(d, host, ranks, store, there):
         told = old(d, host, ranks, store, there)
         kept = d.hosts[host].life < max(start.incarnation for start in told.ranks)
         return evolve(told, generation=told.generation - kept)
 
-    patch.setattr(starting, "order", order)
+    patch.setattr(starting, "start_order", order)
 
 
 @bug
@@ -133,7 +133,7 @@ def starts_before_the_gang(patch):
 
     def reserved(old, d, e):
         old(d, e)
-        if not d.seats and d.held:
+        if not d.seats and d.held_unit_count:
             admission._start_admitted_job(d)
 
     instead(patch, UnitReserved, reserved)
@@ -215,8 +215,8 @@ def forgets_a_spare(patch):
 @bug
 def leaves_a_spare_node_cold(patch):
     """What a node that stands by has to have is ordered for no other that takes its place."""
-    old = standby.keep
-    patch.setattr(standby, "keep", lambda d: None if d.base.restarts else old(d))
+    old = standby.update_standby_spares
+    patch.setattr(standby, "update_standby_spares", lambda d: None if d.base.restarts else old(d))
 
 
 @bug
@@ -226,7 +226,7 @@ def forgets_a_spare_and_lets_it_live(patch):
     def forget(d, nodes):
         d.spares = _without(d.spares, [key for key in d.spares if key[1] in nodes])
 
-    patch.setattr(admission.spares, "end_on_nodes", forget)
+    patch.setattr(admission.spares, "end_spares_of_nodes", forget)
 
 
 def _without(table: Map, keys) -> Map:
@@ -238,7 +238,7 @@ def _without(table: Map, keys) -> Map:
 @bug
 def gives_a_spare_twice(patch):
     """A spare that became a host is still taken for a spare."""
-    old = spares.take
+    old = spares.take_spare
 
     def take(d, host, node):
         before = d.spares
@@ -246,7 +246,7 @@ def gives_a_spare_twice(patch):
         d.spares = before
         return taken
 
-    patch.setattr(spares, "take", take)
+    patch.setattr(spares, "take_spare", take)
 
 
 @bug
@@ -256,7 +256,7 @@ def ends_early(patch):
 
     def changed(d, role):
         old(d, role)
-        if role in d.job.drivers and starting.completed(d, role) and d.verdict is None:
+        if role in d.job.drivers and starting.is_completed(d, role) and d.verdict is None:
             ending.end_job(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
 
     patch.setattr(ending, "follow_role_change", changed)
@@ -309,7 +309,7 @@ def begins_before_it_ends(patch):
 @bug
 def starts_unchecked(patch):
     """Nobody waits for the check of its nodes."""
-    patch.setattr(starting.checks, "pending", lambda d, role: False)
+    patch.setattr(starting.checks, "must_wait_for_check", lambda d, role: False)
 
 
 @bug
@@ -333,7 +333,7 @@ def skips_a_count(patch):
     """A unit that is lost still counts as held."""
 
     def set_unit(d, name, new):
-        d.held += new.phase is UnitPhase.HELD
+        d.held_unit_count += new.phase is UnitPhase.HELD
         d.put_unit(name, new)
 
     patch.setattr(StateTransaction, "set_unit", set_unit)
@@ -348,13 +348,13 @@ def leaves_a_coupled_role_alone(patch):
 @bug
 def loads_all_at_once(patch):
     """Nobody counts who is left in the endpoints."""
-    patch.setattr(weights, "_free", lambda plan, serve: serve)
+    patch.setattr(weights, "_free_count", lambda plan, serving_count: serving_count)
 
 
 @bug
 def serves_old_weights(patch):
     """A rank without weights gets requests."""
-    patch.setattr(staleness, "why_stale", lambda plan, newest, own: "")
+    patch.setattr(staleness, "stale_reason", lambda plan, newest, own: "")
 
 
 @bug
@@ -365,25 +365,25 @@ def serves_calls_with_old_weights(patch):
 
 def serves_weights_of_left_steps(patch):
     """Nothing of what engines hold is left when a job goes back to a cut."""
-    patch.setattr(weights, "cut_restored", lambda d, cut, of: None)
+    patch.setattr(weights, "leave_versions_after_cut", lambda d, cut, of: None)
 
 
 def takes_weights_of_left_steps_that_are_told_late(patch):
     """Nobody looks which process has published a version."""
-    patch.setattr(weights, "why_left", lambda s, by: "")
+    patch.setattr(weights, "left_reason", lambda s, by: "")
 
 
 def takes_a_load_for_good_that_was_under_way_at_a_restore(patch):
     """A rank that loads while the job goes back to a cut holds what it has loaded."""
-    leave = weights._leave
+    leave = weights._leave_newer_weights
 
     def not_loads(d, key, at, cut):
         found = leave(d, key, at, cut)
         if (own := d.ranks[key]).weights is not None:
-            d.set_rank(key, evolve(own, weights=evolve(own.weights, left="")))
+            d.set_rank(key, evolve(own, weights=evolve(own.weights, left_reason="")))
         return found
 
-    patch.setattr(weights, "_leave", not_loads)
+    patch.setattr(weights, "_leave_newer_weights", not_loads)
 
 
 @bug
@@ -447,7 +447,7 @@ def kills_servers_that_begin_anew(patch):
         for host in d.facts(role).hosts():
             restart.kill_host(d, host)
         for rank in d.facts(role).ranks:
-            ending.drop_process(d, (role, rank))
+            ending.mark_without_process(d, (role, rank))
             d.set_rank((role, rank), evolve(d.ranks[role, rank], incident=0))
 
     patch.setattr(restart, "_end_later_role", end)

@@ -33,7 +33,7 @@ def test_ranks_are_elsewhere_before_a_node_goes_and_nobody_pays_for_it(kind: str
     made = story(2, FaultMove(kind, 0, 30.0))
     (first,) = made.world.known.faults
     assert first.reason == "Preempted"
-    assert first.detected - EPOCH_S < AT + 30.0
+    assert first.detected_at - EPOCH_S < AT + 30.0
     assert not made.world.known.marks.get("a"), "no budget was used"
 
 
@@ -42,7 +42,7 @@ def test_where_there_is_no_other_node_the_end_is_put_down_to_the_announcement(ki
     made = story(1, FaultMove(kind, 0, 30.0))
     (fault,) = made.world.known.faults
     assert fault.reason == "Preempted"
-    assert fault.detected - EPOCH_S >= AT + 30.0
+    assert fault.detected_at - EPOCH_S >= AT + 30.0
 
 
 def test_an_announced_departure_that_does_not_happen_is_forgotten() -> None:

@@ -17,14 +17,16 @@ from dljob.testing.world import repeat_invariants
 
 BUG = Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError", frame="train.py:7 in step", step=3)
 FIRST = FaultRecord(1, "Process", "UserError", "w/0", "w/0: ValueError", 100.0, rank="w/0", incarnation=1, outcome=BUG)
-SECOND = replace(FIRST, id=2, detected=160.0, incarnation=2)
+SECOND = replace(FIRST, id=2, detected_at=160.0, incarnation=2)
 FURTHER = replace(SECOND, outcome=replace(BUG, step=4))
 ELSEWHERE = replace(SECOND, outcome=replace(BUG, frame="train.py:9 in step"))
 
 
 def broken(*faults: FaultRecord, ends: str = "", saved: float = 0.0, rules: tuple[Any, ...] = ()) -> list[str]:
     """What the law says of a job with these faults; `ends`: the reason of its end."""
-    job = SimpleNamespace(fault_tolerance=SimpleNamespace(rules=rules), roles={"w": SimpleNamespace(world=False)})
+    job = SimpleNamespace(
+        fault_tolerance=SimpleNamespace(rules=rules), roles={"w": SimpleNamespace(is_torch_world=False)}
+    )
     verdict = SimpleNamespace(reason=ends) if ends else None
     saves = {"w": SimpleNamespace(last=SimpleNamespace(at=saved))}
     return list(

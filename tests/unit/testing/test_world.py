@@ -160,7 +160,7 @@ def test_a_broken_replay_and_broken_counts_are_told():
     assert json.loads(invariants.text(w.known))
     w = running()
     role = w.known.roles["t"]
-    object.__setattr__(role, "ready", 7)
+    object.__setattr__(role, "ready_count", 7)
     assert any(problem.startswith("count") for problem in w.violations())
 
 

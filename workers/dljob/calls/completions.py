@@ -307,7 +307,7 @@ class CompletionProgress:
             subject = "a chat" if self.is_chat else "its server tells no token ids, so that it"
             if self._loss_may_split_stop and not self.is_chat:
                 subject = "a completion with stop texts"
-            return f"lost after {counted(self.position, 'chunk')}; {subject} cannot go on elsewhere: {loss.why}"
+            return f"lost after {counted(self.position, 'chunk')}; {subject} cannot go on elsewhere: {loss.reason}"
         self.restarts += 1
         self._is_restarting = True
         self._stream.received.clear()
@@ -348,4 +348,4 @@ def _version_difference(origin: ChunkOrigin, first_origin: ChunkOrigin) -> str:
 
 def _describe_losses(losses: Sequence[CalleeLoss]) -> str:
     servers = [f"rank {loss.rank} (incarnation {loss.incarnation}) at token {loss.position}" for loss in losses]
-    return f"{', '.join(servers)}; the last: {losses[-1].why}"
+    return f"{', '.join(servers)}; the last: {losses[-1].reason}"

@@ -64,7 +64,7 @@ class CalleeLoss:
     """Whether the callee's process died; false where it ended by order."""
     opened: bool
     """Whether the callee had opened the stream; otherwise it may have been dead before it was asked."""
-    why: str
+    reason: str
 
 
 class CalleeRank(NamedTuple):

@@ -54,7 +54,7 @@ class _Layout:
         # PrimeMaster's own function, so that the preview places units as the job will.
         found = assign(units, nodes, reserve_nodes=spare_nodes(plan))
         if isinstance(found, Refusal):
-            raise PlacementError(f"job {plan.name} does not fit: {found.why}", hint=_hint(found))
+            raise PlacementError(f"job {plan.name} does not fit: {found.reason}", hint=_hint(found))
         self.plan = plan
         self.nodes = nodes
         self.units = units

@@ -24,7 +24,7 @@ from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
 from dljob.master.state.node_names import node_targets
 from dljob.master.state.problems import PASSED, SLOWNESS, StandingProblem
-from dljob.master.state.staleness import why_out
+from dljob.master.state.staleness import no_requests_reason
 from dljob.master.state.stalls import Stall, describe, describe_since
 from dljob.master.state.state import HostPhase, JobState, Phase, RankKey, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
@@ -85,7 +85,8 @@ def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
 def numbers(state: JobState, role: str) -> tuple[int, ...]:
     """Return the numbers of the ranks that others may call; empty where they are 0 to n-1."""
     sizing, ranks = state.sizes[role], state.job.roles[role].ranks
-    present = tuple(rank for rank in ranks if rank not in sizing.leaving) if sizing.leaving or sizing.gone else ()
+    has_left = bool(sizing.leaving or sizing.left_groups)
+    present = tuple(rank for rank in ranks if rank not in sizing.leaving) if has_left else ()
     return present if present and present[-1] >= len(present) else ()
 
 
@@ -133,7 +134,7 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
 def is_endpoint(state: JobState, key: RankKey) -> bool:
     """Return whether a rank of a role with ports gets requests: by its probe, its weights, and while the job runs."""
     own = state.ranks[key]
-    return own.phase is RankPhase.READY and own.serving and state.verdict is None and not why_out(state, key)
+    return own.phase is RankPhase.READY and own.serving and state.verdict is None and not no_requests_reason(state, key)
 
 
 def service_marks(state: JobState) -> dict[str, int]:
@@ -214,7 +215,7 @@ def _node_of(node: str, names: Mapping[str, str]) -> dict[str, str]:
 
 def _memory_overrides(state: JobState, unit: str) -> dict[str, Any]:
     """Return the memory per rank, by role, of a unit that has more than the spec says."""
-    own = memory_overrides.given(state.grants, unit)
+    own = memory_overrides.overrides_of(state.grants, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
@@ -224,7 +225,7 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     count = state.job.unit_count
     waiting: list[_Waiting] = []
     # Usually all units are held, and no unit needs to be looked at.
-    if state.held < count:
+    if state.held_unit_count < count:
         units = ((name, state.units[name]) for name in state.job.plan.units)
         open_units = (pair for pair in units if pair[1].phase is not UnitPhase.HELD)
         shown = list(islice(open_units, SHOWN))
@@ -232,7 +233,7 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         waiting = [(name, targets[unit.node].partition("/")[2], unit.phase) for name, unit in shown]
     servers = _servers(state, SHOWN_BRIEFLY)
     told = {"endpoints": servers} if servers else {}
-    return {**seen, **told, "placement": _counts(seen, count, state.held, waiting)}
+    return {**seen, **told, "placement": _counts(seen, count, state.held_unit_count, waiting)}
 
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,7 +358,7 @@ def _reason(state: JobState) -> str:
         return "Restarting"
     if state.stalls:
         return reasons.STALL_FOUND
-    if state.search.why:
+    if state.search.no_room_reason:
         return reasons.NEVER_FITS if state.search.never else reasons.NO_ROOM
     if state.groups:
         return reasons.PLACEMENT_PENDING
@@ -367,8 +368,8 @@ def _reason(state: JobState) -> str:
 
 def _message(state: JobState) -> str:
     """Return the sentence for the present phase: what the job waits for or restarts; empty while all is well."""
-    if state.search.why:
-        return state.search.why + _least(state)
+    if state.search.no_room_reason:
+        return state.search.no_room_reason + _least(state)
     if state.incidents:
         first = (own for _, own in sorted(state.incidents.items())[:3])
         return "; ".join(f"{own.target}: {own.reason}, level {own.level.value}" for own in first)
@@ -380,9 +381,9 @@ def _message(state: JobState) -> str:
     if state.phase is Phase.RUNNING and (problems := _standing(state)):
         return "; ".join(problem.message for problem in problems[:3])
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):
-        ready = sum(role.ready + role.succeeded for role in state.roles.values())
+        ready = sum(role.ready_count + role.succeeded_count for role in state.roles.values())
         ranks = sum(role.plan.replicas for role in state.job.roles.values())
-        return f"{state.held} of {state.job.unit_count} units held, {ready} of {ranks} ranks ready"
+        return f"{state.held_unit_count} of {state.job.unit_count} units held, {ready} of {ranks} ranks ready"
     lacking = [(role, own) for role, own in sorted(state.sizes.items()) if own.want > own.size and not own.target]
     if state.phase is Phase.RUNNING and lacking:
         return "; ".join(f"{role} has {own.size} of {own.want} wanted ranks: no room for more" for role, own in lacking)
@@ -407,7 +408,7 @@ def _failed_ranks(state: JobState) -> set[RankKey]:
     verdict = state.verdict
     if verdict is None or verdict.ok or verdict.suspends:
         return set()
-    ends = {(end.rank, end.incarnation) for fault in state.faults for end in (fault, *fault.followed)}
+    ends = {(end.rank, end.incarnation) for fault in state.faults for end in (fault, *fault.consequences)}
     waiting = (item for item in state.ranks.items() if item[1].phase is RankPhase.WAITING)
     return {(role, rank) for (role, rank), own in waiting if (f"{role}/{rank}", own.incarnation) in ends}
 
@@ -419,10 +420,10 @@ def _role(state: JobState, name: str, failed_ranks: Set[RankKey]) -> dict[str, A
     return {
         "name": name,
         "desired": state.job.roles[name].plan.replicas,
-        "ready": own.ready,
-        "running": own.starting + own.ready + own.stopping,
-        "succeeded": own.succeeded + own.stopped * well,
-        "failed": own.failed + sum(role == name for role, _ in failed_ranks),
+        "ready": own.ready_count,
+        "running": own.starting_count + own.ready_count + own.stopping_count,
+        "succeeded": own.succeeded_count + own.stopped_count * well,
+        "failed": own.failed_count + sum(role == name for role, _ in failed_ranks),
         "restarts": own.restarts,
         **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
         **({"servedLagSeconds": own.served_lag_s} if own.served_lag_s is not None else {}),
@@ -446,7 +447,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         **({"serves": is_endpoint(state, key)} if facts.plan.ports else {}),
-        **weights.shown(state, key),
+        **weights.status_of_weights(state, key),
     }
 
 
@@ -458,7 +459,8 @@ def nodes(state: JobState) -> dict[str, Any]:
     wanted = wanted_machines(state)
     planned = sum(wanted.values())
     out = [(own.since, name, own.reason, own.until, own.check) for name, own in state.exclusions.items()]
-    out += [(own.since, name, Reason.PREEMPTED.value, own.by, own.why) for name, own in state.departures.items()]
+    reason = Reason.PREEMPTED.value
+    out += [(one.since, name, reason, one.gone_at, one.announcement) for name, one in state.departures.items()]
     return {
         # A RayCluster that is not the job's own has as many nodes as it has: there is nothing to want of it.
         "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
@@ -488,7 +490,7 @@ def _wanted_ranks(state: JobState, role: str) -> int:
     """Return the wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
     own, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]
-    return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
+    return sizing.size if own.succeeded_count + own.failed_count == plan.replicas else sizing.want
 
 
 def _problem(problem: StandingProblem) -> dict[str, Any]:
@@ -502,7 +504,7 @@ def _problem(problem: StandingProblem) -> dict[str, Any]:
 
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
     """Return a fault for users, under its first cause: what failed first, the evidence, and later failures."""
-    recovered = fault.recovered
+    recovered = fault.recovered_at
     root = root_fault_of(state.faults, fault)  # users want the first cause, not its echoes
     origin = root.outcome.origin if root.outcome else None
     return {
@@ -513,10 +515,10 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
         **({"rule": root.rule} if root.rule else {}),
         **_to_blame(root, origin),
         "evidence": list(evidence(root.outcome)) if root.outcome else [],
-        "followed": [follower.cause for follower in root.followed],
-        "detectedAt": rfc3339(fault.detected),
+        "followed": [follower.cause for follower in root.consequences],
+        "detectedAt": rfc3339(fault.detected_at),
         "recoveredAt": rfc3339(recovered),
-        "seconds": None if recovered is None else round(recovered - fault.detected, 3),
+        "seconds": None if recovered is None else round(recovered - fault.detected_at, 3),
         "lostSteps": fault.lost,
     }
 
@@ -541,7 +543,7 @@ def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
 
 def _saved(state: JobState) -> dict[str, Any]:
     """Return the last checkpoint of the first driver role, or of any role where that one saves none."""
-    last = checkpoints.last(state)
+    last = checkpoints.shown_checkpoint(state)
     return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": rfc3339(last and last.at)}
 
 
@@ -549,16 +551,16 @@ def _cuts(cuts: Cuts) -> dict[str, Any]:
     """Return the counts of the cuts, the last one, and the one that the job went back to; empty without any."""
     if cuts == Cuts(queues=cuts.queues, tokens=cuts.tokens):
         return {}
-    last = cuts.kept[-1] if cuts.kept else None
+    last = cuts.kept_cuts[-1] if cuts.kept_cuts else None
     return {
         "cuts": {
             "committed": cuts.committed,
             "givenUp": cuts.given_up,
-            "why": cuts.refused,
+            "why": cuts.refusal,
             "last": last and last.number,
             "lastTime": rfc3339(last and last.at),
             "restored": cuts.epoch,
-            "restoredCut": cuts.back or None,
+            "restoredCut": cuts.restored_number or None,
         }
     }
 

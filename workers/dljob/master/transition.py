@@ -101,8 +101,8 @@ from dljob.master.state.events import (
     WorkBegan,
 )
 from dljob.master.state.evolve import evolve
-from dljob.master.state.job import STORE, Job
-from dljob.master.state.ledger import opened
+from dljob.master.state.job import STORE_INDEX, Job
+from dljob.master.state.ledger import new_ledger
 from dljob.master.state.problems import StandingProblem
 from dljob.master.state.state import (
     HostPhase,
@@ -134,13 +134,13 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
         phase=Phase.PENDING,
         started_at=now,
         search=Search(),
-        roles=Map({name: RoleState(waiting=role.replicas) for name, role in plan.roles.items()}),
+        roles=Map({name: RoleState(waiting_count=role.replicas) for name, role in plan.roles.items()}),
         ranks=Map({(name, rank): RankState() for name, role in plan.roles.items() for rank in range(role.replicas)}),
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
         units=units,
         homeless=homeless_units(units),
         sizes=elastic.initial_sizings(plan),
-        ledger=opened({name: role.replicas for name, role in plan.roles.items()}),
+        ledger=new_ledger({name: role.replicas for name, role in plan.roles.items()}),
     )
     return evolve(state, wake=timers.earliest_timer(state))
 
@@ -161,7 +161,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     _end_inquiries(d)
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # Ranks of coupled roles start again once all of them have ended.
-    starting.follow_stops(d)
+    starting.start_after_coupled_stops(d)
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
@@ -172,21 +172,21 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     admission.follow_move(d)
     moving.restart_staying_servers(d)
     # Roles that a restart of the job ended begin anew once their servers have finished, or were killed just now.
-    restart.begin_ended_roles(d)
+    restart.start_ended_roles_anew(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
     # Growth and standby nodes depend on the phase settled above; a node that a role grows onto stands by no longer.
     elastic.follow(d)
     # The last rule that begins restarts was above.
-    restart.launch_coupled_restarts(d)
-    standby.keep(d)
+    restart.launch_new_coupled_restarts(d)
+    standby.update_standby_spares(d)
     # Ranks that ended or restarted above give their data leases back.
     shards.return_leases(d)
     # Ranks that became ready, or whose load is due again, load now.
-    weights.follow(d)
+    weights.order_loads(d)
     # A cut ends with its ranks, or is committed when the last of it is on disk.
-    cuts.advance_cut(d)
+    cuts.commit_or_give_up_cut(d)
     # Ranks that ended or restarted above stand still no longer.
     if d.stalls:
         stalling.follow_stalls(d)
@@ -261,7 +261,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
         # A process that was already being replaced may have been the first cause of that restart: only attribute it.
-        if state is not None and event.host.index != STORE and event.life >= state.life - 1:
+        if state is not None and event.host.index != STORE_INDEX and event.life >= state.life - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
             attribution.record_late_loss(d, event.host.role, ranks, event.outcome)
         return
@@ -285,7 +285,7 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
     # Kill it all the same: a host that could not be made in time may still come up after this report.
     d.do(KillHost(event.host, state.life, state.actor))
-    if event.host.index == STORE:
+    if event.host.index == STORE_INDEX:
         if d.phase.active:
             failover.restart_world(d, event.host.role, event.outcome)
         return
@@ -304,7 +304,7 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     # `begun` must be asked before the ranks become WAITING below.
     role, begun = event.host.role, failover.has_role_begun(d, event.host.role)
     for key in (*asked, *lost):
-        ending.drop_process(d, key)
+        ending.mark_without_process(d, key)
     if lost:
         ranks = tuple(rank for _, rank in lost)
         failover.handle_failed_ranks(d, role, ranks, event.outcome, host_lost=True, has_begun=begun)
@@ -324,7 +324,7 @@ def _end_inquiries(d: StateTransaction) -> None:
 
 def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
     """Handle the end of a spare; if a host has taken it meanwhile, that host is lost."""
-    host = spares.taker(d, event)
+    host = spares.host_of_lost_spare(d, event)
     if host is None:
         spares.replace_lost(d, event)
     else:
@@ -435,7 +435,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         name, error = f"{event.role}/{event.rank}", f"{event.outcome.error_type}: {event.outcome.message}"
         words = f"{error}{frame}; the result of its run() counts all the same"
         d.note(reasons.SHUTDOWN_FAILED, name, words)
-        problems.stand(d, StandingProblem(reasons.SHUTDOWN_FAILED, name, f"{name}: {words}", d.now))
+        problems.record_problem(d, StandingProblem(reasons.SHUTDOWN_FAILED, name, f"{name}: {words}", d.now))
     if not is_present:
         # The rank was already taken down: its end may still be the first cause of why.
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
@@ -444,7 +444,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         ending.record_stopped_rank(d, key)
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
-        ending.drop_process(d, key)
+        ending.mark_without_process(d, key)
         restart.replace_stopped_host(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
@@ -461,13 +461,13 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
             d.result = event.outcome.result
         ending.follow_role_change(d, event.role)
     else:
-        ending.drop_process(d, key)
+        ending.mark_without_process(d, key)
         failover.handle_failed_ranks(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    if checkpoints.superseded(d, event.world, event.life) or cuts.accept_decision(d, event):
-        checkpoints.decided(d, event)
+    if checkpoints.superseded_reason(d, event.world, event.life) or cuts.accept_decision(d, event):
+        checkpoints.record_decision(d, event)
         cuts.handle_decided_checkpoint(d, event)
 
 
@@ -506,17 +506,17 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     ProblemReported: problems.report_problem,
     HostReady: _host_ready,
     HostLost: _host_lost,
-    SpareReady: spares.ready,
+    SpareReady: spares.record_ready_spare,
     SpareLost: _spare_lost,
     NodesChecked: checked.handle_checked_nodes,
     RankReady: _rank_ready,
     RankServes: _rank_serves,
-    WeightsPublished: weights.published,
-    WeightsLoaded: weights.loaded,
+    WeightsPublished: weights.handle_published_version,
+    WeightsLoaded: weights.handle_load_answer,
     Stepped: _stepped,
     WorkBegan: _work_began,
     RankEnded: _rank_ended,
-    CheckpointCommitted: checkpoints.committed,
+    CheckpointCommitted: checkpoints.record_commit,
     CheckpointDecided: _checkpoint_decided,
     QueueOpened: cuts.handle_opened_queue,
     DeliveriesFailed: deliveries.handle_failed_deliveries,

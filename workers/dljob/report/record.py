@@ -100,9 +100,9 @@ class _RecordReader:
                 self.reserve.append(at - self.reserving.pop(event.unit))
             case HostReady() if (host := before.hosts.get(event.host)) is not None and host.life == event.life:
                 if event.life == 1:
-                    self.first_up[event.host] = at - host.since
+                    self.first_up[event.host] = at - host.process_ordered_at
                 else:
-                    self.up[event.host.role][host.since].append(at - host.since)
+                    self.up[event.host.role][host.process_ordered_at].append(at - host.process_ordered_at)
             case RankReady() if (event.role, event.rank) in before.ranks:
                 self._ready(before, state, event, at)
             case Stepped():
@@ -116,7 +116,7 @@ class _RecordReader:
             self.stepping.add(event.role)
 
     def _ready(self, before: JobState, state: JobState, event: RankReady, at: float) -> None:
-        span = at - before.ranks[event.role, event.rank].since
+        span = at - before.ranks[event.role, event.rank].process_ordered_at
         host = before.hosts[before.job.roles[event.role].host_of(event.rank)]
         if host.actor in self.spares:
             self.spared[event.role].append(span)
@@ -148,7 +148,7 @@ class _RecordReader:
             self._thawed(event, at)
         for fault in fresh:
             # One fault of each event: what followed from it follows in the simulation as well.
-            if not fault.secondary and not fault.root:
+            if not fault.secondary and not fault.root_number:
                 self._add(before, event, fault, at)
                 break
 

@@ -166,7 +166,7 @@ def test_a_role_begins_anew_with_the_job_while_the_restart_of_that_waits():
     world.hold = True  # the model did not carry out the orders of this restart
     give(world, end_events)
     assert phase(world) is RankPhase.WAITING
-    assert not any(state.spawned for state in world.state.roles.values())
+    assert not any(state.hosts_ordered for state in world.state.roles.values())
 
 
 def test_a_new_master_asks_a_server_again_that_is_to_begin_anew():

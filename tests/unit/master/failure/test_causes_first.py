@@ -45,7 +45,7 @@ def found_no_cause(world):
 
 
 def root(world):
-    (fault,) = [fault for fault in world.state.faults if not fault.root]
+    (fault,) = [fault for fault in world.state.faults if not fault.root_number]
     return fault
 
 
@@ -56,7 +56,7 @@ def test_a_first_cause_told_late_takes_the_place_of_its_echo():
     assert (root(world).rank, root(world).reason) == ("t/3", "Unknown")
     ended(world, 1, error("KeyError", frame="data.py:8 in collate"), after=0.2)
     assert (root(world).rank, root(world).reason) == ("t/1", "UserError")
-    assert [consequence.rank for consequence in root(world).followed] == ["t/3"]
+    assert [consequence.rank for consequence in root(world).consequences] == ["t/3"]
     (note,) = world.notes(reasons.CAUSE_LEARNED)
     assert note.message.startswith("cause: t/1: UserError: KeyError: boom")
     summary = brief(world.state, world.now, {})["lastFault"]
@@ -80,7 +80,7 @@ def test_a_failure_reported_twice_is_listed_once():
     for _ in range(2):
         ended(world, 2, PEER, after=0.1)
         ended(world, 1, GONE)
-    assert [consequence.rank for consequence in root(world).followed] == ["t/2"]
+    assert [consequence.rank for consequence in root(world).consequences] == ["t/2"]
 
 
 @pytest.mark.parametrize("way", [{"after": limits.JOIN_S + 1}, {"incarnation": 7}])
@@ -88,7 +88,7 @@ def test_a_failure_long_after_the_first_or_of_another_incarnation_is_another_fau
     world = world_on_nodes()
     ended(world, 1, GONE)
     ended(world, 2, PEER, **way)
-    assert root(world).followed == ()
+    assert root(world).consequences == ()
 
 
 def test_an_end_on_our_order_is_no_error():
@@ -96,7 +96,7 @@ def test_an_end_on_our_order_is_no_error():
     ended(world, 1, GONE)
     ended(world, 2, Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="gone after it was told to stop (x)"))
     ended(world, 3, Outcome(ok=True))
-    assert root(world).followed == ()
+    assert root(world).consequences == ()
 
 
 def test_an_end_of_a_rank_that_nobody_knows_changes_nothing():
@@ -135,7 +135,7 @@ def test_a_verdict_of_a_used_up_budget_is_corrected_when_its_cause_was_an_echo()
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
     assert world.state.verdict.message.startswith("t/1: UserError: ZeroDivisionError")
     assert (root(world).level, root(world).rank) == ("Fail", "t/1")
-    assert [consequence.rank for consequence in root(world).followed] == ["t/0"]
+    assert [consequence.rank for consequence in root(world).consequences] == ["t/0"]
 
 
 def test_the_failure_that_uses_up_the_budget_is_the_last_fault():
@@ -171,7 +171,7 @@ def test_a_fault_lists_a_bounded_number_of_followers():
     ended(world, 0, GONE)
     for rank in range(1, 40):
         ended(world, rank, PEER)
-    assert len(root(world).followed) == MAX_CONSEQUENCES
+    assert len(root(world).consequences) == MAX_CONSEQUENCES
 
 
 def test_later_evidence_renames_the_cause():
@@ -254,11 +254,11 @@ def test_a_caller_that_fails_before_its_callee_is_put_under_it():
     lost = error("PeerLostError", message="r/1.generate: the process of r/1 (incarnation 1) died with the call")
     ended(world, 0, lost, role="c")
     ended(world, 0, error("KeyError"), role="r", after=0.1)
-    assert [fault.root for fault in world.state.faults] == [0, 0]
+    assert [fault.root_number for fault in world.state.faults] == [0, 0]
     ended(world, 1, GONE, role="r", after=0.1)
     first, second, third = world.state.faults
-    assert (first.root, second.root, third.root) == (third.id, 0, 0)
-    assert [consequence.rank for consequence in third.followed] == ["c/0"]
+    assert (first.root_number, second.root_number, third.root_number) == (third.id, 0, 0)
+    assert [consequence.rank for consequence in third.consequences] == ["c/0"]
 
 
 def test_two_echoes_and_no_cause_are_one_fault():
@@ -266,7 +266,7 @@ def test_two_echoes_and_no_cause_are_one_fault():
     ended(world, 0, PEER, role="w")
     ended(world, 1, PEER, role="w", after=0.1)
     ended(world, 0, PEER, role="v", after=0.1)
-    assert [fault.root != 0 for fault in world.state.faults] == [False, True, False]
+    assert [fault.root_number != 0 for fault in world.state.faults] == [False, True, False]
 
 
 def test_rules_choose_by_the_reason_that_was_found():

@@ -45,7 +45,7 @@ def test_one_rank_takes_the_whole_coupled_role_along_and_its_own_budget_pays_onc
     assert spent(world) == {"engine": 1}
     assert {name: role.restarts for name, role in world.state.roles.items()} == {"engine": 1, "router": 1, "other": 0}
     (fault,) = world.state.faults
-    assert (fault.rank, fault.level, fault.recovered) == ("engine/1", "Process", world.now)
+    assert (fault.rank, fault.level, fault.recovered_at) == ("engine/1", "Process", world.now)
     assert world.state.phase is Phase.RUNNING
 
 
@@ -259,7 +259,7 @@ def test_news_of_the_coupled_role_that_come_late_become_the_first_cause():
     world.settle()
     (fault,) = world.state.faults
     assert (fault.rank, fault.reason) == ("engine/0", "UserError")
-    assert [consequence.rank for consequence in fault.followed] == ["router/0"]
+    assert [consequence.rank for consequence in fault.consequences] == ["router/0"]
 
 
 def test_an_ordered_restart_takes_the_pair_along_without_a_charge():

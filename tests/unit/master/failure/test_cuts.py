@@ -11,7 +11,14 @@ from dljob.master.persistence.codec import encode_state
 from dljob.master.persistence.migration import take as take_over
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.cuts import QUEUES, Cut, CutQueue, choices, partners, pinned
+from dljob.master.state.cuts import (
+    QUEUES,
+    Cut,
+    CutQueue,
+    checkpoints_in_cuts,
+    restorable_checkpoints,
+    worlds_restored_together,
+)
 from dljob.master.state.evolve import evolve
 from dljob.master.state.shard_table import new_table
 from dljob.master.state.state import Phase, RankPhase
@@ -73,28 +80,28 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     world.send(ev.CutAsked("t/0"), after=1)
     begun = world.state.cuts.open
     assert sorted(begun.ranks) == [("t", 0), ("t", 1), ("w", 0)]
-    assert begun.called == ()
+    assert begun.members_to_save == ()
     world.send(ev.CutAsked("w/0"))  # two at once are one
     assert world.state.cuts.open is begun
     world.send(ev.CutBegun(1, ("t/0", "t/1")))
-    assert [entry.role for entry in world.state.cuts.open.called] == ["t", "t"]
+    assert [entry.role for entry in world.state.cuts.open.members_to_save] == ["t", "t"]
     world.send(ev.CutBegun(1))
     world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
     world.send(ev.CutTaken(1, "t", 1, 1, mark(5)))
-    assert [entry.role for entry in world.state.cuts.open.called] == ["w"]
-    assert pinned(world.state.cuts, "t") == (mark(5),)
+    assert [entry.role for entry in world.state.cuts.open.members_to_save] == ["w"]
+    assert checkpoints_in_cuts(world.state.cuts, "t") == (mark(5),)
     world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
     world.send(ev.CutSealed(1, (FILE,), "/ckpt/j"))
     world.send(ev.CheckpointCommitted("t", mark(5)))
-    assert world.state.cuts.kept == ()
+    assert world.state.cuts.kept_cuts == ()
     world.send(ev.CheckpointCommitted("w/0", mark(9)), after=2)
-    (cut,) = world.state.cuts.kept
+    (cut,) = world.state.cuts.kept_cuts
     assert (cut.number, cut.marks, cut.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
     assert messages_of(world, reasons.CUT_COMMITTED) == [
         "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s, in /ckpt/j",
     ]
-    assert choices(world.state.cuts, "t") == (mark(5),)
-    assert choices(world.state.cuts, "w/1") is None
+    assert restorable_checkpoints(world.state.cuts, "t") == (mark(5),)
+    assert restorable_checkpoints(world.state.cuts, "w/1") is None
 
 
 def test_the_status_counts_cuts_and_names_the_one_that_the_job_went_back_to(world):
@@ -104,7 +111,7 @@ def test_the_status_counts_cuts_and_names_the_one_that_the_job_went_back_to(worl
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CutGivenUp(3, "the disk is full"))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(2)))
-    last_cut = world.state.cuts.kept[-1]
+    last_cut = world.state.cuts.kept_cuts[-1]
     assert status.status(world.state, world.now, {})["cuts"] == {
         "committed": 2,
         "givenUp": 1,
@@ -145,7 +152,7 @@ def test_each_event_of_a_large_cut_looks_at_its_own_ranks_alone(monkeypatch):
     monkeypatch.setattr(cuts, "_is_member_lost", lambda d, entry: looked.append(entry.rank) or is_lost(d, entry))
     for rank in range(count):
         world.send(ev.CutTaken(1, "t", rank, 1, mark(5)))
-    assert world.state.cuts.open.missing == 0
+    assert world.state.cuts.open.missing_count == 0
     sends = 2  # the kit folds each event twice, to compare
     assert (len(members), looked) == (3 * count * sends, []), "the rank, the cut and all cuts"
     world.kill("w", 0)
@@ -166,14 +173,14 @@ def test_a_mark_of_another_process_or_rank_is_not_that_of_the_cut(world):
     assert world.state.cuts.open is before
     for _ in range(2):  # again, as its answer was lost
         world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
-    assert [(entry.role, entry.rank) for entry in world.state.cuts.open.late] == [("t", 1), ("w", 0)]
-    assert world.state.cuts.open.missing == 2
+    assert [(entry.role, entry.rank) for entry in world.state.cuts.open.unsaved_members] == [("t", 1), ("w", 0)]
+    assert world.state.cuts.open.missing_count == 2
 
 
 def test_a_cut_of_a_state_that_another_version_wrote_is_given_up(world):
     world.send(ev.CutAsked("t/0"))
     written = encode_state(world.state)
-    for name in ("ranks", "missing"):
+    for name in ("ranks", "missing_count"):
         del written["cuts"]["open"][name]
     written["cuts"]["open"]["members"] = []
     new_state = take_over(written, initial(world.plan, world.spec, UID, world.start), world.plan.digest, world.now)
@@ -191,9 +198,9 @@ def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world
         cut(world, step)
     for step in (4, 5, 6):
         world.send(ev.CheckpointCommitted("t", mark(step)))
-    assert [entry.number for entry in world.state.cuts.kept] == [2, 3]
+    assert [entry.number for entry in world.state.cuts.kept_cuts] == [2, 3]
     assert [entry.mark.step for entry in world.state.saves["t"].committed] == [2, 3, 5, 6]
-    assert choices(world.state.cuts, "t") == (mark(3), mark(2))
+    assert restorable_checkpoints(world.state.cuts, "t") == (mark(3), mark(2))
 
 
 def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(world):
@@ -230,12 +237,12 @@ def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world)
     later.send(ev.CheckpointDecided("t", RunId(1, 1), mark(1)))
     later.send(ev.QueueOpened("samples", "first"))
     later.send(ev.CutAsked("t/0"))
-    assert (later.state.cuts.open, later.state.cuts.refused) == (None, "w/0 has yet to go back to cut 4")
+    assert (later.state.cuts.open, later.state.cuts.refusal) == (None, "w/0 has yet to go back to cut 4")
     assert [entry.name for entry in later.state.cuts.unopened] == ["unopened"]
     later.send(ev.CheckpointDecided("w/0", RunId(1, 1), mark(1)))
     later.send(ev.CutAsked("t/0"))
     # An earlier attempt may have had other roles, or more ranks.
-    assert later.state.cuts.pending == ("gone", "w/7")
+    assert later.state.cuts.pending_worlds == ("gone", "w/7")
     assert later.state.cuts.open is not None
     assert later.state.cuts.opened == ("samples",)
 
@@ -259,7 +266,7 @@ def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
         "cut 2 is given up: t/0 was lost, or ended, before it was complete; cut 1 stays the last one"
     ]
     ending = evolve(world.state, phase=Phase.STOPPING)
-    assert transition(ending, ev.CutAsked("t/0"), world.now).state.cuts.refused == "the job ends"
+    assert transition(ending, ev.CutAsked("t/0"), world.now).state.cuts.refusal == "the job ends"
     for event in (ev.CutBegun(2), ev.CutTaken(2, "t", 0, 1, mark(1)), ev.CutSealed(2), ev.CutGivenUp(2, "late")):
         before = world.state.cuts
         world.send(event)
@@ -278,10 +285,10 @@ def test_ranks_of_a_world_that_saved_different_steps_give_the_cut_up(world):
 def test_a_cut_is_given_up_by_order_and_refused_without_a_rank_that_saves(world):
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CutGivenUp(1, "queue samples cannot be written"))
-    assert world.state.cuts.refused == "cut 1: queue samples cannot be written"
+    assert world.state.cuts.refusal == "cut 1: queue samples cannot be written"
     bare = World(job(ROLLOUT, TRAINER)).boot()
     bare.send(ev.CutAsked("t/0"))
-    assert bare.state.cuts.refused == "no rank of the job uses dljob.checkpoint"
+    assert bare.state.cuts.refusal == "no rank of the job uses dljob.checkpoint"
 
 
 def test_a_rank_that_has_ended_well_takes_no_part_unless_it_has_saved(world):
@@ -308,11 +315,12 @@ def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
     assert "they go back to the last cut together" in messages_of(world, reasons.RESTARTED_WITH)[0]
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.back, cuts.pending, [entry.number for entry in cuts.kept]) == (1, 1, ("t",), [1])
-    assert choices(cuts, "t") == (mark(1),)
+    numbers = [entry.number for entry in cuts.kept_cuts]
+    assert (cuts.epoch, cuts.restored_number, cuts.pending_worlds, numbers) == (1, 1, ("t",), [1])
+    assert restorable_checkpoints(cuts, "t") == (mark(1),)
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
-    assert (world.state.cuts.epoch, world.state.cuts.pending) == (1, ())
+    assert (world.state.cuts.epoch, world.state.cuts.pending_worlds) == (1, ())
     assert messages_of(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1, with 3 items of samples"]
 
 
@@ -321,22 +329,23 @@ def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
     world.send(ev.CutAsked("t/0"))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.back, cuts.present, cuts.kept, cuts.open) == (1, 0, None, (), None)
+    assert (cuts.epoch, cuts.restored_number, cuts.restored_cut, cuts.kept_cuts, cuts.open) == (1, 0, None, (), None)
     assert "the beginning, with empty queues" in messages_of(world, reasons.CUT_RESTORED)[0]
     assert "t restores a checkpoint" in messages_of(world, reasons.CUT_GIVEN_UP)[0]
 
 
 def test_the_next_attempt_goes_back_to_a_cut_that_it_finds(world):
     number = cut(world, 3)
-    kept_cuts = world.state.cuts.kept
+    kept_cuts = world.state.cuts.kept_cuts
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     later.send(ev.CutsFound(()))
     assert later.state.cuts.last == 0
     later.send(ev.CutsFound(kept_cuts))
     later.send(ev.CutsFound(()))
-    assert (later.state.cuts.last, choices(later.state.cuts, "t")) == (number, (mark(3),))
+    assert (later.state.cuts.last, restorable_checkpoints(later.state.cuts, "t")) == (number, (mark(3),))
     later.send(ev.CheckpointDecided("t", RunId(2, 1), mark(3)))
-    assert (later.state.cuts.epoch, later.state.cuts.back, later.state.cuts.pending) == (1, number, ("w/0",))
+    later_cuts = later.state.cuts
+    assert (later_cuts.epoch, later_cuts.restored_number, later_cuts.pending_worlds) == (1, number, ("w/0",))
     later.send(ev.CheckpointDecided("w/0", RunId(2, 1), mark(3)))
     assert later.state.cuts.epoch == 1
 
@@ -353,7 +362,7 @@ def test_a_world_that_took_no_part_restores_as_it_always_did(world):
 def test_a_rank_that_is_not_ready_refuses_a_cut(world):
     failed = evolve(world.state.ranks["w", 0], phase=RankPhase.STARTING)
     begins = evolve(world.state, ranks=world.state.ranks.set(("w", 0), failed))
-    assert transition(begins, ev.CutAsked("t/0"), world.now).state.cuts.refused == "w/0 is Starting"
+    assert transition(begins, ev.CutAsked("t/0"), world.now).state.cuts.refusal == "w/0 is Starting"
 
 
 def test_a_rank_without_a_state_that_restarts_is_no_reason_against_a_cut(world):
@@ -378,7 +387,7 @@ def test_a_cut_with_a_damaged_queue_file_is_passed_over_whole(world):
     assert messages_of(world, reasons.CUT_DAMAGED) == [
         "cut 2 is passed over: queue samples: x is damaged; ranks and queues go back to cut 1"
     ]
-    assert [choices(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
+    assert [restorable_checkpoints(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
 
 
 def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(world):
@@ -390,17 +399,17 @@ def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(
     (words,) = messages_of(world, reasons.CUT_DAMAGED)
     assert "cut 1 is passed over: queue samples: x cannot be read; no cut is left: 3 items of samples" in words
     assert "the steps up to t 1, w/0 1 are lost, and all begin anew with empty queues" in words
-    assert partners(world.state.cuts, frozenset({"t"})) == ("w/0",)
-    assert choices(world.state.cuts, "t") == choices(world.state.cuts, "w/0") == ()
+    assert worlds_restored_together(world.state.cuts, frozenset({"t"})) == ("w/0",)
+    assert restorable_checkpoints(world.state.cuts, "t") == restorable_checkpoints(world.state.cuts, "w/0") == ()
     world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(7)))  # it searched before the damage was known
     assert world.state.cuts.epoch == 0
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.back, cuts.lost, cuts.pending) == (1, 0, (), ("w/0",))
-    assert choices(cuts, "w/0") == ()
+    assert (cuts.epoch, cuts.restored_number, cuts.lost_worlds, cuts.pending_worlds) == (1, 0, (), ("w/0",))
+    assert restorable_checkpoints(cuts, "w/0") == ()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), None))
-    assert (world.state.cuts.epoch, choices(world.state.cuts, "w/0")) == (1, None)
+    assert (world.state.cuts.epoch, restorable_checkpoints(world.state.cuts, "w/0")) == (1, None)
 
 
 def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
@@ -411,7 +420,7 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), None, damaged=("step 2 is passed over",)))
     cuts = world.state.cuts
-    assert (cuts.broken, cuts.pending, [entry.number for entry in cuts.kept]) == (True, (), [1])
+    assert (cuts.broken, cuts.pending_worlds, [entry.number for entry in cuts.kept_cuts]) == (True, (), [1])
     assert world.state.saves["t"].decision(RunId(1, 2)) is None
     assert messages_of(world, reasons.CHECKPOINT_DAMAGED) == ["step 2 is passed over"]
     assert "cut 2 is passed over: t cannot read its checkpoint;" in messages_of(world, reasons.CUT_DAMAGED)[0]
@@ -420,7 +429,7 @@ def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
     world.send(ev.CheckpointDecided("t", RunId(1, 3), mark(1)))
     world.send(ev.CheckpointDecided("w/0", RunId(1, 3), mark(1)))
     cuts = world.state.cuts
-    assert (cuts.epoch, cuts.back, cuts.pending, cuts.broken) == (2, 1, (), False)
+    assert (cuts.epoch, cuts.restored_number, cuts.pending_worlds, cuts.broken) == (2, 1, (), False)
 
 
 def test_a_world_that_skips_a_cut_takes_the_others_along(world):
@@ -430,7 +439,7 @@ def test_a_world_that_skips_a_cut_takes_the_others_along(world):
     world.settle()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
     assert "cut 2 is passed over: w/0 cannot read its checkpoint" in messages_of(world, reasons.CUT_DAMAGED)[0]
-    assert choices(world.state.cuts, "t") == (mark(1),)
+    assert restorable_checkpoints(world.state.cuts, "t") == (mark(1),)
 
 
 def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
@@ -443,13 +452,14 @@ def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
     world.send(ev.CheckpointCommitted("w/1", mark(2)))
     world.send(ev.CutSealed(2, (FILE,)))
     world.send(ev.CutDamaged(2, "x"))
-    assert (choices(world.state.cuts, "w/1"), choices(world.state.cuts, "t")) == ((), (mark(1),))
+    assert [restorable_checkpoints(world.state.cuts, name) for name in ("w/1", "t")] == [(), (mark(1),)]
     world.kill("w", 1)
     world.settle()
     assert world.state.ranks["t", 0].incarnation == 2
     world.send(ev.CheckpointDecided("w/1", RunId(1, 2), None))
     cuts = world.state.cuts
-    assert (cuts.back, cuts.pending, choices(cuts, "t")) == (1, ("t", "w/0"), (mark(1),))
+    assert (cuts.restored_number, cuts.pending_worlds) == (1, ("t", "w/0"))
+    assert restorable_checkpoints(cuts, "t") == (mark(1),)
 
 
 def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_own():
@@ -468,12 +478,12 @@ def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_o
         "t restores its last checkpoint, for there is no queue it must fit"
         in messages_of(world, reasons.CUT_DAMAGED)[0]
     )
-    assert (choices(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
+    assert (restorable_checkpoints(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
 
 
 def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     cut(world, 3)
-    kept_cuts = world.state.cuts.kept
+    kept_cuts = world.state.cuts.kept_cuts
     later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
     later.send(ev.CutsFound(kept_cuts, ((2, "torn"),)))
     assert messages_of(later, reasons.CUT_DAMAGED) == ["cut 2 is passed over: torn; ranks and queues go back to cut 1"]
@@ -484,12 +494,12 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
         "its items are lost, and gone, t, w/0, w/7 begin anew with empty queues"
         in messages_of(none, reasons.CUT_DAMAGED)[0]
     )
-    assert choices(none.state.cuts, "t") == ()
+    assert restorable_checkpoints(none.state.cuts, "t") == ()
     none.kill("t", 0)  # roles and ranks of the earlier attempt that this one has not are nobody's partners
     none.settle()
     assert none.state.ranks["w", 0].incarnation == 2
     none.send(ev.CheckpointDecided("t", RunId(2, 1), None))
-    assert (none.state.cuts.epoch, none.state.cuts.back) == (1, 0)
+    assert (none.state.cuts.epoch, none.state.cuts.restored_number) == (1, 0)
     sole_world = World(job(TRAINER)).boot()
     sole_world.send(ev.CutsFound((), ((2, "torn"),)))
     assert "its items are lost, and queues begin empty" in messages_of(sole_world, reasons.CUT_DAMAGED)[0]
@@ -510,7 +520,7 @@ def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
     tell((0, 2))  # after the cut was begun: what came of it may not be in the queue's part
     cut(world, 2)
     tell((2, 4))
-    assert tell().held["rollout", 0].runs == ((4, 6),)
+    assert tell().leases["rollout", 0].runs == ((4, 6),)
     world.kill("w", 0)
     world.settle()
     world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))

@@ -92,7 +92,7 @@ def test_without_a_payment_the_role_pays_as_ever():
 def test_a_queue_of_bad_items_alone_ends_the_job_in_words():
     world = boot()
     fail(world, items=(), row=3)
-    assert world.state.roles["e"].barren
+    assert world.state.roles["e"].failing_items_text
     assert [problem.reason for problem in world.state.problems] == [reasons.ITEMS_KEEP_FAILING]
     fail(world, items=(), row=3)
     row = "3 items of queue tasks in a row were set aside, and none was finished between"
@@ -113,7 +113,7 @@ def test_an_item_that_pays_again_ends_the_row():
     world = boot()
     fail(world, items=(), row=3)
     fail(world, error("KeyError", message="other"))
-    assert world.state.roles["e"].barren == ""
+    assert world.state.roles["e"].failing_items_text == ""
     assert [problem.reason for problem in world.state.problems] == []
     assert world.state.phase is Phase.RUNNING
 

@@ -68,7 +68,7 @@ def test_a_killed_rank_restarts_alone_at_once_and_says_how_long_it_took():
     (recovered,) = world.notes(reasons.RECOVERED)
     assert (recovered.target, recovered.level, recovered.seconds) == ("w/2", "Process", 0.25)
     (fault,) = world.state.faults
-    assert (fault.target, fault.recovered - fault.detected) == ("w/2", 0.25)
+    assert (fault.target, fault.recovered_at - fault.detected_at) == ("w/2", 0.25)
     assert restarts(world) == {"Process": 1}
     assert [world.state.ranks["w", r].incarnation for r in range(4)] == [1, 1, 2, 1]
 
@@ -133,7 +133,7 @@ def test_a_process_that_cannot_be_made_waits_longer_each_time_however_long_the_o
     for life in range(2, 7):
         world.pending.clear()  # its process does not answer
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=6.0)
-        waits.append(min(state.due for state in world.state.incidents.values()) - world.now)
+        waits.append(min(state.due_at for state in world.state.incidents.values()) - world.now)
         world.tick()
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0]
 
@@ -253,7 +253,7 @@ def test_ranks_of_a_host_killed_for_another_rank_restart_with_it():
     world.pending.clear()
     world.tick()
     (incident,) = world.state.incidents.values()
-    assert (incident.members, incident.pending) == ((("a", 0), ("a", 1)), 2)
+    assert (incident.members, incident.pending_count) == ((("a", 0), ("a", 1)), 2)
     world.settle()
     assert [world.state.ranks["a", r].incarnation for r in range(3)] == [2, 2, 1]
     assert world.state.phase is Phase.RUNNING
@@ -343,7 +343,7 @@ def before_the_store(*roles, **spec):
 
 def test_a_store_that_is_lost_before_its_world_has_met_is_made_again_alone():
     world = before_the_store({"name": "t", "type": "Elastic", "replicas": 4})
-    assert world.state.roles["t"].hosts_ready == 4
+    assert world.state.roles["t"].ready_host_count == 4
     action_count = len(world.all_actions)
     world.kill_host(host("t", -1))
     world.deliver()
@@ -549,7 +549,7 @@ def test_an_ignored_rank_stays_failed_and_the_job_ends_well_without_it():
     world.end("w", 1, DONE)
     world.settle()
     assert world.state.phase is Phase.SUCCEEDED
-    assert world.state.roles["w"].failed == 1
+    assert world.state.roles["w"].failed_count == 1
 
 
 def test_a_node_loss_can_be_given_to_a_rule():
@@ -613,9 +613,9 @@ def test_a_larger_restart_takes_over_what_a_smaller_one_was_about():
     world.end("w", 1, exited(5))
     world.deliver(len(world.pending) - 1)
     (incident,) = world.state.incidents.values()
-    assert (incident.level.value, incident.pending, len(incident.faults)) == ("Role", 2, 2)
+    assert (incident.level.value, incident.pending_count, len(incident.faults)) == ("Role", 2, 2)
     world.settle()
-    assert all(fault.recovered is not None for fault in world.state.faults)
+    assert all(fault.recovered_at is not None for fault in world.state.faults)
     assert len(world.notes(reasons.RECOVERED)) == 1
 
 
@@ -628,14 +628,14 @@ def test_a_group_on_hold_is_taken_over_before_its_backoff_is_over():
     fail(world, "w", 0)
     world.now += 10
     fail(world, "w", 0)
-    assert world.state.roles["w"].hold == 1
+    assert world.state.roles["w"].backoff_count == 1
     world.now += 10
     hit(world, "w", 1, exited(5))
     assert len(world.state.incidents) == 1
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert world.state.roles["w"].hold == 0
+    assert world.state.roles["w"].backoff_count == 0
     assert world.state.phase is Phase.RUNNING
 
 
@@ -648,16 +648,16 @@ def test_a_job_restart_starts_roles_in_order_again_and_forgets_what_later_ones_d
     world = World(plan_and_spec).boot()
     world.end("prep", 0)
     world.settle()
-    assert world.state.roles["serve"].ready == 1
+    assert world.state.roles["serve"].ready_count == 1
     action_count = len(world.all_actions)
     world.send(ev.Commanded("c", "restart", "job"))
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert [a.host.role for a in world.of(act.StartRanks, action_count)] == ["prep", "main"]
-    assert world.state.roles["serve"].waiting == 1
+    assert world.state.roles["serve"].waiting_count == 1
     world.end("prep", 0)
     world.settle()
-    assert world.state.roles["serve"].ready == 1
+    assert world.state.roles["serve"].ready_count == 1
 
 
 def test_only_the_last_ten_faults_are_kept():
@@ -717,9 +717,9 @@ def test_a_rank_can_leave_a_restart_for_another_while_the_rest_of_it_goes_on():
     world.lose_node(node)
     world.deliver()
     (first,) = world.state.incidents.values()
-    assert first.pending == 2
+    assert first.pending_count == 2
     world.send(ev.Commanded("c", "restart", "w/0"))
-    assert sorted(i.pending for i in world.state.incidents.values()) == [1, 1]
+    assert sorted(i.pending_count for i in world.state.incidents.values()) == [1, 1]
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert len(world.notes(reasons.RECOVERED)) == 2
@@ -748,12 +748,12 @@ def test_ranks_of_an_actor_group_end_first_and_start_when_the_backoff_is_over():
     world.now += 30
     action_count = len(world.all_actions)
     hit(world, "a", 0, exited(2))
-    assert world.state.roles["a"].waiting == 2
+    assert world.state.roles["a"].waiting_count == 2
     assert not world.of(act.StartRanks, action_count)
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert world.state.roles["a"].ready == 2
+    assert world.state.roles["a"].ready_count == 2
     assert restarts(world) == {"RoleGroup": 2}
 
 

@@ -51,7 +51,7 @@ def look(world: World, *samples: PeerSample) -> None:
 
 
 def first_cause(world: World) -> str:
-    (fault,) = [fault for fault in world.state.faults if not fault.root and fault.recovered is None]
+    (fault,) = [fault for fault in world.state.faults if not fault.root_number and fault.recovered_at is None]
     return fault.cause
 
 
@@ -72,8 +72,8 @@ def test_a_rank_that_ended_with_code_0_is_the_cause_and_not_the_peers_that_waite
     assert first_cause(world) == (
         "t/1: UserError: ended with code 0 at step 8; t/0 and 2 wait for it in all_reduce: uneven data?"
     )
-    (fault,) = [fault for fault in world.state.faults if not fault.root]
-    assert {entry.rank for entry in fault.followed} == {"t/0", "t/2"}
+    (fault,) = [fault for fault in world.state.faults if not fault.root_number]
+    assert {entry.rank for entry in fault.consequences} == {"t/0", "t/2"}
     assert of_fault(fault.reason, fault.cause).kind is CauseKind.USER_CODE
     assert recovered(world).state.phase is Phase.RUNNING
 
@@ -84,7 +84,7 @@ def test_the_end_with_code_0_may_be_reported_after_the_peers_and_before_another_
     end(world, 1, Outcome(ok=True, code=0), after=0.1)
     assert not world.state.faults, "a death may still be reported"
     world.tick()
-    assert world.now == pytest.approx(world.state.faults[0].detected)
+    assert world.now == pytest.approx(world.state.faults[0].detected_at)
     assert first_cause(world).startswith("t/1: UserError: ended with code 0; t/2 waits for it in all_reduce")
 
 
@@ -139,7 +139,7 @@ def test_a_rank_that_ends_slowly_is_the_cause_when_its_own_end_comes():
     assert not world.of(act.StopRanks), "nobody is told to stop before the cause is known"
     end(world, 1, error("AssertionError"), after=1.5)
     assert first_cause(world).startswith("t/1: UserError: AssertionError")
-    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0", "t/2"]
+    assert [entry.rank for entry in world.state.faults[0].consequences] == ["t/0", "t/2"]
 
 
 @pytest.mark.parametrize("role", [SCRIPTS, CLASSES], ids=["scripts", "classes"])
@@ -228,7 +228,7 @@ def test_an_echo_beside_a_failure_that_is_known_waits_for_nothing():
     world.send(ev.RankEnded("t", 1, 1, error("KeyError")))
     world.send(ev.RankEnded("t", 0, 1, PEER), after=0.1)
     assert not world.state.inquiries
-    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0"]
+    assert [entry.rank for entry in world.state.faults[0].consequences] == ["t/0"]
 
 
 def test_a_second_life_is_looked_into_although_the_failure_of_the_first_is_seconds_old():
@@ -401,8 +401,8 @@ def test_a_collective_times_out_for_a_rank_that_another_role_keeps_waiting(sampl
         world.tick()
     assert first_cause(world).startswith("r/0: Hang: t/2 has waited 1m3")
     assert first_cause(world).endswith(" for r/0.score, which runs at h.py:9 in score; it ended t/2")
-    (fault,) = [fault for fault in world.state.faults if not fault.root]
-    assert {entry.rank for entry in fault.followed} == {"t/0", "t/1"}
+    (fault,) = [fault for fault in world.state.faults if not fault.root_number]
+    assert {entry.rank for entry in fault.consequences} == {"t/0", "t/1"}
 
 
 def test_a_stall_of_nobody_known_explains_no_lost_peer():
@@ -429,7 +429,7 @@ def test_a_rank_that_ends_long_after_it_closed_a_connection_within_its_machine_i
     assert not world.state.faults
     end(world, 1, error("ZeroDivisionError"), after=limits.PEER_WAIT_S + 1.0)
     assert first_cause(world).startswith("t/1: UserError: ZeroDivisionError")
-    assert [entry.rank for entry in world.state.faults[0].followed] == ["t/0"]
+    assert [entry.rank for entry in world.state.faults[0].consequences] == ["t/0"]
 
 
 def test_a_connection_within_the_machine_is_the_users_own_affair_when_no_rank_fails():

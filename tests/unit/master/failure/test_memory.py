@@ -152,7 +152,7 @@ def test_without_a_node_with_room_the_rank_keeps_its_memory_and_a_note_says_so()
     assert note.message.startswith(
         "memory 4Gi -> 6Gi of at most 8Gi after OOMKilled of w/0: it goes on with 4Gi, there is no room: "
     )
-    assert dict(world.state.grants.wanted) == {"w": 6 * GI}, "the next attempt shall have it"
+    assert dict(world.state.grants.requested) == {"w": 6 * GI}, "the next attempt shall have it"
 
 
 def test_a_unit_with_more_memory_goes_to_no_excluded_node():
@@ -363,7 +363,7 @@ def test_a_master_that_takes_over_reserves_the_same_memory():
     world.kill("w", 0, OOM)
     world.deliver()
     again = [a for a in reissue(world.state, world.now) if isinstance(a, act.Reserve)]
-    assert [a.given for a in again] == [(("w", 6 * GI),)]
+    assert [a.memory for a in again] == [(("w", 6 * GI),)]
     world.crash_master()
     world.settle()
     assert demand(world) == 6

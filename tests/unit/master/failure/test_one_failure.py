@@ -190,7 +190,7 @@ def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_shor
     (waiting,) = world.state.incidents.values()
     world.now += 2
     lose(world, "t/1")
-    assert {incident.due for incident in world.state.incidents.values()} == {waiting.due}
+    assert {incident.due_at for incident in world.state.incidents.values()} == {waiting.due_at}
     assert len(world.state.marks["t"]) == 2
 
 

@@ -30,7 +30,7 @@ def test_the_words_of_kubernetes_name_the_cause(words: str, reason: str, first: 
     timeline = [evidence, GONE] if first else [GONE, evidence]
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     assert story.tell() == [{"first": "w/0", "reason": reason, "secondary": set()}]
-    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root]
+    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root_number]
     assert fault.outcome is not None
     assert [clue.text for clue in fault.outcome.clues] == [words]
 
@@ -62,7 +62,7 @@ def evidence_of(source: str, words: str, after: float = 1.0) -> dict[str, object
 def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(timeline: list[dict[str, object]]):
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
     assert story.tell() == [{"first": "w/0", "reason": "Preempted", "secondary": set()}]
-    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root]
+    (fault,) = [fault_record for fault_record in story.world.state.faults if not fault_record.root_number]
     assert fault.outcome is not None
     assert sorted(clue.text for clue in fault.outcome.clues) == [EVICTED, HOOK]
     assert EVICTED in fault.cause

@@ -161,11 +161,11 @@ def test_the_end_of_the_job_ends_all_stalls():
 
 def test_whom_a_stall_is_about():
     stall = Stall("x", 0.0, "{}")
-    assert (stall.whom, describe(stall, -1.0)) == ("job", "0.00 s")
+    assert (stall.blocker_text, describe(stall, -1.0)) == ("job", "0.00 s")
     ranks = tuple(("w", rank) for rank in range(4))
-    assert evolve(stall, ranks=ranks).whom == "w/0"
-    assert evolve(stall, ranks=ranks, root_state=RootState.CIRCLE).whom == "w/0"
-    assert evolve(stall, ranks=ranks[:3], root_state=RootState.CIRCLE).whom == "w/0 and w/1 and w/2"
+    assert evolve(stall, ranks=ranks).blocker_text == "w/0"
+    assert evolve(stall, ranks=ranks, root_state=RootState.CIRCLE).blocker_text == "w/0"
+    assert evolve(stall, ranks=ranks[:3], root_state=RootState.CIRCLE).blocker_text == "w/0 and w/1 and w/2"
 
 
 def test_the_status_of_a_job_that_stands_still_says_so_with_a_text_that_does_not_change():

@@ -33,7 +33,7 @@ def test_no_room_now_waits_says_why_once_and_reserves_when_nodes_change():
     world.send(ev.NodesSeen(busy))
     assert not world.of(act.Reserve)
     said = [note.message for note in world.notes(reasons.NO_ROOM)]
-    assert said[-1] == world.state.search.why
+    assert said[-1] == world.state.search.no_room_reason
     assert len(said) == len(set(said))
     world.send(ev.NodesSeen(world.views))
     assert len(world.of(act.Reserve)) == 4
@@ -72,7 +72,7 @@ def test_nodes_that_are_made_for_the_job_are_waited_for_however_late_they_come()
     world.send(ev.Tick(), after=100 * limits.NODES_S)
     world.send(ev.NodesSeen(views[1:]))
     assert world.state.verdict is None
-    assert "has room for 2" in world.state.search.why
+    assert "has room for 2" in world.state.search.no_room_reason
     world.send(ev.NodesSeen(views))
     assert world.state.phase is Phase.SCHEDULING
 
@@ -181,7 +181,7 @@ def test_the_pre_running_deadline_names_what_is_missing():
     world.tick()
     assert world.now == world.start + 60
     assert world.state.verdict.reason == reasons.PRE_RUNNING_DEADLINE
-    assert world.state.search.why in world.state.verdict.message
+    assert world.state.search.no_room_reason in world.state.verdict.message
 
 
 def test_the_pre_running_deadline_names_the_roles_that_are_not_ready():
@@ -238,7 +238,7 @@ def test_units_without_room_wait_in_recovering_with_the_numbers_and_then_the_job
     world.lose_node("n1")
     world.settle()
     assert world.state.phase is Phase.RECOVERING
-    assert world.notes(reasons.NO_ROOM)[-1].message == world.state.search.why
+    assert world.notes(reasons.NO_ROOM)[-1].message == world.state.search.no_room_reason
     while world.state.verdict is None:
         world.tick()
     assert world.now == world.start + world.spec.fault_tolerance.node.pending_timeout_seconds == world.start + 300
@@ -347,7 +347,7 @@ def test_the_unit_of_a_role_that_has_not_started_moves_without_a_process():
     assert not [a for a in world.of(act.SpawnHost) if a.host.role == "b"]
     world.end("a", 0)
     world.settle()
-    assert world.state.roles["b"].ready == 1
+    assert world.state.roles["b"].ready_count == 1
 
 
 def test_an_old_reservation_of_a_moved_unit_is_given_back_and_does_not_count():
@@ -367,7 +367,7 @@ def test_room_that_was_found_ends_the_wait_for_nodes_that_join():
     world.send(ev.NodesSeen(world.views))
     assert world.state.search.final_at is not None
     world.send(ev.NodesSeen(World(made).views))
-    assert (world.state.search.final_at, world.state.search.why) == (None, "")
+    assert (world.state.search.final_at, world.state.search.no_room_reason) == (None, "")
     world.send(ev.UnitRefused("w/0", 1, "no"), after=limits.NODES_S - 0.1)
     world.send(ev.Tick(), after=0.2)
     assert world.state.wake > world.now
@@ -389,6 +389,6 @@ def test_a_quota_is_looked_for_with_the_units_and_never_reserved():
     busy = tuple(replace(view, free=(("CPU", 10_000),)) for view in world.views)
     world.send(ev.NodesSeen((busy[0], world.views[1])))
     assert world.state.phase is Phase.PENDING
-    assert "the quota of d" in world.state.search.why
+    assert "the quota of d" in world.state.search.no_room_reason
     world.send(ev.NodesSeen(world.views))
     assert sorted(reserve.unit for reserve in world.of(act.Reserve)) == ["d/0", "w/0"]

@@ -10,7 +10,7 @@ from master_kit import World, job, nodes
 from dljob.master import status
 from dljob.master.persistence.codec import replay
 from dljob.master.placement.reissue import reissue
-from dljob.master.start.standby import standing_by
+from dljob.master.start.standby import standby_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
@@ -240,7 +240,7 @@ def test_a_process_that_dies_again_and_again_on_a_node_that_is_to_go_waits_longe
         world.now += limits.JOIN_S + 1
         world.kill("w", 0)
         world.settle()
-        waits.append(max((own.due - world.now for own in world.state.incidents.values()), default=0.0))
+        waits.append(max((own.due_at - world.now for own in world.state.incidents.values()), default=0.0))
         while world.state.incidents:
             world.tick()
             world.settle()
@@ -305,9 +305,9 @@ def test_a_second_announcement_of_a_departure_is_added_and_acted_upon_once():
     evict(world, victim)
     world.drain_node(victim, world.now + 20)
     world.settle()
-    assert world.state.departures[victim].why == EVICTED
+    assert world.state.departures[victim].announcement == EVICTED
     evict(world, victim, "PreemptionByScheduler: for a higher priority pod")
-    assert world.state.departures[victim].why == f"{EVICTED}; PreemptionByScheduler: for a higher priority pod"
+    assert world.state.departures[victim].announcement == f"{EVICTED}; PreemptionByScheduler: for a higher priority pod"
     assert len(world.of(act.SaveCopies)) == 1
 
 
@@ -439,9 +439,9 @@ def test_a_spare_node_that_is_to_go_stands_by_no_more():
         views=nodes(4, cpus=1),
     ).boot()
     world.send(ev.NodesSeen(world.seen()))
-    ((before,),) = standing_by(world.state).values()
+    ((before,),) = standby_nodes(world.state).values()
     evict(world, before)
     world.settle()
-    ((after,),) = standing_by(world.state).values()
+    ((after,),) = standby_nodes(world.state).values()
     assert after != before
     assert not [key for key in world.state.spares if key[1] == before and world.state.spares[key].phase.alive]

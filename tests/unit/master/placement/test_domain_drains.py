@@ -81,7 +81,7 @@ def test_servers_finish_their_requests_before_they_go_to_another_domain():
     assert phases(world) == ["Waiting", "Stopping", "Stopping"]
     assert status.endpoints(world.state)["s"] == []
     assert [(a.host.index, a.ranks) for a in world.of(act.StopRanks, since)] == [(1, (1,)), (2, (2,))]
-    assert world.state.moving.by == world.now + DRAIN_S + limits.SCRIPT_GRACE_S
+    assert world.state.moving.finish_by == world.now + DRAIN_S + limits.SCRIPT_GRACE_S
     (note,) = [note for note in world.notes(reasons.NO_ROOM) if note.target == "s"]
     assert note.message == "it goes to another topology domain: 2 servers of it finish requests first, within 90 s"
     assert kills(world, since) == [host("s", 0)], "only the lost one is ended"
@@ -136,7 +136,7 @@ def test_a_server_that_ignored_its_drain_is_ended_where_it_stays():
 def test_servers_that_ignored_their_drain_are_ended_in_time_though_the_lost_one_is_still_being_reserved():
     world = serving()
     lose(world)
-    ends_at = world.state.moving.by
+    ends_at = world.state.moving.finish_by
     world.add_node(racked("bbbaaaab")[7])
     world.deliver()
     assert world.pending == [ev.UnitReserved("s/0", 2, "n7")], "the new node has not answered yet"
@@ -172,7 +172,7 @@ def test_servers_start_again_if_no_other_domain_has_room_any_longer():
     held += settle(world)
     give(world, held)
     assert (phases(world), racks_of(world)) == (["Waiting", "Ready", "Ready"], ["", "b", "b"])
-    assert "room" in world.state.search.why
+    assert "room" in world.state.search.no_room_reason
 
 
 def test_a_server_whose_host_or_node_is_lost_in_its_drain_goes_with_the_others():

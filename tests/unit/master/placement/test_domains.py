@@ -147,7 +147,7 @@ def test_lost_units_wait_with_a_reason_when_no_rack_holds_the_whole_role():
     world = World(job(one_rack()), views=racked("bba")).boot()
     lose(world, "b")
     assert where(world) == {"b": 1}
-    why = world.state.search.why
+    why = world.state.search.no_room_reason
     assert "(rack=b, where its other units are)" in why
     assert "b (1 machine, 1 CPU" in why or "b (1 machine, 0 CPU" in why or "b (1 machine" in why
     late = racked("bbab")[3]
@@ -190,7 +190,10 @@ def test_spread_units_stay_on_nodes_of_their_own_through_losses():
     assert len({unit.node for unit in world.state.units.values()}) == 2
     assert world.state.phase is Phase.RUNNING
     lose(world, "b")
-    assert "each on a machine of its own" in world.state.search.why or "without another of w" in world.state.search.why
+    assert (
+        "each on a machine of its own" in world.state.search.no_room_reason
+        or "without another of w" in world.state.search.no_room_reason
+    )
 
 
 def test_a_refusal_that_can_never_change_ends_the_job():
@@ -203,5 +206,5 @@ def test_a_refusal_that_can_never_change_ends_the_job():
 
 def test_a_unit_whose_node_lost_its_label_binds_nobody_elsewhere():
     plan, _ = job(one_rack())
-    found = assign([plan.units["w/1"]], racked("ab"), taken=[AssignedUnit(plan.units["w/0"], "n9", domain="b")])
+    found = assign([plan.units["w/1"]], racked("ab"), placed_units=[AssignedUnit(plan.units["w/0"], "n9", domain="b")])
     assert found == Assignment({"w/1": "n1"})

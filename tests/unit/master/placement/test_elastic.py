@@ -46,7 +46,7 @@ def test_after_a_lost_node_without_a_replacement_the_role_goes_on_with_fewer():
     assert world.state.units["e/2"].phase is UnitPhase.ABSENT
     assert world.state.restarts == Map({"Node": 1, "Role": 1}), "it is the restart that the loss is"
     assert [fault.reason for fault in world.state.faults] == ["NodeLost"]
-    assert world.state.faults[0].recovered is not None
+    assert world.state.faults[0].recovered_at is not None
     assert len(world.state.marks["e"]) == 1
 
 
@@ -258,7 +258,7 @@ def test_a_role_whose_ranks_all_ended_takes_no_room():
     join(world)
     assert world.state.sizes["e"].move_at is None
     assert len(world.notes(reasons.RESIZED)) == 1
-    assert world.state.roles["e"].succeeded == 2
+    assert world.state.roles["e"].succeeded_count == 2
     world.end_role("d")
     world.settle()
     assert world.state.phase is Phase.SUCCEEDED
@@ -281,7 +281,7 @@ def test_a_role_that_ends_while_more_is_on_its_way_takes_none(saving):
     world.settle()
     assert (world.state.sizes["e"].move_at, world.state.sizes["e"].save_by) == (None, None)
     assert len(world.notes(reasons.RESIZED)) == 1
-    assert world.state.roles["e"].succeeded == 2
+    assert world.state.roles["e"].succeeded_count == 2
 
 
 # -- orders
@@ -379,7 +379,7 @@ def test_a_role_whose_ranks_all_ended_is_not_scaled(count):
     scale(world, count)
     refused = world.notes(reasons.COMMAND_REFUSED)[-1].message
     assert refused == "scale refused: e has ended (2 ranks); restart starts it again"
-    assert (world.state.sizes["e"].size, world.state.roles["e"].succeeded) == (2, 2)
+    assert (world.state.sizes["e"].size, world.state.roles["e"].succeeded_count) == (2, 2)
     world.send(ev.Commanded("2", "restart", "e", "me"))
     world.settle()
     assert ready(world) == {0, 1}
@@ -638,8 +638,8 @@ def test_a_framework_that_has_ended_counts_on_nothing():
 
 def test_an_event_of_a_recovery_looks_at_the_units_without_a_place_alone(monkeypatch):
     world = boot(64, {"replicas": 64, "maxReplicas": 64}, group={"replicas": 64, "maxReplicas": 64})
-    looked, inhabited = [], elastic.is_inhabited
-    monkeypatch.setattr(elastic, "is_inhabited", lambda d, name: looked.append(name) or inhabited(d, name))
+    looked, inhabited = [], elastic.has_unfinished_rank
+    monkeypatch.setattr(elastic, "has_unfinished_rank", lambda d, name: looked.append(name) or inhabited(d, name))
     lose(world, "e/3")
     assert world.state.sizes["e"].shrink_at is not None
     assert sum(isinstance(event, ev.HostReady) for event in world.told) > 64 + 60, "the others have new hosts"

@@ -161,7 +161,9 @@ def test_nodes_that_are_taken_away_one_by_one_do_not_put_off_what_a_lost_one_ask
     assert (own.leaving, own.shrink_at) == ((3,), own.leave_by)
     world.send(waits[0])
     own = world.state.sizes["e"]
-    assert (own.size, own.gone, own.leaving) == (2, (0,), (2,)), "it has shrunk before those of the next node leave"
+    assert (own.size, own.left_groups, own.leaving) == (2, (0,), (2,)), (
+        "it has shrunk before those of the next node leave"
+    )
 
 
 def test_a_fleet_goes_on_with_fewer_ranks_before_its_job_fails_for_want_of_room():
@@ -209,10 +211,10 @@ def test_a_lost_node_without_a_replacement_costs_one_rank_and_no_restart_of_othe
     assert said.message.endswith("; gone: e/0")
     assert ready(world) == {1, 2}
     assert incarnations(world) == {0: 1, 1: 1, 2: 1}, "nobody else is restarted"
-    assert (world.state.sizes["e"].gone, world.state.job.roles["e"].ranks) == ((0,), [1, 2])
+    assert (world.state.sizes["e"].left_groups, world.state.job.roles["e"].ranks) == ((0,), [1, 2])
     assert not world.state.incidents
     assert world.state.phase is Phase.RUNNING
-    assert all(fault.recovered is not None for fault in world.state.faults)
+    assert all(fault.recovered_at is not None for fault in world.state.faults)
 
 
 def test_a_rank_that_goes_while_it_restarts_leaves_its_restart():
@@ -339,7 +341,7 @@ def test_the_lowest_number_that_is_gone_is_the_first_given_again():
         world.settle()
     assert ready(world) == {0, 1, 2}
     assert incarnations(world) == {0: 2, 1: 1, 2: 1}
-    assert world.state.sizes["e"].gone == ()
+    assert world.state.sizes["e"].left_groups == ()
 
 
 def goes(world, count=2, calls=()):
@@ -365,7 +367,7 @@ def test_a_rank_that_is_not_ready_goes_before_one_that_works():
     world.send(ev.Commanded("c", "scale", "e", "somebody", 2, ((0, 9),)))
     world.tick()
     world.settle()
-    assert (ready(world), world.state.sizes["e"].gone) == ({1, 2}, (0,))
+    assert (ready(world), world.state.sizes["e"].left_groups) == ({1, 2}, (0,))
     assert [peer.rank for peer in peers(world.state, "e")] == [1, 2]
 
 
@@ -382,7 +384,7 @@ def test_whole_groups_go_with_the_fewest_calls_of_all_their_ranks():
     world = fleet(role=role)
     assert goes(world, 2, calls=((0, 1), (1, 1), (2, 5))) == (0, 1)
     world.settle()
-    assert (ready(world), world.state.sizes["e"].gone) == ({2, 3}, (0,))
+    assert (ready(world), world.state.sizes["e"].left_groups) == ({2, 3}, (0,))
     assert "e/0" not in world.state.job.plan.units
     assert list(world.state.job.plan.units) == ["d/0", "e/1"]
     scale(world, 4)
@@ -426,7 +428,7 @@ def test_ranks_of_a_node_that_is_taken_away_finish_and_come_back_elsewhere():
     until_saved(world)
     own = world.state.sizes["e"]
     assert (own.leaving, [stop.host.index for stop in stops(world)]) == ((0,), [0])
-    assert own.leave_by == world.state.departures[node].by - limits.PARTING_S or own.leave_by < world.now + 60
+    assert own.leave_by == world.state.departures[node].gone_at - limits.PARTING_S or own.leave_by < world.now + 60
     begun = len(stops(world))
     world.views = (*world.views, replace(world.views[-1], id="late"))
     world.send(ev.NodesSeen(world.seen()))
@@ -477,7 +479,7 @@ def test_a_fleet_without_other_room_goes_on_without_the_ranks_of_a_node_that_is_
     world = fleet(extra=nodes(20, cpus=1)[19:], role=SMALL)
     announce(world, "e/1")
     world.settle()
-    assert (ready(world), world.state.sizes["e"].gone, world.state.sizes["e"].want) == ({0, 2}, (1,), 3)
+    assert (ready(world), world.state.sizes["e"].left_groups, world.state.sizes["e"].want) == ({0, 2}, (1,), 3)
     assert world.notes(reasons.RESIZED)[-1].message == "2 ranks instead of 3: their node is taken away; gone: e/1"
     assert (world.state.faults, dict(world.state.restarts)) == ((), {})
 
@@ -516,7 +518,7 @@ def test_a_rank_that_becomes_ready_while_its_group_leaves_is_asked_to_leave_too(
     world.state = evolve(
         world.state,
         ranks=world.state.ranks.set(("e", 1), evolve(world.state.ranks["e", 1], phase=RankPhase.STARTING)),
-        roles=world.state.roles.set("e", evolve(world.state.roles["e"], waiting=0, starting=1)),
+        roles=world.state.roles.set("e", evolve(world.state.roles["e"], waiting_count=0, starting_count=1)),
     )
     before = len(stops(world))
     world.send(ev.RankReady("e", 1, world.state.ranks["e", 1].incarnation, 7))

@@ -109,7 +109,7 @@ def test_a_server_that_ignores_its_drain_leaves_when_its_time_is_over():
 def test_a_drain_is_no_longer_than_the_node_is_there():
     world = servers(seconds=600, count=4)
     victim = to_the_drain(world, notice=100)
-    assert earliest_timer(world.state) == world.state.departures[victim].by - limits.PARTING_S
+    assert earliest_timer(world.state) == world.state.departures[victim].gone_at - limits.PARTING_S
     ends_not(world)
     world.send(ev.Tick(), after=100 - limits.PARTING_S)
     assert where(world, "s/0") != victim, "it leaves while the node is there"
@@ -167,7 +167,7 @@ def test_servers_without_another_place_finish_in_time_and_the_other_ranks_of_the
         (("s", 0), RankPhase.WAITING),
         (("w", 0), RankPhase.READY),
     ]
-    assert earliest_timer(world.state) == own.by + limits.NOTICE_S, "no timer spins"
+    assert earliest_timer(world.state) == own.gone_at + limits.NOTICE_S, "no timer spins"
     assert not world.of(act.KillHost)
     assert len(world.of(act.StartRanks)) == 2, "it does not begin again on a node that is taken away"
 
@@ -187,11 +187,13 @@ def test_a_place_that_comes_during_a_drain_is_taken_after_it_or_before_the_node_
     world = mixed()
     victim = drained_in_place(world, notice=30)
     ends_not(world)
-    assert earliest_timer(world.state) == world.state.departures[victim].drain_by > world.state.departures[victim].by
+    assert (
+        earliest_timer(world.state) == world.state.departures[victim].drain_by > world.state.departures[victim].gone_at
+    )
     world.add_node(nodes(3, cpus=2)[2])
     world.send(ev.NodesSeen(world.seen()))
     assert where(world, "s/0") == victim
-    assert earliest_timer(world.state) == world.state.departures[victim].by - limits.PARTING_S
+    assert earliest_timer(world.state) == world.state.departures[victim].gone_at - limits.PARTING_S
     world.send(ev.Tick(), after=30 - limits.PARTING_S)
     assert where(world, "s/0") == "n2"
 
@@ -276,9 +278,9 @@ def test_servers_of_a_fleet_that_can_do_without_them_leave_with_it_instead():
     world.hold = True
     world.send(ev.CopiesSaved(victim))
     own = world.state.departures[victim]
-    assert (own.drain_at, own.drain_by) == (own.by - limits.DEPART_S - 20, None)
+    assert (own.drain_at, own.drain_by) == (own.gone_at - limits.DEPART_S - 20, None)
     assert [stop.leaves for stop in world.of(act.StopRanks)] == [True]
-    for at in (own.drain_at, own.drain_at + limits.FINISH_S, own.by - limits.PARTING_S):
+    for at in (own.drain_at, own.drain_at + limits.FINISH_S, own.gone_at - limits.PARTING_S):
         assert world.state.departures[victim].drain_at == at
         world.now = at
         world.send(ev.Tick())
@@ -299,6 +301,6 @@ def test_a_server_that_a_restart_drains_already_is_waited_for_and_begins_again_i
     world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
     world.send(ev.CopiesSaved(victim))
     assert world.state.ranks["s", 0].phase is RankPhase.WAITING
-    world.now = world.state.departures[victim].by + limits.NOTICE_S
+    world.now = world.state.departures[victim].gone_at + limits.NOTICE_S
     world.send(ev.Tick())
     assert [world.state.ranks["s", rank].phase for rank in (0, 1)] == [RankPhase.STARTING, RankPhase.READY]

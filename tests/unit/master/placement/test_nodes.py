@@ -87,7 +87,7 @@ def test_a_silent_part_is_an_open_fault_until_it_answers_and_restarts_nothing():
     assert status.status(world.state, world.now, {})["lastFault"]["seconds"] == 5.0
     (note,) = world.notes(reasons.NODE_RECOVERED)
     assert (note.target, note.message) == ("head", "it answers again, after 5.0 s")
-    assert world.state.faults[0].recovered is None
+    assert world.state.faults[0].recovered_at is None
     assert not [each for each in world.all_actions[seen:] if not isinstance(each, act.Note)]
 
 
@@ -101,7 +101,7 @@ def test_a_silence_ends_with_the_loss_or_the_freeze_that_follows_it():
     world.send(ev.PartSilent(f"node/{first}", 31.0))
     world.lose_node(second)
     world.settle()
-    assert [fault.recovered is None for fault in world.state.faults if fault.level == "Wait"] == [False, False]
+    assert [fault.recovered_at is None for fault in world.state.faults if fault.level == "Wait"] == [False, False]
 
 
 POD = "train-workers-x7k2"
@@ -132,7 +132,7 @@ def test_a_node_that_is_a_pod_is_called_by_the_pods_name_also_long_after_it_is_g
     world.send(ev.PartAnswers(f"node/{victim}"))
     world.send(ev.PartSilent(f"node/{victim}", 15.0))
     freeze(world)
-    assert not any(fault.level == "Wait" and fault.recovered is None for fault in world.state.faults)
+    assert not any(fault.level == "Wait" and fault.recovered_at is None for fault in world.state.faults)
     world.lose_node(victim)
     world.settle()
     world.send(ev.Tick(), after=1e6)
@@ -387,19 +387,19 @@ def test_a_replaced_node_is_put_down_to_the_rank_that_failed_with_its_evidence()
     words = "t/1: DeviceError: RuntimeError: CUDA error: uncorrectable ECC error (at t.py:3 in step)"
     assert (first.target, first.rank, first.incarnation, first.cause) == ("t/1", "t/1", 1, words)
     assert (first.outcome.frame, first.node != "") == ("t.py:3 in step", True)
-    assert (second.target, second.rank, second.cause, second.root) == ("b/0", "", words, first.id)
+    assert (second.target, second.rank, second.cause, second.root_number) == ("b/0", "", words, first.id)
     world.send(ev.CauseLearned("t/1", (XID,)))
     told = status.brief(world.state, world.now, {})["lastFault"]
     assert (told["rank"], told["firstCause"], told["evidence"]) == ("t/1", words, [f"kernel: {XID.text}"])
     world.settle()
     assert world.state.restarts == Map({"Node": 1, "Process": 2})
-    assert None not in {fault.recovered for fault in world.state.faults}
+    assert None not in {fault.recovered_at for fault in world.state.faults}
 
 
 def test_a_replaced_node_whose_other_role_has_no_restarts_left_names_the_rank_that_failed():
     world = shared_node(restartPolicy={"maxRestarts": 0})
     first, last = world.state.faults
-    assert (first.rank, last.level, last.target, last.rank, last.root) == ("t/1", "Fail", "t/1", "", first.id)
+    assert (first.rank, last.level, last.target, last.rank, last.root_number) == ("t/1", "Fail", "t/1", "", first.id)
     assert world.state.verdict.message.startswith("t/1: DeviceError")
     assert "b may not restart: maxRestarts is 0" in world.state.verdict.message
 
@@ -497,23 +497,25 @@ POLICY = NodePolicy()
 
 
 def test_a_node_is_frozen_when_it_is_silent_for_too_long():
-    assert silence.frozen({"a": 2.9, "b": 0.0, "c": 0.4}, POLICY) == ({}, "")
-    assert silence.frozen({"a": 3.0, "b": 0.0, "c": 0.4}, POLICY) == ({"a": 3.0}, "")
-    assert silence.frozen({"a": 3.0}, POLICY) == ({}, "1 of 1 node is silent; 1 may be for 30 s"), "nothing else tells"
-    assert silence.frozen({"a": 30.0}, POLICY) == ({"a": 30.0}, "")
-    assert silence.frozen({}, POLICY) == ({}, "")
-    assert silence.frozen({"a": 27.9, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({}, ""), "it was asked only once"
-    assert silence.frozen({"a": 28.0, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({"a": 28.0}, "")
+    assert silence.frozen_nodes({"a": 2.9, "b": 0.0, "c": 0.4}, POLICY) == ({}, "")
+    assert silence.frozen_nodes({"a": 3.0, "b": 0.0, "c": 0.4}, POLICY) == ({"a": 3.0}, "")
+    assert silence.frozen_nodes({"a": 3.0}, POLICY) == ({}, "1 of 1 node is silent; 1 may be for 30 s"), (
+        "nothing else tells"
+    )
+    assert silence.frozen_nodes({"a": 30.0}, POLICY) == ({"a": 30.0}, "")
+    assert silence.frozen_nodes({}, POLICY) == ({}, "")
+    assert silence.frozen_nodes({"a": 27.9, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({}, ""), "it was asked only once"
+    assert silence.frozen_nodes({"a": 28.0, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({"a": 28.0}, "")
 
 
 def test_most_nodes_silent_at_once_are_waited_for():
-    assert silence.frozen({"a": 3.0, "b": 3.0, "c": 0.0}, POLICY) == (
+    assert silence.frozen_nodes({"a": 3.0, "b": 3.0, "c": 0.0}, POLICY) == (
         {},
         "2 of 3 nodes are silent; 2 may be for 30 s",
     )
-    assert silence.frozen({"a": 3.0, "b": 30.0, "c": 0.0}, POLICY)[0] == {"b": 30.0}
-    assert silence.frozen({"a": 31.0, "b": 30.0, "c": 0.0}, POLICY) == ({"a": 31.0, "b": 30.0}, "")
-    assert silence.frozen({"a": 3.0, "b": 3.0, "c": 0.0, "d": 0.0}, POLICY)[0] == {"a": 3.0, "b": 3.0}, (
+    assert silence.frozen_nodes({"a": 3.0, "b": 30.0, "c": 0.0}, POLICY)[0] == {"b": 30.0}
+    assert silence.frozen_nodes({"a": 31.0, "b": 30.0, "c": 0.0}, POLICY) == ({"a": 31.0, "b": 30.0}, "")
+    assert silence.frozen_nodes({"a": 3.0, "b": 3.0, "c": 0.0, "d": 0.0}, POLICY)[0] == {"a": 3.0, "b": 3.0}, (
         "half is not most"
     )
 
@@ -521,7 +523,7 @@ def test_most_nodes_silent_at_once_are_waited_for():
 def test_an_end_in_the_middle_of_two_replacements_is_the_end():
     world = boot(2, {"restartPolicy": {"maxRestarts": 0}}, rules=[ECC], maxRestarts=0)
     d = StateTransaction(world.state, world.now)
-    broken = Failure("w", 0, 1, "n0", BROKEN, secondary=False, ordered=False)
+    broken = Failure("w", 0, 1, "n0", BROKEN, secondary=False, ended_by_master=False)
     d.leaving = dict.fromkeys(("n0", "n1"), NodeDeparture(broken, "w/0", "broken", uses_budget=True))
     leave_by_rule(d)
     assert d.verdict is not None

@@ -50,7 +50,7 @@ def until_ready(world, count):
 
 
 def leave_all(world):
-    while world.state.roles["e"].stopping:
+    while world.state.roles["e"].stopping_count:
         world.deliver()
 
 
@@ -75,7 +75,7 @@ def test_four_ranks_become_two_and_four_again_and_ranks_that_stay_keep_their_pro
     until_ready(world, 4)
     assert lives(world) == [1, 1, 2, 2]
     assert world.state.restarts == Map({"InProcess": 2}), "each is one restart, however many steps it takes"
-    assert [fault.recovered is not None for fault in world.state.faults] == [True, True]
+    assert [fault.recovered_at is not None for fault in world.state.faults] == [True, True]
     assert not world.state.marks, "no budget pays for it"
 
 
@@ -126,7 +126,7 @@ def test_a_restart_of_another_kind_in_between_puts_the_resize_off(target):
     seen = len(world.all_actions)
     scale(world, 2)
     until_asked(world, seen)
-    while world.state.roles["e"].stopping > 1:
+    while world.state.roles["e"].stopping_count > 1:
         world.deliver()
     world.send(ev.Commanded("r", "restart", target))
     assert lives(world) == [2, 2, 2, 2], "each process is replaced once"
@@ -166,7 +166,7 @@ def test_time_that_jumps_lets_those_who_left_start_as_they_were_and_the_number_i
     seen = len(world.all_actions)
     scale(world, 2)
     until_asked(world, seen)
-    while world.state.roles["e"].stopping > 1:
+    while world.state.roles["e"].stopping_count > 1:
         world.deliver()
     world.now += 10 * limits.LEAVE_S
     world.send(ev.Tick())

@@ -69,7 +69,7 @@ def test_a_restart_in_flight_is_finished_by_the_next_master():
         world.crash_master()
         world.settle()
         assert world.state.phase is Phase.RUNNING
-        assert world.state.roles["t"].ready == 2
+        assert world.state.roles["t"].ready_count == 2
 
 
 def test_kills_come_before_spawns_and_name_the_old_actor():
@@ -86,7 +86,7 @@ def test_the_last_actor_that_answered_is_killed_whatever_was_made_and_ended_sinc
     world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 0}})).boot()
     for number in range(2):
         world.send(ev.Commanded(f"c{number}", "restart", "w"))
-    assert (world.state.hosts[host("w", 0)].life, world.state.hosts[host("w", 0)].past) == (3, "w/0/1")
+    assert (world.state.hosts[host("w", 0)].life, world.state.hosts[host("w", 0)].previous_actor) == (3, "w/0/1")
     *kills, spawn = reissue(world.state, world.now)
     w = host("w", 0)
     assert kills == [act.KillHost(w, 2, ""), act.KillHost(w, 2, "w/0/1")]

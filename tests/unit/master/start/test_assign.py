@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy, spare_nodes, would_be_nodes
+from dljob.master.start.assign import (
+    AssignedUnit,
+    Assignment,
+    Refusal,
+    assign,
+    nodes_with_room,
+    spare_nodes,
+    would_be_nodes,
+)
 from dljob.master.state.views import NodeView
 from dljob.plan.labels import matches
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Bundle, Unit, add_up
@@ -158,9 +166,9 @@ def test_the_head_and_excluded_nodes_get_nothing():
 def test_units_that_do_not_all_fit_are_placed_nowhere():
     found = assign([unit(f"a/{i}", CPU=1) for i in range(3)], [node("n", CPU=2)])
     assert found == Refusal(
-        why="a: 3 units of 1 CPU each; the 1 machine that they may use has room for 2, so at least 1 CPU is missing",
+        reason="a: 3 units of 1 CPU each; the 1 machine that they may use has room for 2, so at least 1 CPU is missing",
         conflict=(("a", 3),),
-        missing=(("CPU", GRAIN),),
+        missing_amounts=(("CPU", GRAIN),),
         never=True,
     )
 
@@ -168,9 +176,9 @@ def test_units_that_do_not_all_fit_are_placed_nowhere():
 def test_room_that_others_hold_is_waited_for():
     found = assign([unit("a/0", CPU=2)], [node("n", CPU=4, free={"CPU": 1})])
     assert found == Refusal(
-        why="one process of role a needs 2 CPU on one machine; no machine has more than 1 CPU free",
+        reason="one process of role a needs 2 CPU on one machine; no machine has more than 1 CPU free",
         conflict=(("a", 1),),
-        missing=(("CPU", GRAIN),),
+        missing_amounts=(("CPU", GRAIN),),
         never=False,
     )
 
@@ -178,14 +186,14 @@ def test_room_that_others_hold_is_waited_for():
 def test_without_nodes_the_refusal_says_that_there_is_no_machine():
     found = assign([unit("a/0", CPU=1)], [node("head", head=True, CPU=8)])
     assert isinstance(found, Refusal)
-    assert found.why == "one process of role a needs a machine; there is none (ranks never live on the head)"
+    assert found.reason == "one process of role a needs a machine; there is none (ranks never live on the head)"
     assert found.never
 
 
 def test_without_a_node_of_the_label_the_refusal_names_the_label():
     found = assign([unit("a/0", [("rack", "in(a,b)"), ("zone", "!c")], CPU=1)], [node("n", CPU=8), node("m", CPU=8)])
     assert isinstance(found, Refusal)
-    assert found.why == (
+    assert found.reason == (
         "one process of role a needs a machine labelled rack=in(a,b), zone=!c; none of the 2 machines is"
     )
 
@@ -194,11 +202,11 @@ def test_separate_roles_keep_away_from_those_already_placed():
     a, b = unit("a/0", apart=("s", "a"), CPU=1), unit("b/0", apart=("s", "b"), CPU=1)
     nodes = [node("m", CPU=9), node("n", CPU=9)]
     held = AssignedUnit(a, "m")
-    assert assign([b], nodes, taken=[held]) == Assignment({"b/0": "n"})
-    assert assign([unit("a/1", apart=("s", "a"), CPU=1)], nodes, taken=[held]) == Assignment({"a/1": "m"})
-    found = assign([b], nodes[:1], taken=[held])
+    assert assign([b], nodes, placed_units=[held]) == Assignment({"b/0": "n"})
+    assert assign([unit("a/1", apart=("s", "a"), CPU=1)], nodes, placed_units=[held]) == Assignment({"a/1": "m"})
+    found = assign([b], nodes[:1], placed_units=[held])
     assert isinstance(found, Refusal)
-    assert found.why == (
+    assert found.reason == (
         "one process of role b shares no machine with other roles of collocation s; none of 1 machine is without them"
     )
     assert found.never
@@ -207,16 +215,18 @@ def test_separate_roles_keep_away_from_those_already_placed():
 def test_held_resources_that_are_not_counted_yet_are_not_given_away_again():
     units = [unit("a/0", CPU=3), unit("b/0", CPU=3)]
     nodes = [node("n", CPU=4)]
-    assert assign(units[1:], nodes, taken=[AssignedUnit(units[0], "gone")]) == Assignment({"b/0": "n"})
+    assert assign(units[1:], nodes, placed_units=[AssignedUnit(units[0], "gone")]) == Assignment({"b/0": "n"})
     counted = [node("n", CPU=8, free={"CPU": 5})]
-    assert assign(units[1:], counted, taken=[AssignedUnit(units[0], "n")]) == Assignment({"b/0": "n"})
-    found = assign(units[1:], nodes, taken=[AssignedUnit(units[0], "n", counted=False)])
+    assert assign(units[1:], counted, placed_units=[AssignedUnit(units[0], "n")]) == Assignment({"b/0": "n"})
+    found = assign(units[1:], nodes, placed_units=[AssignedUnit(units[0], "n", counted=False)])
     assert isinstance(found, Refusal)
     assert found.never, "no other job is in the way"
     over = [node("n", CPU=2), node("m", CPU=1)]
-    assert isinstance(assign([unit("b/0", CPU=2)], over, taken=[AssignedUnit(units[0], "n", counted=False)]), Refusal)
+    assert isinstance(
+        assign([unit("b/0", CPU=2)], over, placed_units=[AssignedUnit(units[0], "n", counted=False)]), Refusal
+    )
     twice = [AssignedUnit(own, "n", counted=False) for own in units]
-    assert isinstance(assign([unit("c/0", CPU=2)], over, taken=twice), Refusal), (
+    assert isinstance(assign([unit("c/0", CPU=2)], over, placed_units=twice), Refusal), (
         "nor beside a second that it cannot hold"
     )
 
@@ -227,7 +237,7 @@ def test_spares_stay_entirely_free():
     assert assign(units, nodes, reserve_nodes={"g": 1}) == Assignment({"a/0": "n0", "a/1": "n1"})
     found = assign([*units, unit("a/2", CPU=4)], nodes, reserve_nodes={"g": 1})
     assert isinstance(found, Refusal)
-    assert found.why.endswith("have room for 2, so at least 4 CPU is missing (kept free as spares: 1 of g)")
+    assert found.reason.endswith("have room for 2, so at least 4 CPU is missing (kept free as spares: 1 of g)")
 
 
 def test_a_node_in_use_is_no_spare():
@@ -235,17 +245,17 @@ def test_a_node_in_use_is_no_spare():
     idle = node("n1", group("g"), CPU=4)
     a = unit("a/0", CPU=1)
     assert assign([a], [idle, busy], reserve_nodes={"g": 1}) == Assignment({"a/0": "n0"})
-    for more in ({"excluded": frozenset({"n1"})}, {"taken": [AssignedUnit(unit("b/0", CPU=1), "n1")]}):
+    for more in ({"excluded": frozenset({"n1"})}, {"placed_units": [AssignedUnit(unit("b/0", CPU=1), "n1")]}):
         found = assign([a], [idle, busy], reserve_nodes={"g": 1}, **more)
         assert isinstance(found, Refusal)
-        assert found.why.startswith("node group g: 1 to stay free as spares, 0 of 2 are free")
+        assert found.reason.startswith("node group g: 1 to stay free as spares, 0 of 2 are free")
         assert not found.never
 
 
 def test_more_spares_than_a_group_has_will_never_be():
     found = assign([unit("a/0", CPU=1)], [node("n", group("g"), CPU=4)], reserve_nodes={"g": 1, "h": 1})
     assert isinstance(found, Refusal)
-    assert found.why == "node group h: 1 to stay free as spares, 0 of 0 are free"
+    assert found.reason == "node group h: 1 to stay free as spares, 0 of 0 are free"
     assert found.never
 
 
@@ -292,7 +302,7 @@ def test_only_nodes_with_enough_of_everything_for_the_smallest_unit_are_roomy():
     big, small, plain = unit("big/0", CPU=2, GPU=4), unit("small/0", CPU=1, GPU=1), unit("plain/0", CPU=1)
 
     def names(*units):
-        return [found.id for found in roomy(there, units)]
+        return [found.id for found in nodes_with_room(there, units)]
 
     assert names(big) == ["bare"]  # it has no devices at all: that is for `assign` to say
     assert names(big, small) == ["some", "bare"]
@@ -304,5 +314,5 @@ def test_only_nodes_with_enough_of_everything_for_the_smallest_unit_are_roomy():
 def test_nodes_without_room_make_no_difference(units, nodes, taken):
     there = [replace(n, free=amounts(CPU=max(0, dict(n.free).get("CPU", 0) / GRAIN - taken))) for n in nodes]
     whole = assign(units, there)
-    near = assign(units, roomy(there, units))
+    near = assign(units, nodes_with_room(there, units))
     assert near == whole if isinstance(whole, Assignment) else isinstance(near, Refusal)

@@ -63,7 +63,9 @@ def test_an_old_process_is_refused_what_its_successor_went_on_without(world):
     world.send(ev.CheckpointCommitted("t", CheckpointId(A, 4)))
     assert steps(world) == [2]
     assert [n.target for n in world.notes(reasons.CHECKPOINT_REFUSED)] == ["t"]
-    assert checkpoints.refused(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has restored step 2 of life 1.1"
+    assert (
+        checkpoints.refusal_reason(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has restored step 2 of life 1.1"
+    )
     world.send(ev.CheckpointCommitted("t", CheckpointId(B, 3)))
     assert steps(world) == [2, 3]
 
@@ -75,8 +77,8 @@ def test_the_first_word_on_a_life_counts_and_an_old_life_has_none(world):
     assert world.state.saves["t"].decision(B) == RestoreDecision(B, CheckpointId(A, 1))
     world.send(ev.CheckpointDecided("t", A, None))
     assert world.state.saves["t"].decision(A) is None
-    assert checkpoints.superseded(world.state, "t", A) == "life 1.2 of t has begun"
-    assert checkpoints.superseded(world.state, "t", C) == ""
+    assert checkpoints.superseded_reason(world.state, "t", A) == "life 1.2 of t has begun"
+    assert checkpoints.superseded_reason(world.state, "t", C) == ""
     assert steps(world) == [1]
 
 
@@ -136,7 +138,7 @@ def test_no_void_save_is_taken_for_a_checkpoint_in_any_order_of_events(told):
         assert not any(fence(one.mark, own.decisions) for one in own.committed)
         assert list(own.committed) == sorted(own.committed, key=lambda one: one.mark)
         assert len(own.committed) <= checkpoints.KEPT
-        if isinstance(event, ev.CheckpointCommitted) and not checkpoints.refused(world.state, "t", event.mark):
+        if isinstance(event, ev.CheckpointCommitted) and not checkpoints.refusal_reason(world.state, "t", event.mark):
             assert own.last is not None
             assert own.last.mark >= event.mark
 
@@ -199,4 +201,4 @@ def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
     world.send(ev.CheckpointCommitted("t", again))
     assert [one.mark for one in world.state.saves["t"].committed] == [first, again]
     world.send(ev.CheckpointDecided("t", B, first))
-    assert checkpoints.refused(world.state, "t", again) == "life 1.2 has restored step 3 of life 1.1"
+    assert checkpoints.refusal_reason(world.state, "t", again) == "life 1.2 has restored step 3 of life 1.1"

@@ -98,7 +98,7 @@ def test_no_rank_gives_its_node_to_one_that_has_ended():
 def test_a_waiting_rank_gets_a_place_before_an_ended_one():
     world = ended_and_lost()
     lose(world, "b/0")
-    assert world.state.search.why
+    assert world.state.search.no_room_reason
     join(world)
     assert world.state.phase is Phase.RUNNING
     assert world.state.units["b/0"].phase is UnitPhase.HELD
@@ -109,7 +109,7 @@ def test_ended_ranks_get_the_room_that_nobody_else_wants():
     world = ended_and_lost()
     (node,) = join(world)
     assert world.state.units["a/0"].node == node.id
-    assert world.state.held == 2
+    assert world.state.held_unit_count == 2
     assert world.state.phase is Phase.RUNNING
 
 

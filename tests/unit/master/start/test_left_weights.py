@@ -45,7 +45,7 @@ def cut(world, *, life=1):
         ev.CutSealed(number),
     ):
         world.send(event)
-    assert world.state.cuts.kept[-1].number == number
+    assert world.state.cuts.kept_cuts[-1].number == number
     return made
 
 
@@ -69,7 +69,7 @@ def ready(world):
 
 
 def shown(world, rank):
-    return weights.shown(world.state, ("s", rank))["weights"]
+    return weights.status_of_weights(world.state, ("s", rank))["weights"]
 
 
 def loads(world, since=0):
@@ -101,7 +101,7 @@ def test_who_holds_a_version_of_after_the_cut_is_stale_until_it_has_loaded_anoth
     assert said[1].endswith(": publish after checkpoint.load()")
     assert ready(world) == [2, 3]
     world.deliver()  # 1 has loaded version 2 after all, and is at the next one
-    assert world.state.ranks["s", 1].weights.why == f"it loaded version 2, and {where}"
+    assert world.state.ranks["s", 1].weights.problem == f"it loaded version 2, and {where}"
     world.settle()
     assert shown(world, 0)["why"] == "channel policy has version 1 no more"
     assert account_of(world.state, ("s", 0)) is Account.STALE
@@ -180,17 +180,17 @@ def test_a_version_that_is_told_late_is_left_too(world):
     for event in (late, evolve(late, at=world.now + 5, version=4)):
         world.send(event)
         assert world.state.roles["s"].newest.version == 1
-    assert weights.why_left(world.state, (("t/0", 1),)) == "it is of process 1 of t/0, and 2 has gone back to cut 1"
-    assert weights.why_left(world.state, (("t/0", 2), ("s/0", 0), ("gone/0", 0))) == ""
+    assert weights.left_reason(world.state, (("t/0", 1),)) == "it is of process 1 of t/0, and 2 has gone back to cut 1"
+    assert weights.left_reason(world.state, (("t/0", 2), ("s/0", 0), ("gone/0", 0))) == ""
     publish(world, 2, life=2)
     assert world.state.roles["s"].newest.version == 2
 
 
 def test_a_publisher_that_has_not_gone_back_yet_publishes_what_is_left(world):
     cut(world)
-    pending = evolve(world.state.cuts, epoch=1, back=1, pending=("t/0",))
+    pending = evolve(world.state.cuts, epoch=1, restored_number=1, pending_worlds=("t/0",))
     state = evolve(world.state, cuts=pending)
-    assert weights.why_left(state, (("t/0", 1),)) == "t/0 has not gone back to cut 1 yet"
+    assert weights.left_reason(state, (("t/0", 1),)) == "t/0 has not gone back to cut 1 yet"
 
 
 def test_a_trainer_that_goes_back_without_a_cut_leaves_nothing(world):

@@ -64,7 +64,7 @@ def test_roles_left_in_a_job_restart_still_wait_for_it():
     assert world.state.live == 0
     world.tick()
     world.settle()
-    assert world.now == waiting.due
+    assert world.now == waiting.due_at
     assert world.state.phase is Phase.RUNNING
 
 
@@ -76,12 +76,12 @@ def test_units_that_go_to_another_domain_leave_the_backoff_of_the_job_as_it_is()
     world.settle()
     assert world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)
     (waiting,) = world.state.incidents.values()
-    assert waiting.due > world.now
+    assert waiting.due_at > world.now
     assert world.state.live == 0
     while world.state.incidents:
         world.tick()
         world.settle()
-    assert (world.now, world.state.phase) == (waiting.due, Phase.RUNNING)
+    assert (world.now, world.state.phase) == (waiting.due_at, Phase.RUNNING)
 
 
 TRAIN = {"name": "t", "type": "Elastic", "replicas": 2}
@@ -135,5 +135,5 @@ def test_a_role_that_has_not_begun_gets_another_size_without_a_restart():
     assert [len(table) for table in (world.state.restarts, world.state.incidents)] == [0, 0]
     world.end_role("t")
     world.settle()
-    assert world.state.roles["ev"].ready == 1
+    assert world.state.roles["ev"].ready_count == 1
     assert world.state.phase is Phase.RUNNING

@@ -59,7 +59,7 @@ def test_a_node_that_failed_its_check_is_told_of() -> None:
     d = StateTransaction(world.state, world.now)
     leave_bad(d, {world.state.units["w/0"].node: "memory: 1 MiB free"})
     (asked,) = [a for a in d.actions if isinstance(a, ac.RelaunchNode)]
-    assert (asked.reason, asked.why) == ("CheckFailed", "failed check memory: 1 MiB free")
+    assert (asked.reason, asked.explanation) == ("CheckFailed", "failed check memory: 1 MiB free")
 
 
 def test_nobody_is_told_where_nobody_is_named_nor_of_nodes_that_held_nothing() -> None:

@@ -93,7 +93,7 @@ def test_without_a_decision_the_next_processs_first_question_settles_its_shards(
     tell(world, 0, want=2, saves=True)
     world.kill("w", 0)
     world.settle()
-    assert feed(world).held["w", 0].runs == ((0, 4), (4, 8))
+    assert feed(world).leases["w", 0].runs == ((0, 4), (4, 8))
     assert tell(world, 0, want=1, life=B) == ((0, 4),)
     assert feed(world).todo == ((4, 10),)
 
@@ -114,7 +114,7 @@ def test_what_a_last_save_contains_is_not_handed_out_by_the_next_attempt(world):
     assert not world.state.phase.final
     tell(world, 0, want=0, done=[(0, 4, 5)])  # its saver reports it after its end
     assert acked(world) == [(0, 4)]
-    assert shards.carry(world.state)["d"][3] == [[4, 10]]
+    assert shards.carry_positions(world.state)["d"][3] == [[4, 10]]
 
 
 @pytest.mark.parametrize("saves", [True, False])
@@ -127,7 +127,7 @@ def test_a_rank_that_leaves_by_scaling_down_gives_back_what_it_held_and_gets_no_
         world.tick()
     world.settle()
     assert world.state.ranks["w", 1].phase is RankPhase.ABSENT
-    assert (feed(world).todo, dict(feed(world).held)) == (((0, 10),), {})
+    assert (feed(world).todo, dict(feed(world).leases)) == (((0, 10),), {})
     assert tell(world, 1, want=2, saves=saves) == (), "a question that was under way"
     assert tell(world, 0, want=9) == ((0, 4), (4, 8), (8, 10))
 
@@ -230,7 +230,7 @@ def test_a_malformed_shard_request_is_refused(world, monkeypatch, change, why):
         monkeypatch.setattr(shards, "FEEDS", 1)
     event = replace(world.told[-1], **change)
     before = world.state
-    assert shards.refused(before, event) == why
+    assert shards.refusal_reason(before, event) == why
     world.send(event)
     assert world.state == before
 
@@ -254,9 +254,9 @@ def test_the_next_attempt_goes_on_from_there(world):
     after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, 5)))
     assert feed(after).todo == ((0, 10),)
     tell(after, 1, name="d", want=1, life=RunId(2, 1))
-    assert shards.refused(after.state, replace(after.told[-1], order="by seed 8"))
+    assert shards.refusal_reason(after.state, replace(after.told[-1], order="by seed 8"))
     again = replace(after.state, carried=False)
-    assert shards.carry(again)["d"][3] == [[0, 10]]
+    assert shards.carry_positions(again)["d"][3] == [[0, 10]]
     late = World(LONE).boot()
     tell(late, 0, want=1)
     late.send(carried(text, UID, 2))
@@ -350,8 +350,8 @@ def test_positions_dropped_from_a_short_handover_come_back_once(monkeypatch):
     monkeypatch.setattr(shards, "ROWS", 1)
     full = ShardTable(10, 1, 1, ((2, 3), (8, 10)), settled=Map({"t": ((0, 2), (3, 8))}))
     told = json.loads(json.dumps({"d": shards._carry(full)}))
-    ((_, after),) = shards.carried(told)
-    again, count = shard_table.restored(after, "t", RunId(2, 1), None)
+    ((_, after),) = shards.read_carried_positions(told)
+    again, count = shard_table.restore_checkpoint(after, "t", RunId(2, 1), None)
     assert (again.todo, count) == (((0, 10),), 8)
 
 
@@ -412,21 +412,21 @@ class Trainers:
         """The checkpoint with which the present life began."""
 
     def held(self, rank):
-        found = self.feed.held.get(("w", rank))
+        found = self.feed.leases.get(("w", rank))
         return found.runs if found else ()
 
     def ask(self, rank, many):
-        who = self.feed.held.get(("w", rank)) or ShardLeases(
+        who = self.feed.leases.get(("w", rank)) or ShardLeases(
             f"w/{rank}", self.life[rank], RunId(1, self.life[rank]), saves=True
         )
-        self.feed = shard_table.take(self.feed, ("w", rank), who, many)
+        self.feed = shard_table.lease_shards(self.feed, ("w", rank), who, many)
 
     def do(self, rank, which):
         runs = self.held(rank)
         if runs:
             run = runs[which % len(runs)]
             self.seen[rank] = [*self.seen[rank], *range(*run)]
-            self.feed = shard_table.done(self.feed, ("w", rank), self.life[rank], run, self.last[rank])
+            self.feed = shard_table.finish_shard(self.feed, ("w", rank), self.life[rank], run, self.last[rank])
             self.did[rank].append((self.last[rank], run))
 
     def reload(self, rank, which):
@@ -437,11 +437,13 @@ class Trainers:
             mark: seen for mark, seen in self.saved[rank].items() if not own or order_of(mark) <= order_of(chosen)
         }
         mark = chosen and mark_of(*chosen)
-        undone = [run for last, run in self.did[rank] if not shard_table.covered(mark_of(self.life[rank], *last), mark)]
+        undone = [
+            run for last, run in self.did[rank] if not shard_table.is_covered(mark_of(self.life[rank], *last), mark)
+        ]
         self.did[rank] = [one for one in self.did[rank] if one[1] not in undone]
         self.seen[rank] = self.saved[rank][chosen] if chosen else []
-        self.feed = shard_table.returned(self.feed, ("w", rank))
-        self.feed, _ = shard_table.undone(self.feed, f"w/{rank}", undone)
+        self.feed = shard_table.take_back_leases(self.feed, ("w", rank))
+        self.feed, _ = shard_table.undo_runs(self.feed, f"w/{rank}", undone)
 
     def save(self, rank, _):
         self.last[rank] = (self.last[rank][0] + 1, self.last[rank][1])
@@ -458,7 +460,7 @@ class Trainers:
         if self.saved[rank]:
             newest = sorted(self.saved[rank], key=order_of)[-2:]
             self.saved[rank] = {mark: self.saved[rank][mark] for mark in newest}
-            self.feed = shard_table.settled(self.feed, f"w/{rank}", mark_of(*newest[0]), remember=True)
+            self.feed = shard_table.settle_until(self.feed, f"w/{rank}", mark_of(*newest[0]), remember=True)
 
     def die(self, rank, which):
         """Its next life goes on from any checkpoint that is left, or from none."""
@@ -471,7 +473,7 @@ class Trainers:
             mark: seen for mark, seen in self.saved[rank].items() if chosen and order_of(mark) <= order_of(chosen)
         }
         mark = chosen and mark_of(*chosen)
-        self.feed, _ = shard_table.restored(self.feed, f"w/{rank}", RunId(1, self.life[rank]), mark)
+        self.feed, _ = shard_table.restore_checkpoint(self.feed, f"w/{rank}", RunId(1, self.life[rank]), mark)
 
     def check(self):
         todo = [p for run in self.feed.todo for p in range(*run)]
@@ -549,7 +551,7 @@ class Savers:
         if "d" not in self.world.state.feeds:
             return
         now = feed(self.world)
-        left = [*now.todo, *(run for held in now.held.values() for run in held.runs)]
+        left = [*now.todo, *(run for held in now.leases.values() for run in held.runs)]
         spots = sorted([*(p for run in left for p in range(*run)), *self.seen[0], *self.seen[1]])
         assert sorted(set(spots)) == list(range(10)), "a position is lost"
         assert spots == list(range(10)) or not self.once, "a position is done twice"
@@ -575,10 +577,10 @@ def turns(feed, worlds, shards):
     """Worlds that never save take turns, a shard each."""
     for number in range(shards):
         rank = number % worlds
-        who = feed.held.get(("w", rank)) or ShardLeases(f"w/{rank}", 1, A, saves=True)
-        feed = shard_table.take(feed, ("w", rank), who, 1)
-        (run,) = feed.held["w", rank].runs
-        feed = shard_table.done(feed, ("w", rank), 1, run, NONE)
+        who = feed.leases.get(("w", rank)) or ShardLeases(f"w/{rank}", 1, A, saves=True)
+        feed = shard_table.lease_shards(feed, ("w", rank), who, 1)
+        (run,) = feed.leases["w", rank].runs
+        feed = shard_table.finish_shard(feed, ("w", rank), 1, run, NONE)
     return feed
 
 
@@ -593,7 +595,9 @@ def test_the_state_of_a_data_set_does_not_grow_with_its_size():
 
 def test_a_shard_that_is_done_changes_one_row_of_the_journal():
     feed = turns(shard_table.new_table(1000, 1, 1), 7, 600)
-    after = shard_table.done(shard_table.take(feed, ("w", 0), feed.held["w", 0], 1), ("w", 0), 1, (600, 601), NONE)
+    after = shard_table.finish_shard(
+        shard_table.lease_shards(feed, ("w", 0), feed.leases["w", 0], 1), ("w", 0), 1, (600, 601), NONE
+    )
     state = World(LONE).state
     before, now = (replace(state, feeds=Map({"d": one})) for one in (feed, after))
     assert len(json.dumps(changes(before, now))) < 1000
@@ -602,23 +606,26 @@ def test_a_shard_that_is_done_changes_one_row_of_the_journal():
 def test_a_world_stays_in_a_stretch_of_its_own_and_in_its_epoch(monkeypatch):
     monkeypatch.setattr(shard_table, "ROWS", 1)
     first = turns(shard_table.new_table(100, 10, 2), 1, 1)
-    other = shard_table.take(first, ("w", 1), ShardLeases("w/1", 1, A, saves=True), 3)
-    assert other.held["w", 1].runs == ((50, 60), (60, 70), (70, 80))
-    assert shard_table.take(other, ("w", 0), other.held["w", 0], 2).held["w", 0].runs == ((10, 20), (20, 30))
-    rest = shard_table.take(other, ("w", 1), other.held["w", 1], 99)
+    other = shard_table.lease_shards(first, ("w", 1), ShardLeases("w/1", 1, A, saves=True), 3)
+    assert other.leases["w", 1].runs == ((50, 60), (60, 70), (70, 80))
+    assert shard_table.lease_shards(other, ("w", 0), other.leases["w", 0], 2).leases["w", 0].runs == (
+        (10, 20),
+        (20, 30),
+    )
+    rest = shard_table.lease_shards(other, ("w", 1), other.leases["w", 1], 99)
     assert rest.todo == ()
-    assert sorted(rest.held["w", 1].runs) == [(n, n + 10) for n in range(10, 200, 10)]
-    assert rest.held["w", 1].runs.index((190, 200)) > rest.held["w", 1].runs.index((10, 20))
+    assert sorted(rest.leases["w", 1].runs) == [(n, n + 10) for n in range(10, 200, 10)]
+    assert rest.leases["w", 1].runs.index((190, 200)) > rest.leases["w", 1].runs.index((10, 20))
 
 
 def test_rows_of_a_journal_of_before_were_in_no_order():
     before = ShardTable(
         10, 1, 1, ((5, 10),), acked=(Acked("w/0", CheckpointId(A, -1), 3, 5), Acked("w/1", CheckpointId(A, -1), 0, 3))
     )
-    ((_, read),) = shards.carried(json.loads(json.dumps({"d": shards._carry(before)})))
+    ((_, read),) = shards.read_carried_positions(json.loads(json.dumps({"d": shards._carry(before)})))
     feed = turns(read, 2, 5)
     assert sorted(p for one in feed.acked for p in range(one.start, one.end)) == list(range(10))
-    again, count = shard_table.restored(feed, "w/1", B, None)
+    again, count = shard_table.restore_checkpoint(feed, "w/1", B, None)
     assert count == sum(one.end - one.start for one in feed.acked if one.world == "w/1")
     assert not [one for one in again.acked if one.world == "w/1"]
 
@@ -642,15 +649,15 @@ def test_in_a_whole_job_every_position_is_leased_once_until_it_is_done(story):
         if world.state.verdict is not None or "d" not in world.state.feeds:
             continue
         now = feed(world)
-        pieces = [*now.todo, *(run for held in now.held.values() for run in held.runs)]
+        pieces = [*now.todo, *(run for held in now.leases.values() for run in held.runs)]
         spots = [p for run in pieces for p in range(*run)]
         assert len(spots) == len(set(spots))
 
 
 def test_a_holder_that_is_not_there_has_nothing_to_give_back():
     one = shard_table.new_table(4, 2, 1)
-    assert shard_table.returned(one, ("w", 0)) is one
-    assert shard_table.take(replace(one, todo=()), ("w", 0), ShardLeases("w/0", 1, A, saves=False), 2).held == Map(
-        {("w", 0): ShardLeases("w/0", 1, A, saves=False)}
-    )
+    assert shard_table.take_back_leases(one, ("w", 0)) is one
+    assert shard_table.lease_shards(
+        replace(one, todo=()), ("w", 0), ShardLeases("w/0", 1, A, saves=False), 2
+    ).leases == Map({("w", 0): ShardLeases("w/0", 1, A, saves=False)})
     assert KILLED.ok is False

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from master_kit import World, job, nodes
 
-from dljob.master.start.standby import standing_by
+from dljob.master.start.standby import standby_nodes
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
@@ -32,7 +32,7 @@ def warm(w):
 
 def test_a_spare_node_has_a_process_for_each_host_that_a_node_may_lose():
     w = world({**PAIR, "replicas": 3}, {"name": "one", "resources": {"cpu": "1"}}, count=3)
-    assert list(standing_by(w.state).values()) == [("n2",)]
+    assert list(standby_nodes(w.state).values()) == [("n2",)]
     most = max(sum(u.node == node for name, u in w.state.units.items() if name[0] == "w") for node in ("n0", "n1"))
     assert warm(w) == {("n2", "w"): most, ("n2", "one"): 1}
 
@@ -45,10 +45,10 @@ def test_a_lost_node_costs_no_new_process_and_leaves_the_pool_short_until_a_node
     assert {u.node for u in w.state.units.values()} == {"n1"}
     assert not w.of(act.SpawnHost, seen)
     assert w.state.phase is Phase.RUNNING
-    assert (list(standing_by(w.state).values()), warm(w)) == ([()], {})
+    assert (list(standby_nodes(w.state).values()), warm(w)) == ([()], {})
     w.add_node(replace(w.views[0], id="n9"))
     w.settle()
-    assert list(standing_by(w.state).values()) == [("n9",)]
+    assert list(standby_nodes(w.state).values()) == [("n9",)]
     assert warm(w) == {("n9", "w"): 2}
 
 
@@ -68,10 +68,10 @@ def test_a_node_whose_exclusion_ends_fills_the_pool_again():
 
 def test_spares_of_a_lost_spare_node_are_forgotten_and_another_node_takes_its_place():
     w = world(count=3)
-    ((first,),) = standing_by(w.state).values()
+    ((first,),) = standby_nodes(w.state).values()
     w.lose_node(first)
     w.settle()
-    ((second,),) = standing_by(w.state).values()
+    ((second,),) = standby_nodes(w.state).values()
     assert second != first
     assert warm(w) == {(second, "w"): 2}
     assert w.state.restarts.get("Node") is None
@@ -96,7 +96,7 @@ def test_spares_left_on_a_warm_node_are_ended_once_ranks_live_there():
 def test_hosts_with_devices_get_none_there_since_nobody_knows_which_devices_they_will_have():
     views = tuple(replace(node, labels=()) for node in nodes(2, cpus=2, GPU=2))
     w = World(job({**PAIR, "accelerator": {"count": 1}}, faultTolerance=WARM), views=views).boot()
-    assert list(standing_by(w.state).values()) == [("n1",)]
+    assert list(standby_nodes(w.state).values()) == [("n1",)]
     assert warm(w) == {}
     w.lose_node("n0")
     w.settle()
@@ -116,7 +116,7 @@ def test_nodes_without_group_labels_count_as_nodes_of_every_group():
     w = World(job(PAIR, faultTolerance=WARM), views=views)
     w.send(ev.MasterStarted(1))
     w.send(ev.NodesSeen(w.seen()))
-    assert "there is none (kept free as spares: 1 of" in w.state.search.why
+    assert "there is none (kept free as spares: 1 of" in w.state.search.no_room_reason
     w.add_node(replace(views[0], id="n9"))
     w.settle()
     assert w.state.phase is Phase.RUNNING
@@ -124,13 +124,13 @@ def test_nodes_without_group_labels_count_as_nodes_of_every_group():
 
 def test_a_node_where_no_process_comes_up_stands_by_no_more_and_another_takes_its_place():
     w = world(count=3)
-    ((first,),) = standing_by(w.state).values()
+    ((first,),) = standby_nodes(w.state).values()
     w.pending.clear()
     for life in range(1, 2 + limits.SPARE_FAILURES):  # the first one had come up
         w.send(ev.SpareLost("w", first, 0, life))
         w.pending.clear()
     assert w.state.spares["w", first, 0].phase is SparePhase.LOST
-    ((second,),) = standing_by(w.state).values()
+    ((second,),) = standby_nodes(w.state).values()
     assert second != first
     ordered = {(order.node, order.slot) for order in w.of(act.SpawnSpare) if order.node == second}
     assert ordered == {(second, 0), (second, 1)}

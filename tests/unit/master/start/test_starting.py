@@ -124,7 +124,7 @@ def test_a_role_that_waits_for_completion_has_no_process_before():
     world.end("a", 0)
     world.settle()
     assert {a.host.role for a in world.of(act.SpawnHost)} == {"a", "b"}
-    assert world.state.roles["b"].ready == 1
+    assert world.state.roles["b"].ready_count == 1
 
 
 def test_a_chain_through_a_ready_dependency_waits_as_well():
@@ -158,7 +158,7 @@ def test_a_rank_that_ends_before_its_ready_arrived_counts_as_started():
         world.deliver()
     world.end("w", 0)
     world.deliver(len(world.pending) - 1)
-    assert world.state.roles["w"].succeeded == 1
+    assert world.state.roles["w"].succeeded_count == 1
     world.settle()
     assert world.state.phase is Phase.RUNNING
 

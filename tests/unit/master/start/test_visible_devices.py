@@ -86,7 +86,7 @@ def test_a_bundles_own_ids_count_and_not_the_shares_before_it():
 def test_two_ranks_that_share_a_device_both_find_it():
     facts = World(job(elastic(4, 4, script=True, count="0.5"))).state.job.roles["t"]
     own = HostState(devices=(("GPU", ("5", "2")),), slots=(("5",), ("5",), ("2",), ("2",)))
-    assert [visible_devices.of_rank(facts, own, rank, {})[1] for rank in range(4)] == [0, 0, 1, 1]
+    assert [visible_devices.visible_to_rank(facts, own, rank, {})[1] for rank in range(4)] == [0, 0, 1, 1]
 
 
 def test_a_spare_and_a_new_master_show_the_same():
@@ -123,7 +123,10 @@ def test_a_unit_reserved_anew_has_devices_of_its_own_until_they_are_known():
 def test_a_journal_without_slots_counts_devices_evenly():
     facts: RoleFacts = World(job(elastic(4, 4, script=True))).state.job.roles["t"]
     own = HostState(devices=(("GPU", ("4", "5", "6", "7")),))
-    assert [visible_devices.of_rank(facts, own, rank, {}) for rank in (0, 3)] == [(own.devices, 0), (own.devices, 3)]
+    assert [visible_devices.visible_to_rank(facts, own, rank, {}) for rank in (0, 3)] == [
+        (own.devices, 0),
+        (own.devices, 3),
+    ]
     old = encode_event(ev.HostReady(host("t", 0), 1, "n", 1, "a", own.devices))
     del old["slots"]
     assert decode_event(old).slots == ()
@@ -131,4 +134,4 @@ def test_a_journal_without_slots_counts_devices_evenly():
 
 def test_a_role_without_devices_sees_what_ray_says():
     facts = World(job({"name": "w"})).state.job.roles["w"]
-    assert visible_devices.of_rank(facts, replace(HostState(), devices=()), 0, {}) == ((), 0)
+    assert visible_devices.visible_to_rank(facts, replace(HostState(), devices=()), 0, {}) == ((), 0)

@@ -50,7 +50,7 @@ def loads(world, since=0):
 
 
 def shown(world, rank):
-    return weights.shown(world.state, ("s", rank)).get("weights")
+    return weights.status_of_weights(world.state, ("s", rank)).get("weights")
 
 
 def all_hold(world, version):
@@ -345,14 +345,14 @@ def test_a_rank_that_gets_no_requests_loads_without_a_turn():
     ],
 )
 def test_the_lag_is_counted_in_versions_of_the_present_series(newest, held, why):
-    assert staleness.why_stale(PLAN, PublishedWeights(*newest), RankWeights(*held)) == why
+    assert staleness.stale_reason(PLAN, PublishedWeights(*newest), RankWeights(*held)) == why
 
 
 def test_a_role_without_weights_tells_nothing_of_them():
     world = fleet()
-    assert weights.shown(world.state, ("w", 0)) == {}
-    assert staleness.why_out(world.state, ("w", 0)) == ""
-    assert weights.who_loads(world.state.job.plan.roles["w"], PublishedWeights(1, 1.0), {}, 0.0) == ()
+    assert weights.status_of_weights(world.state, ("w", 0)) == {}
+    assert staleness.no_requests_reason(world.state, ("w", 0)) == ""
+    assert weights.choose_loading_ranks(world.state.job.plan.roles["w"], PublishedWeights(1, 1.0), {}, 0.0) == ()
     assert [row.get("weights", {}).get("state") for row in status.status(world.state, world.now, {})["ranks"]] == [
         *["Fresh"] * 4,
         None,

@@ -8,7 +8,7 @@ import pytest
 from master_kit import job
 
 from dljob.master.failure.policy import describe_failure
-from dljob.master.state.causes import add_clues, child_pids, classify, evidence, judged, matches
+from dljob.master.state.causes import add_clues, child_pids, classify, evidence, matches, outcome_of_cause
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.causes import RULES
 from dljob.telemetry.evidence import EvidenceScope, Source
@@ -70,22 +70,25 @@ def test_no_evidence_leaves_what_the_host_said():
     assert classify(SIGKILL).reason is Reason.KILLED
     assert classify(Outcome(ok=False)).reason is Reason.UNKNOWN
     vanished = Outcome(ok=False, reason=Reason.UNKNOWN)
-    assert judged(vanished, classify(vanished)) is vanished
-    assert describe_failure("w/0", judged(SIGKILL, classify(SIGKILL))) == "w/0: Killed: ended by SIGKILL, exit code 137"
+    assert outcome_of_cause(vanished, classify(vanished)) is vanished
+    assert (
+        describe_failure("w/0", outcome_of_cause(SIGKILL, classify(SIGKILL)))
+        == "w/0: Killed: ended by SIGKILL, exit code 137"
+    )
 
 
 def test_the_evidence_speaks_where_the_process_did_not():
     ended = add_clues(SIGKILL, [Clue("cgroup", "oom_kill +1, peak 7 of 7 bytes")])
-    said = describe_failure("w/0", judged(ended, classify(ended)))
+    said = describe_failure("w/0", outcome_of_cause(ended, classify(ended)))
     assert said == "w/0: OOMKilled: ended by SIGKILL; oom_kill +1, peak 7 of 7 bytes, exit code 137"
     silent = add_clues(Outcome(ok=False), [Clue("pod", "OOMKilled")])
-    assert describe_failure("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
+    assert describe_failure("w/0", outcome_of_cause(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
 
 
 @pytest.mark.parametrize("why", ["no step for 9 s", "no step for " + "9" * 2000 + " s"])
 def test_the_words_of_a_hang_are_told_once(why: str) -> None:
     found = Outcome(ok=False, reason=Reason.HANG, message=why, clues=(Clue("monitor", f"hang: {why}"),))
-    assert describe_failure("w/0", judged(found, classify(found))) == f"w/0: Hang: {why}"
+    assert describe_failure("w/0", outcome_of_cause(found, classify(found))) == f"w/0: Hang: {why}"
 
 
 def test_evidence_told_twice_is_kept_once():
@@ -177,7 +180,11 @@ def test_a_line_of_the_log_is_a_hint_near_the_end_and_never_the_kind(line: str) 
     ended = Outcome(ok=False, reason=Reason.USER_ERROR, code=5, message="exited with code 5", detail=f"{line}\nbye\n")
     cause = classify(ended)
     assert (cause.reason, cause.rule, cause.secondary) == (Reason.USER_ERROR, "", False)
-    assert evidence(judged(ended, cause)) == ("exit code 5", f"its log mentions: {line}", "last line: bye")
+    assert evidence(outcome_of_cause(ended, cause)) == (
+        "exit code 5",
+        f"its log mentions: {line}",
+        "last line: bye",
+    )
     long_ago = evidence(Outcome(ok=False, reason=Reason.USER_ERROR, code=5, detail=f"{line}\n" + "step\n" * 20))
     assert long_ago == ("exit code 5", "last line: step")
     assert evidence(Outcome(ok=False, code=5, detail=line)) == ("exit code 5", f"last line: {line}")

@@ -27,13 +27,13 @@ def test_ranks_in_words(ranks, words):
 
 
 def test_a_wait_is_looked_into_after_the_bound_of_idle_ranks_since_the_end_or_the_last_step():
-    assert not early_end.is_due({}, {}, 1e6, POLICY)
-    assert not early_end.is_due(ENDED, {}, 110.0, POLICY)
-    assert early_end.is_due(ENDED, {}, 110.1, POLICY)
+    assert not early_end.must_look({}, {}, 1e6, POLICY)
+    assert not early_end.must_look(ENDED, {}, 110.0, POLICY)
+    assert early_end.must_look(ENDED, {}, 110.1, POLICY)
     few, slow = Pace(1, 9, 105.0), Pace(1, 9, 101.0, times=(1.0,) * 5, steps=5)
-    assert not early_end.is_due(ENDED, {0: few}, 114.0, POLICY)
-    assert not early_end.is_due(ENDED, {0: slow}, 120.0, POLICY), "30 median steps"
-    assert early_end.is_due(ENDED, {0: slow}, 132.0, POLICY)
+    assert not early_end.must_look(ENDED, {0: few}, 114.0, POLICY)
+    assert not early_end.must_look(ENDED, {0: slow}, 120.0, POLICY), "30 median steps"
+    assert early_end.must_look(ENDED, {0: slow}, 132.0, POLICY)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_the_rank_that_ended_is_named_where_nobody_works_elsewhere(looks, rank):
     found = early_end.find_wait("w", ENDED, {}, looks)
     assert (found and found.rank) == rank
     if found:
-        assert found.why.startswith("ended with code 0 at step 8; w/0")
-        assert found.why.endswith("in barrier: uneven data?")
+        assert found.message.startswith("ended with code 0 at step 8; w/0")
+        assert found.message.endswith("in barrier: uneven data?")
 
 
 def test_ranks_that_went_on_for_long_do_not_wait_for_it():

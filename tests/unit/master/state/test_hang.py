@@ -117,12 +117,12 @@ def who(paces, looks, now, *, world=True, policy=POLICY):
 def test_a_stopped_process_is_proof_at_once_also_of_a_rank_that_never_told_a_step():
     paces = {0: steady(), 1: steady()}
     (verdict,) = judge(paces, {0: WAITS, 1: STOPPED}, 3.6, POLICY, world=True)
-    assert (verdict.rank, verdict.why) == (
+    assert (verdict.rank, verdict.message) == (
         1,
         "no step for 3.6 s after step 9, median step 1 s: it is stopped (SIGSTOP)",
     )
     (verdict,) = judge(paces, {0: WAITS, 2: STOPPED}, 3.6, POLICY, world=False)
-    assert (verdict.rank, verdict.why) == (2, "it is stopped (SIGSTOP)")
+    assert (verdict.rank, verdict.message) == (2, "it is stopped (SIGSTOP)")
 
 
 def test_a_process_that_was_stopped_for_one_of_two_looks_is_no_proof():
@@ -137,11 +137,11 @@ def test_the_one_for_whom_the_others_wait_is_named_after_its_bound(culprit, boun
     assert who(paces, looks, bound) == []
     (verdict,) = judge(paces, looks, bound + 1, POLICY, world=True)
     assert verdict.rank == 2
-    assert "3 of 4 ranks wait for it in a collective" in verdict.why
-    assert ("train.py:7 in step" in verdict.why) == (culprit is BUSY)
+    assert "3 of 4 ranks wait for it in a collective" in verdict.message
+    assert ("train.py:7 in step" in verdict.message) == (culprit is BUSY)
     calls = ProcessSample(activity=Where.COLLECTIVE, call="all_reduce")
     (verdict,) = judge(paces, {**looks, 3: SamplePair(calls, calls, 1.0)}, bound + 1, POLICY, world=True)
-    assert "3 of 4 ranks wait for it in all_reduce" in verdict.why
+    assert "3 of 4 ranks wait for it in all_reduce" in verdict.message
 
 
 def test_bounds_grow_with_the_steps_and_with_the_longest_silence_that_ended_by_itself():
@@ -195,11 +195,11 @@ def test_when_all_wait_in_a_collective_the_one_behind_is_named_and_else_the_role
     looks = dict.fromkeys(range(3), WAITS)
     assert who(paces, looks, 60) == []
     (verdict,) = judge(paces, looks, 61, POLICY, world=True)
-    assert (verdict.rank, "it is behind them, at step 8" in verdict.why) == (1, True)
+    assert (verdict.rank, "it is behind them, at step 8" in verdict.message) == (1, True)
     level = {rank: steady() for rank in range(3)}
     (verdict,) = judge(level, looks, 61, POLICY, world=True)
     assert verdict.rank is None
-    assert verdict.why == "no step for 61.0 s, median step 1 s: all ranks wait in a collective"
+    assert verdict.message == "no step for 61.0 s, median step 1 s: all ranks wait in a collective"
     assert who({0: steady()}, {0: WAITS, 1: WAITS}, 61) == [None], "only one tells steps"
 
 
@@ -513,7 +513,7 @@ def test_a_witness_names_the_culprit_of_a_hang_that_blames_nobody():
     assert both == hang.HangFinding(None, "no step for 9 s; witnesses say that ranks 0, 1 hang")
     left = hang.with_witnesses(whole, {1: "a", 0: "b"}, (0, 1, 2))
     assert left.rank == 2, "the others wait for it in their kernels"
-    assert left.why.endswith("all others hang: ranks 0, 1")
+    assert left.message.endswith("all others hang: ranks 0, 1")
     assert hang.with_witnesses(one, said, (1, 2)) == one, "steps and stacks name another one"
-    assert hang.with_witnesses(one, {2: "witness a: so"}, (2,)).why == "no step for 9 s; witness a: so"
+    assert hang.with_witnesses(one, {2: "witness a: so"}, (2,)).message == "no step for 9 s; witness a: so"
     assert hang.with_witnesses(whole, {}, (0,)) == whole

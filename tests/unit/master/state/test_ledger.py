@@ -16,7 +16,17 @@ from dljob.master.ledger.view import permille, shown
 from dljob.master.persistence.codec import decode_state, encode_state, replay
 from dljob.master.state import events as ev
 from dljob.master.state import ledger
-from dljob.master.state.ledger import WINDOW_US, Account, Ledger, Move, booked, goodput, opened, owed, totals
+from dljob.master.state.ledger import (
+    WINDOW_US,
+    Account,
+    Ledger,
+    Move,
+    book_moves,
+    counter_shortfalls,
+    goodput,
+    new_ledger,
+    totals,
+)
 from dljob.master.state.stalls import Stall
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.master.status import status
@@ -32,7 +42,7 @@ def spent(world, role="w"):
 def counters(world, role="w"):
     """What the metrics show."""
     at = micros(world.state, world.now)
-    lacking = owed(world.state.ledger, role, at)
+    lacking = counter_shortfalls(world.state.ledger, role, at)
     sums = totals(world.state.ledger, role, at)
     return {account: total for account in Account if (total := sums.get(account, 0) + lacking.get(account, 0))}
 
@@ -505,7 +515,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_accounts_add_up_to_the_time_and_no_counter_falls(steps):
-    own, now, spares, last = opened(ROLES), 0, dict.fromkeys(ROLES, 0), {}
+    own, now, spares, last = new_ledger(ROLES), 0, dict.fromkeys(ROLES, 0), {}
     spared = dict.fromkeys(ROLES, 0)
     for pause, moves, come in steps:
         at = max(own.at, now + pause)
@@ -514,13 +524,13 @@ def test_accounts_add_up_to_the_time_and_no_counter_falls(steps):
             spares[role] += come.get(role, 0)
         for when in (now + pause, None):
             if when is None:
-                own = booked(own, moves, come, now + pause)
+                own = book_moves(own, moves, come, now + pause)
             for role, count in ROLES.items():
                 sums = totals(own, role, at)
                 assert all(total > 0 for total in sums.values())
                 assert sums.pop(Account.SPARE, 0) == spared[role]
                 assert sum(sums.values()) == count * at
-                lacking = owed(own, role, at)
+                lacking = counter_shortfalls(own, role, at)
                 for account in Account:
                     value = sums.get(account, 0) + lacking.get(account, 0)
                     assert value >= last.get((role, account), 0) or account is Account.SPARE
@@ -534,45 +544,45 @@ def test_accounts_add_up_to_the_time_and_no_counter_falls(steps):
 
 
 def test_recent_goodput_of_a_job_that_grew_within_the_window_is_that_of_its_whole_time():
-    own = booked(opened({"a": 1}), [Move(("a", 0), Account.PRODUCTIVE)], {}, 100 * SECOND)
+    own = book_moves(new_ledger({"a": 1}), [Move(("a", 0), Account.PRODUCTIVE)], {}, 100 * SECOND)
     share = goodput(own, 3, 200 * SECOND, 400 * SECOND)
     assert (share.overall, share.recent) == (0.25, 0.25)
 
 
 def test_recent_goodput_forgets_what_is_longer_ago():
-    own = opened({"a": 1})
-    own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 1000 * SECOND)
+    own = new_ledger({"a": 1})
+    own = book_moves(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 1000 * SECOND)
     assert goodput(own, 1, 1300 * SECOND).recent == 0.5
     assert goodput(own, 1, 2000 * SECOND) == ledger.Goodput(0.5, 1.0)
-    own = booked(own, [Move(("a", 0), Account.REPLACE)], {}, 2000 * SECOND)
+    own = book_moves(own, [Move(("a", 0), Account.REPLACE)], {}, 2000 * SECOND)
     assert goodput(own, 1, 2150 * SECOND).recent == 0.75
     for at in range(2150, 2650, 10):
-        own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, at * SECOND)
-        own = booked(own, [Move(("a", 0), Account.REPLACE)], {}, (at + 5) * SECOND)
+        own = book_moves(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, at * SECOND)
+        own = book_moves(own, [Move(("a", 0), Account.REPLACE)], {}, (at + 5) * SECOND)
     # Half of 500 s of the last 600; the beginning of the window is known to half a minute.
     assert goodput(own, 1, 2700 * SECOND).recent == pytest.approx(250 / 600, abs=30 / 600)
     assert goodput(own, 1, 9000 * SECOND).recent == 0
 
 
 def test_recent_goodput_is_a_share_of_the_ranks_that_there_were():
-    own = opened({"a": 1})
-    own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 0)
-    own = ledger.resized(own, "a", 1, 4, 1000 * SECOND)
-    own = booked(own, [Move(("a", rank), Account.PRODUCTIVE) for rank in (1, 2, 3)], {}, 1000 * SECOND)
+    own = new_ledger({"a": 1})
+    own = book_moves(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 0)
+    own = ledger.resize_role(own, "a", 1, 4, 1000 * SECOND)
+    own = book_moves(own, [Move(("a", rank), Account.PRODUCTIVE) for rank in (1, 2, 3)], {}, 1000 * SECOND)
     for at in (1000, 1200, 1599, 1600, 1700):
         spent = ledger.rank_time(own, "a", 4, at * SECOND)
         assert goodput(own, 4, at * SECOND, spent) == ledger.Goodput(1.0, 1.0), at
     # Four ranks less: as many as there were before.
-    own = booked(own, [Move(("a", rank), None) for rank in (1, 2, 3)], {}, 1300 * SECOND)
-    own = ledger.resized(own, "a", 4, 1, 1300 * SECOND)
+    own = book_moves(own, [Move(("a", rank), None) for rank in (1, 2, 3)], {}, 1300 * SECOND)
+    own = ledger.resize_role(own, "a", 4, 1, 1300 * SECOND)
     share = goodput(own, 1, 1600 * SECOND, ledger.rank_time(own, "a", 1, 1600 * SECOND))
     assert share == ledger.Goodput(1.0, 1.0)
     for at in range(2000, 2000 + 2 * ledger.MOST_RESIZES):
-        own = ledger.resized(own, "a", 1, 2 - at % 2, at * SECOND)
+        own = ledger.resize_role(own, "a", 1, 2 - at % 2, at * SECOND)
     assert len(own.resizes) == ledger.MOST_RESIZES
-    own = ledger.resized(own, "a", 1, 1, 4000 * SECOND)
+    own = ledger.resize_role(own, "a", 1, 1, 4000 * SECOND)
     assert len(own.resizes) == 1
 
 
 def test_without_ranks_there_is_no_goodput():
-    assert goodput(opened({}), 0, SECOND) == ledger.Goodput(None, None)
+    assert goodput(new_ledger({}), 0, SECOND) == ledger.Goodput(None, None)

@@ -10,16 +10,16 @@ from dljob.master.state.pairing import (
     Disk,
     NodeFacts,
     TeamFacts,
-    clock,
-    failed,
+    disjoint_turns,
     failed_together,
     find_culprits,
     first_round,
+    master_clock_error,
+    median_speeds,
+    most_suspicious_node,
     second_round,
-    suspect,
-    unfit,
-    usual,
-    waves,
+    team_failure,
+    unfit_reason,
     without_shared_failures,
     without_shared_lateness,
 )
@@ -56,7 +56,7 @@ def test_any_single_bad_node_is_found_in_two_rounds(count, data):
         assert set(proven) == set(everybody) - {bad}
     else:
         assert not proven
-        assert suspect(everybody, failures) == ("n1", ("n0",)), "of two nobody can tell which"
+        assert most_suspicious_node(everybody, failures) == ("n1", ("n0",)), "of two nobody can tell which"
 
 
 @given(st.integers(1, 40))
@@ -66,7 +66,7 @@ def test_where_all_are_good_one_round_proves_them_all(count):
     assert sorted(node for team in teams for node in team) == (sorted(everybody) if count > 1 else [])
     assert all(len(team) in (2, 3) for team in teams)
     assert sum(len(team) == 3 for team in teams) == count % 2 * (count > 1)
-    assert len(waves(teams)) <= 1, "nobody is in two teams at once"
+    assert len(disjoint_turns(teams)) <= 1, "nobody is in two teams at once"
     proven, failures = rounds(everybody, set())
     assert (sorted(proven) if count > 1 else [], failures) == (sorted(everybody) if count > 1 else [], [])
 
@@ -108,7 +108,7 @@ def test_newcomers_that_are_more_than_the_proven_meet_each_other_first():
     st.lists(st.sets(st.sampled_from(names(8)), min_size=2, max_size=3).map(lambda s: tuple(sorted(s))), max_size=20)
 )
 def test_no_node_is_in_two_teams_of_a_wave(teams):
-    made = waves(teams)
+    made = disjoint_turns(teams)
     assert sorted(team for wave in made for team in wave) == sorted(teams)
     for wave in made:
         members = [node for team in wave for node in team]
@@ -116,9 +116,9 @@ def test_no_node_is_in_two_teams_of_a_wave(teams):
 
 
 def test_the_node_that_failed_most_is_suspected_first():
-    assert suspect(("a", "b", "c"), ()) == ("", ())
-    assert suspect((), (("a", "b"),)) == ("", ())
-    assert suspect(("a", "b", "c"), (("a", "b"), ("a", "c"))) == ("a", ("b", "c"))
+    assert most_suspicious_node(("a", "b", "c"), ()) == ("", ())
+    assert most_suspicious_node((), (("a", "b"),)) == ("", ())
+    assert most_suspicious_node(("a", "b", "c"), (("a", "b"), ("a", "c"))) == ("a", ("b", "c"))
 
 
 GIB = 2**30
@@ -144,14 +144,14 @@ GIB = 2**30
 )
 def test_a_node_with_trouble_or_slow_speed_is_unfit(facts, words):
     speeds = (("cpu", "m", 100.0), ("cpu", "o", 110.0), ("cpu", "p", 90.0), ("tpu", "q", 0.1))
-    assert unfit(facts, usual(speeds)) == words
+    assert unfit_reason(facts, median_speeds(speeds)) == words
 
 
 def test_the_clock_that_is_wrong_may_be_primemasters():
     def clocks(*ahead):
         facts = [NodeFacts(f"n{i}", clock_s=at) for i, at in enumerate(ahead)]
-        most = clock(facts)
-        return most, [i for i, one in enumerate(facts) if unfit(one, {}, most)]
+        most = master_clock_error(facts)
+        return most, [i for i, one in enumerate(facts) if unfit_reason(one, {}, most)]
 
     assert clocks() == clocks(4.0, 4.5, 5.0) == (0.0, [])
     assert clocks(9.0) == (0.0, [0])
@@ -161,9 +161,9 @@ def test_the_clock_that_is_wrong_may_be_primemasters():
     assert clocks(7.0, 7.5, 0.0, 8.0) == (7.0, [2])
     assert clocks(0.0, 0.1, 0.0, 9.0) == (0.0, [3])
     off = [NodeFacts(str(i), clock_s=-7.0, unmade="no torch") for i in range(3)]
-    assert clock(off) == -7.0
-    assert unfit(off[0], {}, -7.0) == unfit(NodeFacts("n", unmade="it died"), {}, -7.0) == ""
-    assert unfit(NodeFacts("n"), {}, -7.0) == "its clock is 7.0 s ahead of those of most nodes"
+    assert master_clock_error(off) == -7.0
+    assert unfit_reason(off[0], {}, -7.0) == unfit_reason(NodeFacts("n", unmade="it died"), {}, -7.0) == ""
+    assert unfit_reason(NodeFacts("n"), {}, -7.0) == "its clock is 7.0 s ahead of those of most nodes"
 
 
 def test_trouble_of_most_nodes_at_once_is_no_nodes_fault():
@@ -191,13 +191,13 @@ def test_where_no_all_reduce_works_nobody_is_blamed():
 
 
 def test_a_team_is_bad_that_is_much_slower_than_the_others():
-    assert failed(TeamFacts(("a", "b"), trouble="it did not end"), ()) == "it did not end"
-    assert failed(TeamFacts(("a", "b"), 0.3), ()) == failed(TeamFacts(("a", "b"), 0.3), (0.3,)) == ""
-    assert failed(TeamFacts(("a", "b"), 3.0), (3.0, 11.0)) == ""
-    assert failed(TeamFacts(("a", "b"), 0.3), (0.3, 11.0)) == "all-reduce 0.3 GB/s, others 11"
+    assert team_failure(TeamFacts(("a", "b"), trouble="it did not end"), ()) == "it did not end"
+    assert team_failure(TeamFacts(("a", "b"), 0.3), ()) == team_failure(TeamFacts(("a", "b"), 0.3), (0.3,)) == ""
+    assert team_failure(TeamFacts(("a", "b"), 3.0), (3.0, 11.0)) == ""
+    assert team_failure(TeamFacts(("a", "b"), 0.3), (0.3, 11.0)) == "all-reduce 0.3 GB/s, others 11"
 
 
 def test_of_two_unlike_nodes_the_slower_one_is_slow():
-    speeds = usual((("cpu", "a", 1.0), ("cpu", "b", 10.0)))
-    assert unfit(NodeFacts("a", "cpu", 1.0), speeds) == "matrix product 1 GFLOP/s, others 10"
-    assert unfit(NodeFacts("b", "cpu", 10.0), speeds) == ""
+    speeds = median_speeds((("cpu", "a", 1.0), ("cpu", "b", 10.0)))
+    assert unfit_reason(NodeFacts("a", "cpu", 1.0), speeds) == "matrix product 1 GFLOP/s, others 10"
+    assert unfit_reason(NodeFacts("b", "cpu", 10.0), speeds) == ""

@@ -20,9 +20,9 @@ R0, R1 = (("rank", "0"),), (("rank", "1"),)
 
 def test_a_condition_counts_once_it_held_at_each_reading_for_its_time() -> None:
     row = Row().after(PLAN, [(R0, 2.0), (R1, 2.0)], 100.0)
-    assert row.held(PLAN, 100.0) == ()
+    assert row.lasting_sightings(PLAN, 100.0) == ()
     row = row.after(PLAN, [(R0, 3.0), (R1, 1.0)], 105.0).after(PLAN, [(R0, 4.0), (R1, 2.0)], 110.0)
-    assert row.held(PLAN, 110.0) == (Sighting("w", 4.0, R0, 10.0),)
+    assert row.lasting_sightings(PLAN, 110.0) == (Sighting("w", 4.0, R0, 10.0),)
     assert row.after(PLAN, (), 111.0) == Row(), "a reading that failed ends the row"
 
 

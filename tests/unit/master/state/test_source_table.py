@@ -96,7 +96,7 @@ def test_lost_offsets_are_told_with_their_range_and_no_restore_brings_them_back(
 def test_what_a_former_process_lost_changes_nothing(world):
     tell(world, partitions=(("a", 0),))
     tell(world, lost=((0, 9),), incarnation=9)
-    assert feed(world).held["w", 0].runs == ((0, SPAN),)
+    assert feed(world).leases["w", 0].runs == ((0, SPAN),)
 
 
 def test_news_of_a_source_stand_in_the_timeline(world):
@@ -107,8 +107,8 @@ def test_news_of_a_source_stand_in_the_timeline(world):
 def test_partitions_beyond_the_bound_and_wrong_offsets_are_left_out():
     table = shard_table.new_table(SPAN, SPAN, 1)
     many = [(str(n), 0) for n in range(shard_table.PARTITIONS + 1)]
-    assert len(shard_table.extended(table, many).partitions) == shard_table.PARTITIONS
-    assert shard_table.extended(table, [("a", -1), ("b", SPAN)]).partitions == ()
+    assert len(shard_table.add_partitions(table, many).partitions) == shard_table.PARTITIONS
+    assert shard_table.add_partitions(table, [("a", -1), ("b", SPAN)]).partitions == ()
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_source_and_a_data_set_have_names_of_their_own(world, first, second, w
     tell(world, sizes=first)
     event = ev.ShardsTold("s", **{"size": SPAN, "shard": SPAN, "epochs": 1, **second}, world="w/0", role="w", rank=0,
                           incarnation=1, life=A)  # fmt: skip
-    assert why in shards.refused(world.state, event)
+    assert why in shards.refusal_reason(world.state, event)
 
 
 def test_the_next_attempt_begins_where_this_one_was(world):
     tell(world, partitions=tuple((str(n), 3) for n in range(60)), want=60)
     tell(world, want=60, done=[(n * SPAN + 3, n * SPAN + 3 + n, -1) for n in range(1, 60)])
-    again = dict(shards.carried(json.loads(json.dumps(shards.carry(world.state)))))["s"]
+    again = dict(shards.read_carried_positions(json.loads(json.dumps(shards.carry_positions(world.state)))))["s"]
     assert again.partitions == feed(world).partitions
     assert [start - n * SPAN for n, (start, _) in enumerate(again.todo)] == [3, *(3 + n for n in range(1, 60))]
     assert again.unbounded
@@ -136,7 +136,7 @@ def test_a_source_is_read_in_order_however_many_intervals_there_are():
     rows = tuple(shard_table.Acked("x", mark, 2 * n, 2 * n + 1) for n in range(shard_table.ROWS))
     who = shard_table.ShardLeases("w/0", 1, A, saves=True)
     table = ShardTable(SPAN, SPAN, 1, ((5000, SPAN),), acked=rows, partitions=("a",))
-    assert shard_table.take(table, ("w", 0), who, 1).held["w", 0].runs == ((5000, SPAN),)
+    assert shard_table.lease_shards(table, ("w", 0), who, 1).leases["w", 0].runs == ((5000, SPAN),)
 
 
 def holed(world):
@@ -179,16 +179,16 @@ def test_what_another_rank_had_done_is_joined_with_the_lease_of_who_reads_on(wor
     assert tell(world, rank=1, want=2) == ((8, SPAN), (SPAN, 2 * SPAN))
     tell(world, want=0, undone=((4, 8),))
     assert feed(world).todo == ((4, 8),)
-    assert shard_table.wants(feed(world), ("w", 1), 1), "it holds enough partitions, and this one is its own"
+    assert shard_table.wants_more(feed(world), ("w", 1), 1), "it holds enough partitions, and this one is its own"
     assert tell(world, rank=1) == ((4, SPAN), (SPAN, 2 * SPAN))
     assert tell(world, rank=1, done=[(4, 12, -1)]) == ((12, SPAN), (SPAN, 2 * SPAN))
 
 
 def test_a_question_that_leases_nothing_is_known_before(world):
     tell(world, partitions=(("a", 0), ("b", 0)))
-    assert not shard_table.wants(feed(world), ("w", 0), 1), "b is for another rank"
-    assert not shard_table.wants(feed(world), ("w", 0), 0)
-    assert shard_table.wants(feed(world), ("w", 0), 2)
-    assert shard_table.wants(feed(world), ("w", 1), 1)
+    assert not shard_table.wants_more(feed(world), ("w", 0), 1), "b is for another rank"
+    assert not shard_table.wants_more(feed(world), ("w", 0), 0)
+    assert shard_table.wants_more(feed(world), ("w", 0), 2)
+    assert shard_table.wants_more(feed(world), ("w", 1), 1)
     tell(world, want=2)
-    assert not shard_table.wants(feed(world), ("w", 0), 3), "nothing is left"
+    assert not shard_table.wants_more(feed(world), ("w", 0), 3), "nothing is left"

@@ -63,7 +63,7 @@ class Here:
         self.told: list[Any] = []
         self.progress: dict[tuple[str, int], tuple[int, dict[str, float]]] = {}
         facts = SimpleNamespace(
-            world=world,
+            is_torch_world=world,
             host_of=lambda rank: HostId("w", 0 if world else rank),
             plan=SimpleNamespace(replicas=3),
             ranks=range(3),
@@ -76,7 +76,7 @@ class Here:
             hosts={HostId("w", n): SimpleNamespace(node="n1", pid=90 + n) for n in range(3)},
             nodes=("n1",),
             problems=(),
-            roles={"w": SimpleNamespace(succeeded=0, ready=3)},
+            roles={"w": SimpleNamespace(succeeded_count=0, ready_count=3)},
             job=SimpleNamespace(
                 uid=UID, roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})
             ),
@@ -394,7 +394,7 @@ async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
     await here.steps(steps, each=0.1)
     here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=steps, pid=0)
-    here.state.roles["w"] = SimpleNamespace(succeeded=1, ready=2)
+    here.state.roles["w"] = SimpleNamespace(succeeded_count=1, ready_count=2)
     here.agent.sees = dict.fromkeys(("w/0", "w/2"), ProcessSample(activity=Where.COLLECTIVE, call="barrier"))
     await here.passes(4.5)
     assert here.told == []
@@ -408,7 +408,7 @@ async def test_a_rank_that_ended_with_code_0_is_named_where_the_others_wait_for_
 async def test_a_rank_that_still_works_keeps_the_others_waiting_and_not_the_one_that_ended(tmp_path):
     here = Here(tmp_path, idleSeconds=5, busySeconds=500)
     here.state.ranks["w", 1] = SimpleNamespace(phase=RankPhase.SUCCEEDED, incarnation=1, end_step=8, pid=0)
-    here.state.roles["w"] = SimpleNamespace(succeeded=1, ready=2)
+    here.state.roles["w"] = SimpleNamespace(succeeded_count=1, ready_count=2)
     here.agent.sees = {"w/0": WAITS, "w/2": ProcessSample(runs=True, activity=Where.USER)}
     await here.passes(20)
     assert here.told == []

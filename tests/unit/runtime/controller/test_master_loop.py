@@ -298,7 +298,7 @@ async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(wor
         return [order.sizes for kind, order in heard if kind == "resize"]
 
     await until(told)
-    await until(lambda: shell.state.roles["fleet"].ready == 2)
+    await until(lambda: shell.state.roles["fleet"].ready_count == 2)
     assert told() == [(("fleet", 2),)]
     await world.die()
     await until(lambda: world.master(roles=roles) if len(world.masters) == 1 else len(told()) == 2)

@@ -199,7 +199,7 @@ async def test_fields_an_older_version_lacked_get_their_defaults(world):
     def older(state: Record) -> None:
         del state["grants"], state["sizes"]
         for own in rows(state, "hosts"):
-            del own["past"]
+            del own["previous_actor"]
 
     edit(world, in_states(older))
     shell = world.master()

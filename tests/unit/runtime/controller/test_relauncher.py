@@ -49,7 +49,7 @@ async def test_one_relauncher_object_is_told_of_each_bad_node(cloud):
     told = Relaunching("cloud")
     assert await told.tell(FROZEN) == ""
     assert await told.tell(FROZEN) == ""
-    assert [node for _, node in cloud] == [BadNode("n1", "NodeFrozen", FROZEN.why, {"rack": "a"})] * 2
+    assert [node for _, node in cloud] == [BadNode("n1", "NodeFrozen", FROZEN.explanation, {"rack": "a"})] * 2
     assert len({own for own, _ in cloud}) == 1
 
 

@@ -33,7 +33,10 @@ class Scene:
         self.offered: list[ev.ProblemReported] = []
         self.heartbeats: Any = SimpleNamespace(progress={}, usage={}, activities={})
         keys = [("t", 0), ("t", 1), ("r", 0)]
-        roles = {name: SimpleNamespace(world=name == "t", ranks=range(count)) for name, count in (("t", 2), ("r", 1))}
+        roles = {
+            name: SimpleNamespace(is_torch_world=name == "t", ranks=range(count))
+            for name, count in (("t", 2), ("r", 1))
+        }
         plans = {
             "t": SimpleNamespace(per_rank=(("memory", 300 * 2**20 * GRAIN),)),
             "r": SimpleNamespace(per_rank=()),
@@ -234,7 +237,7 @@ async def test_who_comes_last_in_a_single_long_step_is_not_told(scene):
 
 
 async def test_a_slow_loader_is_told(scene):
-    scene.state.job.roles["t"].world = False
+    scene.state.job.roles["t"].is_torch_world = False
     await scene.passes(30)
     scene.paces["t", 0] = SLOW
     scene.sees[0] = ProcessStack(ProcessSample(activity=Where.USER, at_line="t.py:5 in main"), LOADER)

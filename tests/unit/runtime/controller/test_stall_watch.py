@@ -38,7 +38,10 @@ class Scene:
             verdict=None,
             running_at=1.0,
             stalls=(),
-            ranks={key: SimpleNamespace(phase=RankPhase.READY, incarnation=1, since=0.0, hung_at=0.0) for key in keys},
+            ranks={
+                key: SimpleNamespace(phase=RankPhase.READY, incarnation=1, process_ordered_at=0.0, hung_at=0.0)
+                for key in keys
+            },
             hosts={HostId(*key): SimpleNamespace(actor=f"actor {key[0]}") for key in keys},
             job=SimpleNamespace(
                 roles=roles, drivers=("t",), fault_tolerance=FaultTolerance.model_validate({"hang": policy})

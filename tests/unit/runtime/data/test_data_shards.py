@@ -76,7 +76,7 @@ def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(de
     assert mine.told()["want"] == 0
     mine.close()
     assert desk.journal[-1].done == ((0, 2, None, 0),)
-    assert desk.state.feeds["d"].held["w", 0].runs == ((2, 4),)
+    assert desk.state.feeds["d"].leases["w", 0].runs == ((2, 4),)
 
 
 def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk, monkeypatch):
@@ -186,8 +186,8 @@ def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(de
     left.done()
     got = next(mine)
     assert (desk.journal[-1].incarnation, desk.journal[-1].done) == (2, ())
-    assert (got.start, got.end) in desk.state.feeds["d"].held["w", 0].runs
-    assert desk.state.feeds["d"].held["w", 0].incarnation == 2
+    assert (got.start, got.end) in desk.state.feeds["d"].leases["w", 0].runs
+    assert desk.state.feeds["d"].leases["w", 0].incarnation == 2
     got.done()
     assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
 

@@ -153,7 +153,7 @@ def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk, me):
     assert batch.runs == ((0, 2), (5, 7))
     batch.done()
     mine.close()
-    assert desk.state.feeds["s"].held["w", 0].runs == ((7, module.SPAN),)
+    assert desk.state.feeds["s"].leases["w", 0].runs == ((7, module.SPAN),)
 
 
 @pytest.mark.parametrize("how", ["life", "cut"])
@@ -202,7 +202,7 @@ def test_ranks_share_partitions_and_a_source_begins_where_it_is_told(desk, me):
     me.world_size = 2
     mine = opened(desk, me, Memory(a=3, b=3), latest=True)
     assert mine.take(timeout=0) is None
-    assert desk.state.feeds["s"].held["w", 0].runs == ((3, module.SPAN),)
+    assert desk.state.feeds["s"].leases["w", 0].runs == ((3, module.SPAN),)
     assert mine.lag == 0
 
 
@@ -356,7 +356,7 @@ def test_events_of_the_checkpoint_are_not_read_again_though_some_before_them_are
         list(batch or ())
         me.stopping.now += 2
     saved(desk, later, 2)
-    assert desk.state.feeds["s"].held["w", 0].runs == ((16, module.SPAN),)
+    assert desk.state.feeds["s"].leases["w", 0].runs == ((16, module.SPAN),)
     last = restarted(desk, me, Memory(a=17), 2)
     assert offsets(last.take()) == [("a", 16)]
     assert told(desk) == []
@@ -370,7 +370,7 @@ def test_a_batch_has_events_of_several_intervals_of_a_partition(desk, me, monkey
     assert sorted(offsets(batch)) == [("a", n) for n in (0, 1, 2, 3, 8, 9, 10, 11)] + [("b", n) for n in range(3)]
     batch.done()
     saved(desk, later, 2)
-    assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN), (module.SPAN + 3, 2 * module.SPAN))
+    assert desk.state.feeds["s"].leases["w", 0].runs == ((12, module.SPAN), (module.SPAN + 3, 2 * module.SPAN))
 
 
 def test_a_large_event_that_is_done_ends_the_interval_before_it_and_is_not_told(desk, me, monkeypatch):
@@ -398,7 +398,7 @@ def test_an_interval_without_its_last_events_ends_where_a_later_event_is(desk, m
         batch.done()
     assert found == [("a", n) for n in (0, 1, 8, 9, 10, 11) if n not in gone]
     saved(desk, later, 2)
-    assert desk.state.feeds["s"].held["w", 0].runs == ((12, module.SPAN),), "also the offsets without an event"
+    assert desk.state.feeds["s"].leases["w", 0].runs == ((12, module.SPAN),), "also the offsets without an event"
 
 
 def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partition(desk, me, monkeypatch):
@@ -419,7 +419,7 @@ def test_what_another_rank_went_back_on_is_read_by_the_rank_that_has_its_partiti
     assert offsets(second.take()) == [("a", n) for n in range(12, 16)]
     list(lower or ())
     desk.shards(second.told())
-    assert desk.state.feeds["s"].held["w", 1].runs == ((12, module.SPAN),)
+    assert desk.state.feeds["s"].leases["w", 1].runs == ((12, module.SPAN),)
 
 
 def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk, me, monkeypatch):
@@ -437,7 +437,7 @@ def test_a_rank_that_has_read_all_its_leases_asks_for_more(desk, me, monkeypatch
     assert offsets(left) == [("a", n) for n in range(4, 8)]
     me.stopping.now += 2
     assert offsets(mine.take()) == [("b", 0), ("b", 1)], "though nothing of the first batch is done"
-    runs = [desk.state.feeds["s"].held["w", rank].runs for rank in (0, 1)]
+    runs = [desk.state.feeds["s"].leases["w", rank].runs for rank in (0, 1)]
     assert runs == [((4, 8), (module.SPAN, 2 * module.SPAN)), ((8, module.SPAN),)]
 
 

@@ -159,7 +159,10 @@ DATA = f"{SITE}/dljob/runtime/data"
         ([f"{LIB}/pdb.py", f"{LIB}/cmd.py", f"{LIB}/bdb.py", "train.py"], Where.DEBUGGER),
         ([f"{SITE}/debugpy/_vendored/pydevd/pydevd.py", "train.py"], Where.DEBUGGER),
         (["train.py", f"{LIB}/bdb.py", f"{LIB}/pdb.py"], Where.USER),
-        ([f"{LIB}/queue.py", f"{SITE}/torch/distributed/checkpoint/filesystem.py", "train.py"], Where.CHECKPOINT),
+        (
+            [f"{LIB}/queue.py", f"{SITE}/torch/distributed/checkpoint/filesystem.py", "train.py"],
+            Where.CHECKPOINT,
+        ),
         ([f"{SITE}/torch/autograd/graph.py", "train.py"], Where.COLLECTIVE),
         (["model.py", f"{SITE}/torch/nn/parallel/distributed.py", "train.py"], Where.USER),
         ([f"{SITE}/mine/train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),

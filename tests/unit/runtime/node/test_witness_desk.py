@@ -45,7 +45,7 @@ class Desk:
     def __init__(self, folder: Path, answer: Any = (b"trace", "")) -> None:
         self.told: list[ev.Event] = []
         facts = SimpleNamespace(
-            world=True,
+            is_torch_world=True,
             host_of=lambda rank: HostId("w", rank),
             ranks=range(2),
             ranks_of=lambda index: (index,),

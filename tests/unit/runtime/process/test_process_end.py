@@ -13,7 +13,7 @@ import pytest
 from kernels import NEEDS_ENDS
 
 from dljob.master.failure.policy import describe_failure
-from dljob.master.state.causes import classify, evidence, judged
+from dljob.master.state.causes import classify, evidence, outcome_of_cause
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import process_end
 from dljob.runtime.process.guard import EndCode
@@ -96,7 +96,7 @@ def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(status, 
     cause = classify(made)
     assert not made.ok
     assert cause.reason == reason
-    assert describe_failure("w/0", judged(made, cause)) == said
+    assert describe_failure("w/0", outcome_of_cause(made, cause)) == said
     assert f"backend: {RAY}" in evidence(made), "what Ray said is kept"
 
 

@@ -358,7 +358,7 @@ def test_a_silent_server_counts_as_lost(told):
         stream = completion(silence=1.0)  # the other one may be slow, on a busy machine
         assert ids_of(stream) == undisturbed(PROMPT, 12)
         release.set()
-    assert [loss.why.partition(":")[2][:13] for loss in stream.losses] == [" ReadTimeout:"]
+    assert [loss.reason.partition(":")[2][:13] for loss in stream.losses] == [" ReadTimeout:"]
 
 
 async def test_a_stream_that_is_left_early_frees_its_server(told):

@@ -16,7 +16,7 @@ from dljob.master.state import causes, limits
 from dljob.master.state.events import CauseLearned
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Consequence, Failure, FaultRecord, Notice
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
@@ -49,7 +49,7 @@ def attribute_failure(tx: StateTransaction, role: str, rank: int, outcome: Outco
     return failure
 
 
-def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> float:
+def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outcome) -> float:
     """Return for how long an end may be held that only reports the loss of a peer of its own role.
 
     0: it says more than that, or follows from a known failure. A failure from before the process began does not
@@ -61,7 +61,7 @@ def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> flo
         outcome = causes.add_clues(outcome, _announced_clues(tx, target))
     failure = _classify_failure(tx, key, rank_state.incarnation, outcome, node)
     is_local = failure.rule == LOCAL_CONNECTION
-    if failure.ordered or not (failure.secondary or is_local):
+    if failure.ended_by_master or not (failure.secondary or is_local):
         return 0.0
     cause = _describe_failure(failure)
     if any(mentioned_rank.rpartition("/")[0] != role for mentioned_rank in _RANK_NAME.findall(cause)[1:]):
@@ -70,7 +70,7 @@ def seconds_to_hold(tx: StateTransaction, key: RankKey, outcome: Outcome) -> flo
     fault = FaultRecord(0, "", reason, rank_name, cause, tx.now, rank=rank_name, node=node, secondary=True)
     root_fault = _find_root_fault(tx, fault)
     hold_s = limits.LOCAL_PEER_WAIT_S if is_local else limits.PEER_WAIT_S
-    return hold_s if root_fault is None or root_fault.detected <= rank_state.since else 0.0
+    return hold_s if root_fault is None or root_fault.detected_at <= rank_state.process_ordered_at else 0.0
 
 
 def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
@@ -90,7 +90,7 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
     fault = _fault_by_number(tx, fault_number)
     if failure is None:
         if root_number:
-            _replace_fault(tx, evolve(fault, root=root_number))
+            _replace_fault(tx, evolve(fault, root_number=root_number))
         return ""
     fault = _with_failure(fault, failure)
     fault = evolve(fault, outcome=evolve(failure.outcome, detail=failure.outcome.detail[-MAX_DETAIL:]))
@@ -100,7 +100,7 @@ def record_fault(tx: StateTransaction, fault_number: int, failure: Failure | Non
     if root_fault is None:
         _collect_echoes(tx, fault)
         return ""
-    _replace_fault(tx, evolve(fault, root=root_fault.id))
+    _replace_fault(tx, evolve(fault, root_number=root_fault.id))
     _add_consequences(tx, root_fault, (Consequence(fault.rank, fault.incarnation, fault.cause),))
     return f" (follows from {root_fault.cause})"
 
@@ -123,7 +123,8 @@ def failure_of_leaving_rank(tx: StateTransaction, culprit: Failure, role: str, r
 def fault_number_of(tx: StateTransaction, failure: Failure) -> int:
     """Return the number of the fault that a failure is recorded in, or follows from; 0: it is not recorded."""
     key = (failure.name, failure.incarnation)
-    return next((fault.root or fault.id for fault in reversed(tx.faults) if (fault.rank, fault.incarnation) == key), 0)
+    faults = (fault for fault in reversed(tx.faults) if (fault.rank, fault.incarnation) == key)
+    return next((fault.root_number or fault.id for fault in faults), 0)
 
 
 def record_final_fault(tx: StateTransaction, failure: Failure, cause: str, root_number: int = 0) -> None:
@@ -140,13 +141,13 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     if outcome.ok or current_incarnation - incarnation not in (0, 1) or _is_recorded(tx, rank_name, incarnation):
         return
     # An echo of this rank's failure may have restarted a coupled role first.
-    possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled)}
+    possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled_roles)}
     faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in possible_roles]
-    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected <= limits.JOIN_S), None)
+    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected_at <= limits.JOIN_S), None)
     if fault is None:
         return
     failure = _classify_failure(tx, (role, rank), incarnation, outcome, _node_of_rank(tx, role, rank))
-    if failure.ordered:  # it ended because PrimeMaster ended it
+    if failure.ended_by_master:  # it ended because PrimeMaster ended it
         return
     fault, cause = root_fault_of(tx.faults, fault), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
@@ -183,7 +184,7 @@ def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     if target_kind == "node":
         _add_notice(tx, node, event.clues)
         faults = [fault for fault in tx.faults if fault.node == node and fault.reason in _EXPLAINABLE_REASONS]
-        faults = [fault for fault in faults if tx.now - fault.detected <= limits.LEARN_S]
+        faults = [fault for fault in faults if tx.now - fault.detected_at <= limits.LEARN_S]
     elif event.host is not None:
         faults = _recent_faults_of_host(tx, event.host)[-1:]
     else:
@@ -200,8 +201,8 @@ def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
 def _recent_faults_of_host(tx: StateTransaction, host: HostId) -> list[FaultRecord]:
     """Return the faults of a host's ranks, or of a torch store, that are recent enough for news about its end."""
     ranks = tx.facts(host.role).ranks_of(host.index)
-    target_names = {str(host)} if host.index == STORE else {f"{host.role}/{rank}" for rank in ranks}
-    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected <= limits.LEARN_S)
+    target_names = {str(host)} if host.index == STORE_INDEX else {f"{host.role}/{rank}" for rank in ranks}
+    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected_at <= limits.LEARN_S)
     return [fault for fault in faults if _failed_name(fault) in target_names]
 
 
@@ -218,7 +219,7 @@ def _announced_clues(tx: StateTransaction, target: str) -> tuple[Clue, ...]:
     For a node that is announced to go, its deadline counts instead of the time of the announcement.
     """
     notice, departure = tx.notices.get(target), tx.departures.get(target)
-    is_recent = notice is not None and tx.now - (departure.by if departure else notice.at) <= limits.NOTICE_S
+    is_recent = notice is not None and tx.now - (departure.gone_at if departure else notice.at) <= limits.NOTICE_S
     return notice.clues if notice is not None and is_recent else ()
 
 
@@ -238,13 +239,13 @@ def _is_about_live_process(tx: StateTransaction, event: CauseLearned) -> bool:
 
 def root_fault_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
     """Return the fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
-    return next((candidate for candidate in faults if candidate.id == fault.root), fault)
+    return next((candidate for candidate in faults if candidate.id == fault.root_number), fault)
 
 
 def _classify_failure(tx: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
     classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
-    outcome = causes.judged(outcome, classification)
-    secondary, ordered, rule = classification.secondary, classification.ordered, classification.rule
+    outcome = causes.outcome_of_cause(outcome, classification)
+    secondary, ordered, rule = classification.secondary, classification.ended_by_master, classification.rule
     return Failure(*key, incarnation, node, outcome, secondary, ordered, rule)
 
 
@@ -253,13 +254,13 @@ def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> N
     if outcome is fault.outcome:
         return
     classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
-    new_outcome = causes.judged(outcome, classification)
+    new_outcome = causes.outcome_of_cause(outcome, classification)
     cause = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=classification.secondary)
     new_fault = evolve(fault, outcome=new_outcome, reason=_reason_value(new_outcome), cause=cause)
     _replace_fault(tx, evolve(new_fault, secondary=classification.secondary, rule=classification.rule))
     if new_outcome.reason is not outcome.reason:
         _report_corrected_cause(tx, fault, cause)
-    if not fault.root:
+    if not fault.root_number:
         _collect_echoes(tx, _fault_by_number(tx, fault.id))
 
 
@@ -286,11 +287,11 @@ def _collect_echoes(tx: StateTransaction, fault: FaultRecord) -> None:
         return
     for echo in _recent_faults(tx, fault):
         is_vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _share_lost_node(fault, echo)
-        if echo.root or not (is_vague or (echo.secondary and _can_follow_from(echo, fault))):
+        if echo.root_number or not (is_vague or (echo.secondary and _can_follow_from(echo, fault))):
             continue
-        _replace_fault(tx, evolve(echo, root=fault.id, followed=()))
+        _replace_fault(tx, evolve(echo, root_number=fault.id, consequences=()))
         consequences = () if echo.rank == fault.rank else (Consequence(echo.rank, echo.incarnation, echo.cause),)
-        _add_consequences(tx, _fault_by_number(tx, fault.id), (*consequences, *echo.followed))
+        _add_consequences(tx, _fault_by_number(tx, fault.id), (*consequences, *echo.consequences))
         _report_corrected_cause(tx, echo, fault.cause)
 
 
@@ -319,18 +320,18 @@ def _share_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
 def _recent_faults(tx: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
     """Return the faults of failed ranks, but the given one, that are recent enough to belong to one failure."""
     faults = (candidate for candidate in tx.faults if candidate.id != fault.id and candidate.rank)
-    return [candidate for candidate in faults if tx.now - candidate.detected <= limits.JOIN_S]
+    return [candidate for candidate in faults if tx.now - candidate.detected_at <= limits.JOIN_S]
 
 
 def _is_recorded(tx: StateTransaction, rank_name: str, incarnation: int) -> bool:
     """Whether the end of a process is already recorded, as a fault or as a consequence of one."""
-    records = (record for fault in tx.faults for record in (fault, *fault.followed))
+    records = (record for fault in tx.faults for record in (fault, *fault.consequences))
     return any((record.rank, record.incarnation) == (rank_name, incarnation) for record in records)
 
 
 def _add_consequences(tx: StateTransaction, fault: FaultRecord, consequences: tuple[Consequence, ...]) -> None:
     if consequences:
-        _replace_fault(tx, evolve(fault, followed=(*fault.followed, *consequences)[:MAX_CONSEQUENCES]))
+        _replace_fault(tx, evolve(fault, consequences=(*fault.consequences, *consequences)[:MAX_CONSEQUENCES]))
 
 
 def _replace_fault(tx: StateTransaction, fault: FaultRecord) -> None:

@@ -22,8 +22,8 @@ NODE_PREFIX, DOMAIN_PREFIX = "node:", "domain:"
 
 def recent_marks(tx: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
     """Return the marks of a key that lie within the window."""
-    since = tx.now - tx.job.fault_tolerance.window_seconds
-    return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > since)
+    window_start = tx.now - tx.job.fault_tolerance.window_seconds
+    return tuple(mark for mark in tx.marks.get(key, ()) if mark.at > window_start)
 
 
 def failure_key(role: str) -> str:
@@ -82,14 +82,14 @@ def budget_key(level: Level, role: str) -> str:
     return JOB_KEY if level is Level.JOB else role
 
 
-def is_counted_already(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
+def died_in_counted_failure(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
     """Whether a process that was ordered at `started_at` died in a failure of its node that is already counted."""
     marks = (mark for mark in recent_marks(tx, failure_key(role)) if mark.node == node)
     return any(started_at < mark.at and tx.now - mark.at <= limits.JOIN_S for mark in marks)
 
 
-def time_counted(tx: StateTransaction, role: str, fault_time: float) -> float:
-    """Return when the failure was counted that a fault of a role at `at` is, or belongs to; 0: none is known."""
+def time_of_counted_failure(tx: StateTransaction, role: str, fault_time: float) -> float:
+    """Return when the failure was counted that a role's fault of that time is, or belongs to; 0: none is known."""
     return max((mark.at for mark in recent_marks(tx, failure_key(role)) if mark.at <= fault_time), default=0.0)
 
 

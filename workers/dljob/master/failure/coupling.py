@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dljob.master.start import starting
-from dljob.master.state.cuts import partners
+from dljob.master.state.cuts import worlds_restored_together
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Incident, RankKey
 from dljob.master.state.transaction import StateTransaction
@@ -27,8 +27,8 @@ def coupled_ranks(tx: StateTransaction, role: str, members: Sequence[RankKey]) -
     member_set = frozenset(members)
     named_ranks = tuple(
         key
-        for coupled_role in tx.facts(role).coupled
-        if not starting.ahead(tx, coupled_role) and not starting.completed(tx, coupled_role)
+        for coupled_role in tx.facts(role).coupled_roles
+        if not starting.unmet_prerequisites(tx, coupled_role) and not starting.is_completed(tx, coupled_role)
         for rank in tx.facts(coupled_role).ranks
         if (key := (coupled_role, rank)) not in member_set and not _is_in_new_restart(tx, key)
     )
@@ -39,7 +39,7 @@ def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tup
     """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
     worlds = frozenset(world for role, rank in members for world in (role, f"{role}/{rank}"))
     keys: list[RankKey] = []
-    for world in partners(tx.cuts, worlds):
+    for world in worlds_restored_together(tx.cuts, worlds):
         role, _, rank_text = world.partition("/")
         # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
         if role in tx.roles:
@@ -59,7 +59,7 @@ def covering_target(tx: StateTransaction, role: str, ranks: Iterable[int], level
         return "job"
     incident_numbers = {tx.ranks[role, rank].incident for rank in ranks if _is_in_new_restart(tx, (role, rank))}
     incidents = [tx.incidents[incident_number] for incident_number in incident_numbers]
-    if not incidents or any(role not in tx.facts(incident.role).coupled for incident in incidents):
+    if not incidents or any(role not in tx.facts(incident.role).coupled_roles for incident in incidents):
         return ""
     is_covered = level is not Level.JOB and all(_is_in_new_restart(tx, (role, rank)) for rank in ranks)
     return incidents[0].target if is_covered else ""
@@ -85,7 +85,7 @@ def restart_reason_of(incident: Incident, role: str) -> str:
 
 def report_coupled_roles(tx: StateTransaction, role: str, target: str, coupled_members: Iterable[RankKey]) -> None:
     """Add to the timeline which roles restart with this one, and which `restartPolicy.with` names them."""
-    restarting_roles = (role, *tx.facts(role).coupled)
+    restarting_roles = (role, *tx.facts(role).coupled_roles)
     for coupled_role, count in Counter(name for name, _ in coupled_members).items():
         # The nearest role that names it comes first: the failed one, or one that restarts with it.
         naming_roles = [name for name in restarting_roles if coupled_role in tx.facts(name).plan.restart_with]

@@ -11,11 +11,21 @@ from operator import attrgetter
 
 from immutables import Map
 
-from dljob.master.failure.policy import lift_level
+from dljob.master.failure.policy import raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import CheckpointId, Saves
-from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, OpenCut, choices, fits, is_alone, worlds_of
+from dljob.master.state.cuts import (
+    KEPT,
+    QUEUES,
+    Cut,
+    CutMember,
+    OpenCut,
+    is_sole_world,
+    may_restore,
+    restorable_checkpoints,
+    worlds_of,
+)
 from dljob.master.state.events import (
     CheckpointDecided,
     CutAsked,
@@ -66,12 +76,12 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
         _give_up_cut(tx, cause)
     if not tx.phase.active:
         return
-    last_worlds = frozenset(worlds_of(tx.cuts.kept[-1:]))
+    last_worlds = frozenset(worlds_of(tx.cuts.kept_cuts[-1:]))
     cut_members = (key for key in sorted(tx.ranks) if not last_worlds.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
     live_member = next((key for key in cut_members if tx.ranks[key].phase.live), None)
     if live_member is not None:  # coupling takes the others along
         role, rank = live_member
-        level = lift_level(tx.facts(role), Level.PROCESS, host_lost=False)
+        level = raise_to_allowed_level(tx.facts(role), Level.PROCESS, host_lost=False)
         begin_restart(tx, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, cause))
 
 
@@ -80,7 +90,7 @@ def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:
     cut_numbers = [cut.number for cut in event.cuts] + [cut_number for cut_number, _ in event.damaged]
     if tx.cuts.last > 0 or not cut_numbers:
         return
-    tx.cuts = evolve(tx.cuts, last=max(cut_numbers), kept=event.cuts, lost=event.worlds)
+    tx.cuts = evolve(tx.cuts, last=max(cut_numbers), kept_cuts=event.cuts, lost_worlds=event.worlds)
     # Shard tables from the last status may be older than the cut.
     for name, feed in event.feeds:
         tx.feeds = tx.feeds.set(name, feed)
@@ -95,13 +105,13 @@ def handle_cut_request(tx: StateTransaction, event: CutAsked) -> None:
         return
     members, refusal = _find_members(tx)
     if refusal:
-        tx.cuts = evolve(tx.cuts, refused=refusal)
+        tx.cuts = evolve(tx.cuts, refusal=refusal)
         tx.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {refusal}")
         return
     cut_number = tx.cuts.last + 1
     ranks = Map(((member.role, member.rank), member) for member in members)
     new_cut = OpenCut(cut_number, tx.now, event.by, ranks, len(ranks), weights=weights.newest_versions(tx))
-    tx.cuts = evolve(tx.cuts, last=cut_number, refused="", open=new_cut)
+    tx.cuts = evolve(tx.cuts, last=cut_number, refusal="", open=new_cut)
     tx.because(f"cut {cut_number} begins, asked for by {event.by}")
 
 
@@ -110,9 +120,9 @@ def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     if not tx.phase.active:
         return (), "the job ends"
     # A world that has yet to go back may start last: a cut without its state would not fit the others' states.
-    late_world = next((world for world in tx.cuts.pending if _can_restore(tx, world)), None)
+    late_world = next((world for world in tx.cuts.pending_worlds if _can_restore(tx, world)), None)
     if late_world is not None:
-        return (), f"{late_world} has yet to go back to cut {tx.cuts.back}"
+        return (), f"{late_world} has yet to go back to cut {tx.cuts.restored_number}"
     members = list[CutMember]()
     for world in sorted(tx.saves):
         role, _, rank_text = world.partition("/")
@@ -153,13 +163,13 @@ def handle_saved_checkpoint(tx: StateTransaction, event: CutTaken) -> None:
     if member is None or member.incarnation != event.incarnation:
         return
     ranks = cut.ranks.set(key, evolve(member, mark=event.mark))
-    tx.cuts = evolve(tx.cuts, open=evolve(cut, ranks=ranks, missing=cut.missing - (member.mark is None)))
+    tx.cuts = evolve(tx.cuts, open=evolve(cut, ranks=ranks, missing_count=cut.missing_count - (member.mark is None)))
 
 
 def handle_sealed_cut(tx: StateTransaction, event: CutSealed) -> None:
     """Record the files of the queues."""
     if (cut := _open_cut(tx, event.number)) is not None:
-        tx.cuts = evolve(tx.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
+        tx.cuts = evolve(tx.cuts, open=evolve(cut, queues_on_disk=True, queues=event.queues, place=event.place))
 
 
 def handle_given_up_cut(tx: StateTransaction, event: CutGivenUp) -> None:
@@ -176,13 +186,13 @@ def _open_cut(tx: StateTransaction, cut_number: int) -> OpenCut | None:
 def _give_up_cut(tx: StateTransaction, explanation: str) -> None:
     cut = tx.cuts.open
     assert cut is not None  # noqa: S101 - callers look
-    tx.cuts = evolve(tx.cuts, open=None, refused=f"cut {cut.number}: {explanation}", given_up=tx.cuts.given_up + 1)
-    last_number = tx.cuts.kept[-1].number if tx.cuts.kept else 0
+    tx.cuts = evolve(tx.cuts, open=None, refusal=f"cut {cut.number}: {explanation}", given_up=tx.cuts.given_up + 1)
+    last_number = tx.cuts.kept_cuts[-1].number if tx.cuts.kept_cuts else 0
     fallback = f"cut {last_number} stays the last one" if last_number else "there is no earlier one"
     tx.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {explanation}; {fallback}")
 
 
-def advance_cut(tx: StateTransaction) -> None:
+def commit_or_give_up_cut(tx: StateTransaction) -> None:
     """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
     cut = tx.cuts.open
     if cut is None:
@@ -193,7 +203,7 @@ def advance_cut(tx: StateTransaction) -> None:
     elif lost_members := [key for key in tx.touched.ranks if key in cut.ranks and _is_member_lost(tx, cut.ranks[key])]:
         role, rank = min(lost_members)
         _give_up_cut(tx, f"{role}/{rank} was lost, or ended, before it was complete")
-    elif cut.sealed and not cut.missing:
+    elif cut.queues_on_disk and not cut.missing_count:
         _commit_if_on_disk(tx, cut)
 
 
@@ -223,8 +233,8 @@ def _commit_if_on_disk(tx: StateTransaction, cut: OpenCut) -> None:
 
 
 def _commit_cut(tx: StateTransaction, open_cut: OpenCut, cut: Cut) -> None:
-    tx.cuts = evolve(tx.cuts, open=None, committed=tx.cuts.committed + 1, kept=(*tx.cuts.kept, cut)[-KEPT:])
-    shards.cut_committed(tx, tx.cuts.kept[0].number)
+    tx.cuts = evolve(tx.cuts, open=None, committed=tx.cuts.committed + 1, kept_cuts=(*tx.cuts.kept_cuts, cut)[-KEPT:])
+    shards.settle_oldest_cut(tx, tx.cuts.kept_cuts[0].number)
     items, size = sum(queue.items for queue in cut.queues), sum(queue.bytes for queue in cut.queues)
     steps = ", ".join(f"{world} {mark.step}" for world, mark in cut.marks)
     contents = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(cut.queues), 'queue')}"
@@ -239,30 +249,31 @@ def handle_damaged_cut(tx: StateTransaction, event: CutDamaged) -> None:
 
 
 def _drop_cut(tx: StateTransaction, cut_number: int, damage: str) -> None:
-    cut = next((old_cut for old_cut in tx.cuts.kept if old_cut.number == cut_number), None)
+    cut = next((old_cut for old_cut in tx.cuts.kept_cuts if old_cut.number == cut_number), None)
     if cut is None:
         return
-    remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept if old_cut.number != cut_number)
+    remaining_cuts = tuple(old_cut for old_cut in tx.cuts.kept_cuts if old_cut.number != cut_number)
     remaining_worlds = frozenset(worlds_of(remaining_cuts))
     # A world without a part in an older cut begins anew: it must not stay at the moment of this one.
-    lost_worlds = dict.fromkeys(() if is_alone(tx.cuts) else (*tx.cuts.lost, *worlds_of((cut,))))
+    lost_worlds = dict.fromkeys(() if is_sole_world(tx.cuts) else (*tx.cuts.lost_worlds, *worlds_of((cut,))))
     restarting_worlds = tuple(world for world in lost_worlds if world not in remaining_worlds)
-    tx.cuts = evolve(tx.cuts, kept=remaining_cuts, lost=restarting_worlds)
+    tx.cuts = evolve(tx.cuts, kept_cuts=remaining_cuts, lost_worlds=restarting_worlds)
     # Worlds on the way back to this cut restart with the others, and go where those go.
-    if cut_number == tx.cuts.back:
-        tx.cuts = evolve(tx.cuts, pending=(), broken=True)
+    if cut_number == tx.cuts.restored_number:
+        tx.cuts = evolve(tx.cuts, pending_worlds=(), broken=True)
     _note_damaged_cut(tx, cut_number, damage, cut)
 
 
 def _note_damaged_cut(tx: StateTransaction, cut_number: int, damage: str, dropped_cut: Cut | None) -> None:
     """Note that a cut is passed over, and what follows. `dropped_cut`: the cut, if its content is known."""
     cuts = tx.cuts
-    if cuts.kept:
-        consequence = f"ranks and queues go back to cut {cuts.kept[-1].number}"
+    if cuts.kept_cuts:
+        consequence = f"ranks and queues go back to cut {cuts.kept_cuts[-1].number}"
     elif dropped_cut is None:
-        new_start = f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
+        worlds_text = ", ".join(cuts.lost_worlds)
+        new_start = f"{worlds_text} begin anew with empty queues" if worlds_text else "queues begin empty"
         consequence = f"no cut is left: its items are lost, and {new_start}"
-    elif not cuts.lost:
+    elif not cuts.lost_worlds:
         world = dropped_cut.marks[0][0]
         consequence = f"no cut is left: {world} restores its last checkpoint, for there is no queue it must fit"
     else:
@@ -279,14 +290,16 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
     It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
     """
     # The only world of a job without queues may go back to any other of its checkpoints: they are as good.
-    has_choice = choices(tx.cuts, event.world) not in (None, ())
-    is_sole_world_unreadable = event.chosen is None and has_choice and is_alone(tx.cuts)
-    if _is_decided(tx.saves, event) or (fits(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable):
+    has_choice = restorable_checkpoints(tx.cuts, event.world) not in (None, ())
+    is_sole_world_unreadable = event.chosen is None and has_choice and is_sole_world(tx.cuts)
+    can_restore = may_restore(tx.cuts, event.world, event.chosen) and not is_sole_world_unreadable
+    if _is_decided(tx.saves, event) or can_restore:
         return True
     for damage in event.damaged:
         tx.note(reasons.CHECKPOINT_DAMAGED, event.world, damage)
-    for cut in reversed(tx.cuts.kept):
-        if is_sole_world_unreadable or (event.world in tx.cuts.pending and cut.number == tx.cuts.back):
+    for cut in reversed(tx.cuts.kept_cuts):
+        is_restored = event.world in tx.cuts.pending_worlds and cut.number == tx.cuts.restored_number
+        if is_sole_world_unreadable or is_restored:
             _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
     return False
 
@@ -300,27 +313,27 @@ def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) ->
     if _is_decided(tx.base.saves, event) or not _is_decided(tx.saves, event):
         return
     cuts = tx.cuts
-    if event.world in cuts.pending:
-        tx.cuts = evolve(cuts, pending=tuple(world for world in cuts.pending if world != event.world))
+    if event.world in cuts.pending_worlds:
+        tx.cuts = evolve(cuts, pending_worlds=tuple(world for world in cuts.pending_worlds if world != event.world))
         return
-    if choices(cuts, event.world) is None:
+    if restorable_checkpoints(cuts, event.world) is None:
         return
     if cuts.open is not None:
         _give_up_cut(tx, f"{event.world} restores a checkpoint")
     # A lost world has no checkpoint in any cut: it begins anew, and the others take the last whole one.
-    for cut in reversed(() if event.world in cuts.lost else cuts.kept):
+    for cut in reversed(() if event.world in cuts.lost_worlds else cuts.kept_cuts):
         if cut.mark_of(event.world) == event.chosen:
             break
         _drop_cut(tx, cut.number, f"{event.world} cannot read its checkpoint")
-    restored_cut = tx.cuts.kept[-1] if tx.cuts.kept else None
+    restored_cut = tx.cuts.kept_cuts[-1] if tx.cuts.kept_cuts else None
     cut_number, cut_weights = (restored_cut.number, dict(restored_cut.weights)) if restored_cut else (0, {})
-    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept), *tx.cuts.lost))
+    worlds = dict.fromkeys((*worlds_of(tx.cuts.kept_cuts), *tx.cuts.lost_worlds))
     pending_worlds = tuple(world for world in worlds if world != event.world)
-    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, back=cut_number, pending=pending_worlds, broken=False, lost=())
+    tx.cuts = evolve(tx.cuts, epoch=cuts.epoch + 1, restored_number=cut_number, pending_worlds=pending_worlds)
     # A queue that is opened from now on goes back first, so that its folder may be a new one.
-    tx.cuts = evolve(tx.cuts, tokens=())
-    shards.cut_restored(tx, cut_number)
-    weights.cut_restored(tx, cut_number, cut_weights)
+    tx.cuts = evolve(tx.cuts, broken=False, lost_worlds=(), tokens=())
+    shards.return_work_after_cut(tx, cut_number)
+    weights.leave_versions_after_cut(tx, cut_number, cut_weights)
     destination = "the beginning, with empty queues: no cut can be read"
     if restored_cut:
         items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in restored_cut.queues)

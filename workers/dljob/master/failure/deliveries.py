@@ -8,7 +8,7 @@ the code fails on every item, and the role's budget is charged.
 from __future__ import annotations
 
 from dljob.master.failure import budget, restart
-from dljob.master.start.problems import end_problem, stand
+from dljob.master.start.problems import end_problem, record_problem
 from dljob.master.state.events import DeliveriesFailed
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure
@@ -27,7 +27,7 @@ _ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Re
 
 def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
     """Remember a failure that may count against the items that these ranks held."""
-    has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ordered, failure.outcome
+    has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ended_by_master, failure.outcome
     if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
         return
     for key in ((failure.role, rank) for rank in ranks):
@@ -47,13 +47,13 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
     role_state = tx.roles[event.role]
     if not event.items:
         explanation = f"{event.row} items of queue {event.queue} in a row were set aside, and none was finished between"
-        tx.set_role(event.role, evolve(role_state, barren=explanation))
+        tx.set_role(event.role, evolve(role_state, failing_items_text=explanation))
         message = f"{explanation}: the code is at fault, and the budget of {event.role} pays"
         tx.note(reasons.ITEMS_KEEP_FAILING, rank_name, message)
-        stand(tx, StandingProblem(reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}", message, tx.now))
+        record_problem(tx, StandingProblem(reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}", message, tx.now))
         return
-    if role_state.barren:
-        tx.set_role(event.role, evolve(role_state, barren=""))
+    if role_state.failing_items_text:
+        tx.set_role(event.role, evolve(role_state, failing_items_text=""))
         end_problem(tx, reasons.ITEMS_KEEP_FAILING, f"queue/{event.queue}")
     budget.refund_marks(tx, (event.role, budget.JOB_KEY, budget.failure_key(event.role)), frozenset({failure.at}))
     for error_key in (key, (event.role, -1)):
@@ -61,10 +61,10 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
             tx.errors = tx.errors.delete(error_key)
     incident_number = tx.ranks[key].incident
     incident = tx.incidents.get(incident_number)
-    is_cause = incident is not None and incident.detected == failure.at and incident.reason in _ITEM_REASONS
+    is_cause = incident is not None and incident.detected_at == failure.at and incident.reason in _ITEM_REASONS
     if incident is not None and is_cause and not incident.launched:
         deadline = tx.now + restart.seconds_to_start(tx, incident.members)
-        tx.incidents = tx.incidents.set(incident_number, evolve(incident, due=tx.now, deadline=deadline))
+        tx.incidents = tx.incidents.set(incident_number, evolve(incident, due_at=tx.now, deadline=deadline))
         restart.launch_restart(tx, incident_number)
     for item_key, failure_count, is_dead in event.items:
         item_text = f"item {item_key} of queue {event.queue}"
@@ -73,7 +73,7 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
             message = f"{item_text} is set aside after {deliveries_text}: {failure.cause}"
             tx.note(reasons.ITEM_SET_ASIDE, rank_name, message)
             # One for each queue, with its last item: the others are in the timeline.
-            stand(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
+            record_problem(tx, StandingProblem(reasons.ITEM_SET_ASIDE, f"queue/{event.queue}", message, tx.now))
         else:
             message = f"{item_text} has {deliveries_text}, another rank gets it next, if one asks: {failure.cause}"
             tx.note(reasons.ITEM_FAILED, rank_name, message)
@@ -81,5 +81,5 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
 
 def describe_barren_role(tx: StateTransaction, role: str) -> str:
     """Return what the end of a job adds where a role failed on every item of a queue."""
-    explanation = tx.roles[role].barren
+    explanation = tx.roles[role].failing_items_text
     return f"; {explanation}" if explanation else ""

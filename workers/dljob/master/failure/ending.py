@@ -23,14 +23,14 @@ def is_unfinished(rank_state: RankState) -> bool:
     return rank_state.phase is RankPhase.WAITING or rank_state.phase.live
 
 
-def is_inhabited(tx: StateTransaction, unit: str) -> bool:
+def has_unfinished_rank(tx: StateTransaction, unit: str) -> bool:
     """Whether an unfinished rank lives in a unit."""
     members = tx.job.plan.units[unit].members
     keys = ((role, rank) for role, group in members for rank in tx.facts(role).group_ranks(group))
     return any(is_unfinished(tx.ranks[key]) for key in keys)
 
 
-def drop_process(tx: StateTransaction, key: RankKey) -> None:
+def mark_without_process(tx: StateTransaction, key: RankKey) -> None:
     """Mark a rank as without a process: it waits for a new one, unless its role goes on without it."""
     sizing = tx.sizes.get(key[0])
     is_leaving = sizing is not None and key[1] in sizing.leaving
@@ -40,20 +40,20 @@ def drop_process(tx: StateTransaction, key: RankKey) -> None:
 def follow_role_change(tx: StateTransaction, role: str) -> None:
     """Follow up on a rank that became ready or ended: dependent roles may start, and the job may run or be done."""
     role_state = tx.roles[role]
-    if role_state.waiting or role_state.starting or role_state.stopping:
+    if role_state.waiting_count or role_state.starting_count or role_state.stopping_count:
         return
-    is_completed = starting.completed(tx, role)
+    is_completed = starting.is_completed(tx, role)
     # Set before completion is handled: a role may complete without all its ranks ever being ready at once.
     if not role_state.was_ready:
         tx.set_role(role, evolve(role_state, was_ready=True))
         _handle_first_readiness(tx, role)
     if is_completed:
-        message = every(role_state.succeeded + role_state.failed, "rank", one="ended", many="ended")
+        message = every(role_state.succeeded_count + role_state.failed_count, "rank", one="ended", many="ended")
         tx.note(reasons.ROLE_COMPLETED, role, message)
-        if all(starting.completed(tx, driver) for driver in tx.job.drivers):
+        if all(starting.is_completed(tx, driver) for driver in tx.job.drivers):
             end_job(tx, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=tx.now))
             return
-        spares.dismiss(tx, role)
+        spares.end_spares_of_role(tx, role)
         _start_dependents(tx, role)
 
 
@@ -63,8 +63,8 @@ def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
     start_duration_s = tx.now - tx.started_at
     message = every(facts.plan.replicas, "rank", one="is ready", many="are ready")
     tx.note(reasons.ROLE_READY, role, message, seconds=start_duration_s)
-    if spares.per_node(tx):
-        spares.keep(tx, role, spares.homes(tx, role, facts.ranks))
+    if spares.spares_per_node(tx):
+        spares.order_missing_spares(tx, role, spares.nodes_of_ranks(tx, role, facts.ranks))
     first_wave = [name for name, role_facts in tx.job.roles.items() if role_facts.first_wave]
     is_first_wave_ready = all(tx.roles[name].was_ready for name in first_wave)
     if tx.running_at is None and is_first_wave_ready:
@@ -73,7 +73,7 @@ def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
         # Warned once, when the job runs: a timeout of torch that is too short hides the cause of every hang.
         for name, role_facts in tx.job.roles.items():
             warning = hang.crossed(role_facts.plan.comm_timeout_s, tx.job.fault_tolerance.hang)
-            if role_facts.world and warning:
+            if role_facts.is_torch_world and warning:
                 tx.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, warning)
     _start_dependents(tx, role)
 

@@ -13,8 +13,8 @@ from dljob.master.failure.policy import (
     decide_about_failure,
     describe_failure,
     is_announced,
-    lift_level,
     next_larger_level,
+    raise_to_allowed_level,
     raise_to_role,
     role_level,
 )
@@ -23,7 +23,7 @@ from dljob.master.start import spares, starting
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.state import RankKey, RankPhase, RankState
 from dljob.master.state.transaction import NodeDeparture, StateTransaction
 from dljob.master.state.views import HostId, Level, Outcome, Reason
@@ -46,7 +46,7 @@ def handle_failed_ranks(
     host_lost: bool,
     has_begun: bool = True,
     fixed_decision: Restart | None = None,
-    store: str = "",
+    failed_store: str = "",
     is_culprit_known: bool = True,
 ) -> None:
     """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
@@ -59,16 +59,16 @@ def handle_failed_ranks(
         host_lost: Whether the host's process is gone as well.
         has_begun: Whether any rank of the role had been started since the role last waited as a whole.
         fixed_decision: The restart, where the rules need not be asked, unless the job ends for a failure that repeats.
-        store: Name of the torch store or SubMaster host that failed; empty: the ranks did.
+        failed_store: Name of the torch store or SubMaster host that failed; empty: the ranks did.
         is_culprit_known: Whether the first rank is to blame. Otherwise nobody knows which rank is, and no node is left.
     """
     failure = attribution.attribute_failure(tx, role, ranks[0], outcome)
-    culprit_name, repetition = store or failure.name, ("", "")
+    culprit_name, repetition = failed_store or failure.name, ("", "")
     cause = describe_failure(culprit_name, failure.outcome, lost_peer=failure.secondary)
-    if is_culprit_known and not store:
+    if is_culprit_known and not failed_store:
         deliveries.remember_failure(tx, failure, ranks, cause)
-    is_counted = _is_counted_already(tx, failure)
-    if not store:
+    is_counted = _belongs_to_counted_failure(tx, failure)
+    if not failed_store:
         had_process = _live_state_before(tx, failure) is not None
         repetition = repeats.check_repetition(tx, failure, had_process=had_process)
     decision: Restart | Replace | Fail | Ignore | None = fixed_decision
@@ -116,7 +116,8 @@ def restart_elsewhere(
     culprit = departure.failure
     failure = attribution.failure_of_leaving_rank(tx, culprit, role, ranks[0])
     level = _needed_level(tx, role, role_level(tx.facts(role)), host_lost=True, has_begun=has_begun)
-    decision, is_counted = Restart(level, departure.uses_budget, "its node is left"), _is_counted_already(tx, failure)
+    decision = Restart(level, departure.uses_budget, "its node is left")
+    is_counted = _belongs_to_counted_failure(tx, failure)
     order = _make_order(tx, failure, ranks, decision, departure.culprit_name, is_counted=is_counted, culprit=culprit)
     _begin_restart(tx, order, failure if failure is culprit else None)
 
@@ -138,15 +139,15 @@ def _leave_node(
 
 def _needed_level(tx: StateTransaction, role: str, level: Level, *, host_lost: bool, has_begun: bool) -> Level:
     """Return the level that a failure needs, given how far the start of its role has come."""
-    if tx.facts(role).world and not has_begun and level is not Level.JOB:
+    if tx.facts(role).is_torch_world and not has_begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
-    return lift_level(tx.facts(role), level, host_lost=host_lost)
+    return raise_to_allowed_level(tx.facts(role), level, host_lost=host_lost)
 
 
 def has_role_begun(tx: StateTransaction, role: str) -> bool:
     """Whether any rank of a role was started since the role last waited as a whole."""
-    return tx.roles[role].waiting < tx.facts(role).plan.replicas
+    return tx.roles[role].waiting_count < tx.facts(role).plan.replicas
 
 
 def _ignore_failure(tx: StateTransaction, role: str, ranks: tuple[int, ...], message: str) -> None:
@@ -229,12 +230,12 @@ def _begin_restart(tx: StateTransaction, order: RestartOrder | None, failure: Fa
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
     begin_restart(tx, evolve(order, level=level))
     if failure and level is not Level.JOB:
-        restarting_roles = (role, *tx.facts(role).coupled)
+        restarting_roles = (role, *tx.facts(role).coupled_roles)
         uncovered_ranks = {name: ranks for name, ranks in ended_by_role.items() if name not in restarting_roles}
         memory.restart_ended_ranks(tx, uncovered_ranks, failure.name)
 
 
-def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
+def _belongs_to_counted_failure(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
@@ -242,20 +243,20 @@ def _is_counted_already(tx: StateTransaction, failure: Failure) -> bool:
     that was lost at the same time (one rack): before the processes started or the role has come back.
     """
     role, host = failure.role, tx.facts(failure.role).host_of(failure.rank)
-    started_at = max(tx.ranks[role, failure.rank].since, tx.hosts[host].since)
-    if budget.is_counted_already(tx, role, failure.node, started_at):
+    started_at = max(tx.ranks[role, failure.rank].process_ordered_at, tx.hosts[host].process_ordered_at)
+    if budget.died_in_counted_failure(tx, role, failure.node, started_at):
         return True
     reason = failure.outcome.reason
     matching_reasons = _UNANNOUNCED_REASONS if reason in _UNANNOUNCED_REASONS else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
     return reason in _NODE_REASONS and any(
         fault.node == failure.node
-        or (fault.secondary and not fault.root)
-        or (fault.reason in matching_reasons and (started_at < fault.detected or _is_restart_under_way(tx, fault)))
+        or (fault.secondary and not fault.root_number)
+        or (fault.reason in matching_reasons and (started_at < fault.detected_at or _is_restart_under_way(tx, fault)))
         for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
-        if tx.now - fault.detected <= limits.JOIN_S
+        if tx.now - fault.detected_at <= limits.JOIN_S
     )
 
 
@@ -266,7 +267,8 @@ def _is_restart_under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     row of lost nodes, each soon after the one before it, would otherwise never be counted again.
     """
     role = fault.rank.partition("/")[0]
-    return fault.recovered is None and tx.now - budget.time_counted(tx, role, fault.detected) <= limits.JOIN_S
+    counted_at = budget.time_of_counted_failure(tx, role, fault.detected_at)
+    return fault.recovered_at is None and tx.now - counted_at <= limits.JOIN_S
 
 
 def _left_node_as_announced(tx: StateTransaction, failure: Failure) -> bool:
@@ -284,12 +286,15 @@ def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
     """
     echo_times = frozenset(
-        fault.detected
+        fault.detected_at
         for fault in tx.faults
         if fault.rank.startswith(f"{failure.role}/")
-        and fault.recovered is None
-        and tx.now - fault.detected <= limits.LEARN_S
-        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE_REASONS))
+        and fault.recovered_at is None
+        and tx.now - fault.detected_at <= limits.LEARN_S
+        and (
+            (fault.secondary and not fault.root_number)
+            or (fault.node == failure.node and fault.reason in _VAGUE_REASONS)
+        )
     )
     budget.refund_marks(tx, (failure.role, budget.JOB_KEY), echo_times)
 
@@ -297,7 +302,7 @@ def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
 def _remaining_backoff(tx: StateTransaction, role: str, ranks: Iterable[int]) -> float:
     """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
     incidents = [incident for rank in ranks if (incident := tx.incidents.get(tx.ranks[role, rank].incident))]
-    return max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
+    return max([0.0, *(incident.due_at - tx.now for incident in incidents if not incident.launched)])
 
 
 def charge_budget(tx: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
@@ -345,7 +350,8 @@ def escalate_overdue_restart(tx: StateTransaction, incident_number: int) -> None
         ending.fail_job(tx, reasons.RESTART_TIMED_OUT, cause)
         return
     # A role that restarts with others restarts whole, so the next level may be too small for it.
-    charged_level = charge_budget(tx, role, lift_level(tx.facts(role), larger_level, host_lost=False), cause)
+    needed_level = raise_to_allowed_level(tx.facts(role), larger_level, host_lost=False)
+    charged_level = charge_budget(tx, role, needed_level, cause)
     if charged_level is not None:
         tx.note(reasons.ESCALATED, incident.target, cause, level=charged_level.value)
         ranks = tuple(rank for name, rank in pending_keys if name == role)
@@ -358,28 +364,28 @@ def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:
     incident = tx.incidents.get(incident_number)
     if incident is None:
         return
-    incident = evolve(incident, pending=incident.pending - 1)
-    if incident.pending:
+    incident = evolve(incident, pending_count=incident.pending_count - 1)
+    if incident.pending_count:
         tx.incidents = tx.incidents.set(incident_number, incident)
         return
     tx.incidents = tx.incidents.delete(incident_number)
     tx.recover_faults(incident.faults)
-    recovery_s = tx.now - incident.detected
+    recovery_s = tx.now - incident.detected_at
     message = f"{counted(len(incident.members), 'rank')} ready again {recovery_s:.2f} s after the failure"
     tx.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=recovery_s)
     # Spares are replaced only now: creating processes earlier would take processor time from the restart.
     ranks_by_role: dict[str, list[int]] = {}
-    for role, rank in incident.members if spares.per_node(tx) else ():
+    for role, rank in incident.members if spares.spares_per_node(tx) else ():
         ranks_by_role.setdefault(role, []).append(rank)
     for role in sorted(ranks_by_role):
         # In a restart of the job, this role may have completed before the others were ready.
-        if not starting.completed(tx, role):
-            spares.keep(tx, role, spares.homes(tx, role, ranks_by_role[role]))
+        if not starting.is_completed(tx, role):
+            spares.order_missing_spares(tx, role, spares.nodes_of_ranks(tx, role, ranks_by_role[role]))
 
 
 def restart_world(tx: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
     unfinished_ranks = tuple(rank for rank in tx.facts(role).ranks if ending.is_unfinished(tx.ranks[role, rank]))
     if unfinished_ranks:
-        store, has_begun = str(HostId(role, STORE)), has_role_begun(tx, role)
-        handle_failed_ranks(tx, role, unfinished_ranks, outcome, host_lost=True, has_begun=has_begun, store=store)
+        store, begun = str(HostId(role, STORE_INDEX)), has_role_begun(tx, role)
+        handle_failed_ranks(tx, role, unfinished_ranks, outcome, host_lost=True, has_begun=begun, failed_store=store)

@@ -6,7 +6,7 @@ from dljob.master.failure import failover, policy
 from dljob.master.failure.policy import Restart, raise_to_role, role_level
 from dljob.master.failure.restart import kill_hosts_of_one_rank
 from dljob.master.failure.stalling import mark_hung
-from dljob.master.start.problems import stand
+from dljob.master.start.problems import record_problem
 from dljob.master.state import early_end
 from dljob.master.state.events import HangFound
 from dljob.master.state.evolve import evolve
@@ -28,14 +28,15 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
         return
     reason = Reason(event.kind)
     # A rank that has ended hangs nowhere: the others of its world do, and wait for it.
-    has_ended = reason is Reason.HANG and rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).world
+    has_ended = rank_state.phase is RankPhase.SUCCEEDED and tx.facts(event.role).is_torch_world
+    has_ended = has_ended and reason is Reason.HANG
     # Of ranks that are not ready only a circle is reported: it never ends by itself.
     phases = (RankPhase.READY, RankPhase.STARTING) if event.whole else (RankPhase.READY,)
     if rank_state.phase not in phases and not has_ended:
         return
     outcome = _finding_outcome(event, reason)
     if has_ended:
-        outcome = evolve(early_end.as_failure(event.why, rank_state.end_step), clues=outcome.clues[1:])
+        outcome = evolve(early_end.outcome_of_early_end(event.why, rank_state.end_step), clues=outcome.clues[1:])
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks_text = f"; stacks: {event.stacks}" if event.stacks else ""
     tx.note(_NOTES.get(reason, reasons.HANG_FOUND), target, f"{event.why}{stacks_text}")
@@ -43,7 +44,7 @@ def report_hang(tx: StateTransaction, event: HangFound) -> None:
         mark_hung(tx, (event.role, event.rank))
     elif reason is Reason.STRAGGLER:
         rank_name = f"{event.role}/{event.rank}"
-        stand(tx, StandingProblem(reasons.STRAGGLER, rank_name, f"{rank_name}: {event.why}", tx.now))
+        record_problem(tx, StandingProblem(reasons.STRAGGLER, rank_name, f"{rank_name}: {event.why}", tx.now))
     rule = policy.matching_rule(tx, event.role, outcome)
     if rule is not None and rule.action == "Ignore":
         return

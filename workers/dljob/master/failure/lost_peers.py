@@ -26,7 +26,7 @@ from dljob.master.state.events import HostLost, PeersSeen, RankEnded
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import HeldEnd, PeerInquiry
 from dljob.master.state.hang import SamplePair, Where
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, Outcome, Reason
@@ -56,11 +56,11 @@ def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life:
     if key in tx.held_ends:
         return True  # a host repeats a report that PrimeMaster has not acknowledged
     # While ranks wait or stop, a restart is under way, whose cause is known.
-    if not tx.facts(role).world or role_state.waiting or role_state.stopping:
+    if not tx.facts(role).is_torch_world or role_state.waiting_count or role_state.stopping_count:
         return False
     inquiry = tx.inquiries.get(role)
-    has_peer = role_state.ready + role_state.starting > 1 or role_state.succeeded > 0
-    hold_s = attribution.seconds_to_hold(tx, key, outcome) if inquiry or has_peer else 0.0
+    has_peer = role_state.ready_count + role_state.starting_count > 1 or role_state.succeeded_count > 0
+    hold_s = attribution.seconds_to_hold_peer_loss(tx, key, outcome) if inquiry or has_peer else 0.0
     if not hold_s:
         return False
     if inquiry is None:
@@ -79,7 +79,7 @@ def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life:
 def hold_host_loss(tx: StateTransaction, event: HostLost) -> bool:
     """Hold the loss of a host of one rank, as `hold_end` does; also where the end of its user code is held already."""
     role, index = event.host.role, event.host.index
-    if index == STORE or tx.facts(role).ranks_per_host != 1 or not tx.phase.active:
+    if index == STORE_INDEX or tx.facts(role).ranks_per_host != 1 or not tx.phase.active:
         return False
     key = (role, index)
     held_end = tx.held_ends.get(key)
@@ -110,12 +110,12 @@ def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
     events: list[HeldEvent] = []
     for role in sorted(tx.inquiries):
         inquiry = tx.inquiries[role]
-        is_taken_down = _is_world_taken_down(tx, role)
-        if not is_taken_down and not _is_inquiry_over(tx, role, inquiry):
+        needs_no_culprit = _needs_no_culprit(tx, role)
+        if not needs_no_culprit and not _is_inquiry_over(tx, role, inquiry):
             continue
         held_ends = sorted(_held_ends_of(tx, role), key=lambda pair: pair[1].number)
         ends = [(key[1], held_end.outcome) for key, held_end in held_ends]
-        culprit = None if is_taken_down else _find_culprit(tx, role, inquiry, ends)
+        culprit = None if needs_no_culprit else _find_culprit(tx, role, inquiry, ends)
         for key, _ in held_ends:
             tx.held_ends = tx.held_ends.delete(key)
         tx.inquiries = tx.inquiries.delete(role)
@@ -161,10 +161,10 @@ def describe_absence(pair: SamplePair) -> str:
 # -- when an inquiry ends
 
 
-def _is_world_taken_down(tx: StateTransaction, role: str) -> bool:
+def _needs_no_culprit(tx: StateTransaction, role: str) -> bool:
     """Whether the world is taken down already: for a failure that is a cause, by a command, or with the job."""
     role_state = tx.roles[role]
-    if not tx.phase.active or role_state.waiting or role_state.stopping:
+    if not tx.phase.active or role_state.waiting_count or role_state.stopping_count:
         return True
     changed_keys = (key for key in tx.touched.ranks if key in tx.held_ends and key[0] == role)
     changes = [(tx.ranks[key], tx.held_ends[key].incarnation) for key in changed_keys]
@@ -173,7 +173,7 @@ def _is_world_taken_down(tx: StateTransaction, role: str) -> bool:
 
 def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> bool:
     role_state = tx.roles[role]
-    all_ended = role_state.ready + role_state.starting <= inquiry.count
+    all_ended = role_state.ready_count + role_state.starting_count <= inquiry.count
     return all_ended or inquiry.until <= tx.now or _culprit_by_samples(tx, role, inquiry) is not None
 
 
@@ -205,8 +205,8 @@ def _find_culprit(
     if early_rank is None:
         return culprit or _culprit_by_stall(tx, role)
     step, collective = tx.ranks[role, early_rank].end_step, early_end.collective_of(first_outcome.detail)
-    message = early_end.early_end(role, step, sorted(rank for rank, _ in ends), collective)
-    return early_rank, early_end.as_failure(message, step)
+    message = early_end.describe_early_end(role, step, sorted(rank for rank, _ in ends), collective)
+    return early_rank, early_end.outcome_of_early_end(message, step)
 
 
 def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> tuple[int, Outcome] | None:
@@ -248,8 +248,8 @@ def _culprit_by_stall(tx: StateTransaction, role: str) -> tuple[int, Outcome] | 
 
 def _first_early_end(tx: StateTransaction, role: str, outcome: Outcome) -> int | None:
     """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
-    if not tx.roles[role].succeeded or attribution.is_local_connection(tx, outcome):
+    if not tx.roles[role].succeeded_count or attribution.is_local_connection(tx, outcome):
         return None
     succeeded_ranks = [rank for rank in tx.facts(role).ranks if tx.ranks[role, rank].phase is RankPhase.SUCCEEDED]
     first_rank = min(succeeded_ranks, key=lambda rank: tx.ranks[role, rank].ended_at)
-    return None if early_end.went_on(tx.ranks[role, first_rank], outcome) else first_rank
+    return None if early_end.has_gone_on_without(tx.ranks[role, first_rank], outcome) else first_rank

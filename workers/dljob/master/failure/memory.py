@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from dljob.master.failure import ending
 from dljob.master.failure.moving import other_units
-from dljob.master.failure.policy import lift_level, role_level
+from dljob.master.failure.policy import raise_to_allowed_level, role_level
 from dljob.master.failure.repeats import is_memory_kill
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host
 from dljob.master.start.assign import Assignment, Refusal, assign
-from dljob.master.start.reservations import reserve, tell_domains, unit_hosts, without_unit
+from dljob.master.start.reservations import report_domains, reserve, unit_hosts, without_unit
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure, FaultRecord
-from dljob.master.state.memory_overrides import Given
+from dljob.master.state.memory_overrides import Overrides
 from dljob.master.state.state import RankPhase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Reason
@@ -46,10 +46,10 @@ def restart_ended_ranks(tx: StateTransaction, ended_ranks: EndedRanks, rank_name
     """Restart the ranks that ended with another rank's unit: without budget and backoff, as they did not fail."""
     # Users want the kill as the first cause of this restart, with its evidence.
     memory_faults = (fault for fault in reversed(tx.faults) if fault.rank == rank_name and _asks_for_memory(fault))
-    root_number = next((fault.root or fault.id for fault in memory_faults), 0)
+    root_number = next((fault.root_number or fault.id for fault in memory_faults), 0)
     reason, cause = Reason.OOM_KILLED.value, f"{rank_name} restarts with more memory"
     for role, ranks in ended_ranks.items():
-        level = lift_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
+        level = raise_to_allowed_level(tx.facts(role), role_level(tx.facts(role)), host_lost=True)
         begin_restart(tx, RestartOrder(level, role, ranks, reason, cause, root_number=root_number))
 
 
@@ -59,11 +59,11 @@ def raise_memory_of_late_kills(tx: StateTransaction) -> None:
     A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since stays
     as it is.
     """
-    if tx.faults is tx.base.faults or not tx.seats:
+    if tx.faults is tx.base.faults or not tx.is_admitted:
         return
-    had_asked = {fault.id: _asks_for_memory(fault) for fault in tx.base.faults}
+    asked_before = {fault.id: _asks_for_memory(fault) for fault in tx.base.faults}
     for fault in tx.faults:
-        if tx.ending or had_asked.get(fault.id, True) or not _asks_for_memory(fault):
+        if tx.ending or asked_before.get(fault.id, True) or not _asks_for_memory(fault):
             continue
         role, _, rank = fault.rank.partition("/")
         rank_state = tx.ranks[role, int(rank)]
@@ -83,7 +83,7 @@ def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
 
 def _is_raised_already(tx: StateTransaction, rank_name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    faults = (fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected <= limits.JOIN_S)
+    faults = (fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected_at <= limits.JOIN_S)
     ranks = (fault.rank.partition("/") for fault in faults if _asks_for_memory(fault))
     return any(_unit_of_rank(tx, role, int(rank)) == unit for role, _, rank in ranks)
 
@@ -94,7 +94,7 @@ def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
     policy = memory_overrides.policy_of(tx.job, role)
     if policy is None or _is_raised_already(tx, rank_name, unit):
         return {}
-    current_memory = memory_overrides.given(tx.grants, unit)
+    current_memory = memory_overrides.overrides_of(tx.grants, unit)
     amount = dict(current_memory).get(role, memory_overrides.memory_of(plan, role))
     larger_amount = next_amount(amount, policy)
     if larger_amount <= amount:
@@ -102,19 +102,19 @@ def _raise_memory(tx: StateTransaction, role: str, rank: int) -> EndedRanks:
         tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, message)
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.
-    requested_amount = max(larger_amount, tx.grants.wanted.get(role, 0))
-    tx.grants = evolve(tx.grants, wanted=tx.grants.wanted.set(role, requested_amount))
+    requested_amount = max(larger_amount, tx.grants.requested.get(role, 0))
+    tx.grants = evolve(tx.grants, requested=tx.grants.requested.set(role, requested_amount))
     amounts = f"{show_memory(amount)} -> {show_memory(larger_amount)} of at most {policy.max_memory}"
     change_text = f"memory {amounts} after OOMKilled of {rank_name}"
     new_memory = tuple(sorted({**dict(current_memory), role: larger_amount}.items()))
     if tx.units[unit].phase is UnitPhase.LOST:
-        tx.grants = memory_overrides.with_given(tx.grants, unit, new_memory)  # the unit looks for a node already
+        tx.grants = memory_overrides.with_overrides(tx.grants, unit, new_memory)  # the unit looks for a node already
         tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
         return {}
     # A place is found before the unit is given back: without room the rank goes on as before.
     assignment = _assign_larger_unit(tx, unit, memory_overrides.unit_of(plan, unit, new_memory))
     if isinstance(assignment, Refusal):
-        explanation = f"it goes on with {show_memory(amount)}, there is no room: {assignment.why}"
+        explanation = f"it goes on with {show_memory(amount)}, there is no room: {assignment.reason}"
         tx.note(reasons.MEMORY_INCREASE_SKIPPED, rank_name, f"{change_text}: {explanation}")
         return {}
     tx.note(reasons.MEMORY_RAISED, rank_name, change_text)
@@ -130,24 +130,26 @@ def next_amount(amount: Amount, policy: OutOfMemory) -> Amount:
 def _assign_larger_unit(tx: StateTransaction, unit_name: str, larger_unit: Unit) -> Assignment | Refusal:
     """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
     unit_state, barred_nodes = tx.units[unit_name], frozenset(tx.exclusions).union(tx.departures)
-    present_unit = memory_overrides.unit_of(tx.job.plan, unit_name, memory_overrides.given(tx.grants, unit_name))
+    present_unit = memory_overrides.unit_of(tx.job.plan, unit_name, memory_overrides.overrides_of(tx.grants, unit_name))
     present_node = unit_state.node if unit_state.phase is UnitPhase.HELD else None
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
     nodes = [without_unit(node, present_unit) if node.id == present_node else node for node in nodes]
     staying_units = other_units(tx, (unit_name,))
     for candidate_nodes in ([node for node in nodes if node.id == unit_state.node], nodes):
-        assignment = assign([larger_unit], candidate_nodes, taken=staying_units)
+        assignment = assign([larger_unit], candidate_nodes, placed_units=staying_units)
         if isinstance(assignment, Assignment):
             break
     return assignment
 
 
-def _reserve_larger_unit(tx: StateTransaction, unit_name: str, new_memory: Given, assignment: Assignment) -> EndedRanks:
+def _reserve_larger_unit(
+    tx: StateTransaction, unit_name: str, new_memory: Overrides, assignment: Assignment
+) -> EndedRanks:
     """Reserve a unit anew with more memory. Its hosts are killed, and start again once it is held.
 
     Return the ranks that ran in it, by role.
     """
-    tx.grants = memory_overrides.with_given(tx.grants, unit_name, new_memory)
+    tx.grants = memory_overrides.with_overrides(tx.grants, unit_name, new_memory)
     tx.do(Unreserve(unit_name, tx.units[unit_name].token))
     tx.set_unit(unit_name, UnitState(UnitPhase.LOST, tx.units[unit_name].token))
     ended_ranks: dict[str, tuple[int, ...]] = {}
@@ -157,9 +159,9 @@ def _reserve_larger_unit(tx: StateTransaction, unit_name: str, new_memory: Given
         for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
             phase = tx.ranks[host.role, rank].phase
             if phase.live:
-                ending.drop_process(tx, (host.role, rank))
+                ending.mark_without_process(tx, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
                 ended_ranks[host.role] = (*ended_ranks.get(host.role, ()), rank)
-    tell_domains(tx, assignment.domains)
+    report_domains(tx, assignment.domains)
     reserve(tx, dict(assignment.nodes))
     return ended_ranks

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from dljob.master.failure import ending
-from dljob.master.failure.policy import lift_level, role_level
+from dljob.master.failure.policy import raise_to_allowed_level, role_level
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, stop_order
 from dljob.master.start import starting
-from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy
+from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, nodes_with_room
 from dljob.master.start.reservations import assigned_units, unit_hosts
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -30,7 +30,7 @@ def give_up_units(tx: StateTransaction, unit_names: Iterable[str]) -> dict[str, 
         tx.set_unit(unit_name, UnitState(UnitPhase.LOST, unit.token, ""))
         for host in unit_hosts(tx, unit_name):
             kill_host(tx, host)
-            has_begun = not starting.ahead(tx, host.role)
+            has_begun = not starting.unmet_prerequisites(tx, host.role)
             for rank in tx.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
                 rank_state = tx.ranks[host.role, rank]
                 is_lost = has_begun and ending.is_unfinished(rank_state)
@@ -38,11 +38,13 @@ def give_up_units(tx: StateTransaction, unit_names: Iterable[str]) -> dict[str, 
                     lost_ranks.setdefault(host.role, []).append(rank)
                 # A live rank of a role that has not begun anew is from before: its end was awaited.
                 if is_lost or rank_state.phase.live:
-                    ending.drop_process(tx, (host.role, rank))
+                    ending.mark_without_process(tx, (host.role, rank))
     return lost_ranks
 
 
-def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:
+def assign_whole_roles_to_another_domain(
+    tx: StateTransaction, lost_units: Iterable[str], excluded_nodes: frozenset[str]
+) -> Assignment | None:
     """Return an assignment to another domain, for units that find no room in theirs and all other units of their roles.
 
     None where no domain has room for a whole role: held units stay, and the lost ones wait. Waiting for a machine in
@@ -53,19 +55,19 @@ def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded:
     asked_units = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
     tx.moving = None
     planned_units = tx.job.plan.units
-    full_series = {planned_units[name].series for name in names if planned_units[name].topology_key}
+    series_without_room = {planned_units[name].series for name in lost_units if planned_units[name].topology_key}
     series_of = {name: planned_units[name].series for name, unit in tx.units.items() if unit.node}
-    series_of = {name: series for name, series in series_of.items() if series in full_series}
-    if not series_of or not tx.seats:
+    series_of = {name: series for name, series in series_of.items() if series in series_without_room}
+    if not series_of or not tx.is_admitted:
         return None
     # One role at a time, so that as few units as possible move; all together if no single move is enough.
     series_choices = [frozenset([series]) for series in sorted(set(series_of.values()))]
     series_choices += [frozenset(series_of.values())] if len(series_choices) > 1 else []
     for moving_series in series_choices:
         moving_units = {name for name, series in series_of.items() if series in moving_series}
-        units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*names, *moving_units}))
+        units = memory_overrides.units_of(tx.job.plan, tx.grants, sorted({*lost_units, *moving_units}))
         staying_units = other_units(tx, moving_units)
-        assignment = assign(units, tx.nodes, excluded=excluded, taken=staying_units)
+        assignment = assign(units, tx.nodes, excluded=excluded_nodes, placed_units=staying_units)
         if isinstance(assignment, Assignment):
             if not moving_units <= asked_units and _ask_movers_to_finish(tx, moving_units):
                 return None
@@ -76,13 +78,13 @@ def move_to_another_domain(tx: StateTransaction, names: Iterable[str], excluded:
 
 def have_servers_finished(tx: StateTransaction) -> bool:
     """Whether the servers of units that go to another domain have finished, or their time is over."""
-    return tx.moving is None or tx.moving.by is None or not servers_in_units(tx, tx.moving.units)
+    return tx.moving is None or tx.moving.finish_by is None or not servers_in_units(tx, tx.moving.units)
 
 
 def end_overdue_drain(tx: StateTransaction) -> None:
     """Wait no longer for servers whose time to finish is over."""
-    if tx.moving is not None and tx.moving.by is not None and tx.moving.by <= tx.now:
-        tx.moving = evolve(tx.moving, by=None)
+    if tx.moving is not None and tx.moving.finish_by is not None and tx.moving.finish_by <= tx.now:
+        tx.moving = evolve(tx.moving, finish_by=None)
 
 
 def restart_staying_servers(tx: StateTransaction) -> None:
@@ -95,8 +97,8 @@ def restart_staying_servers(tx: StateTransaction) -> None:
     for host, ranks in servers_in_units(tx, staying_units).items():
         kill_host(tx, host)
         for rank in ranks:
-            ending.drop_process(tx, (host.role, rank))
-    starting.start_again(tx, staying_units)
+            ending.mark_without_process(tx, (host.role, rank))
+    starting.start_staying_servers(tx, staying_units)
 
 
 def servers_in_units(tx: StateTransaction, units: Collection[str]) -> dict[HostId, tuple[int, ...]]:
@@ -134,7 +136,7 @@ def assign_elsewhere(
     barred_nodes = barred_nodes.union(tx.exclusions, tx.departures)
     nodes = [node for node in tx.nodes if node.id not in barred_nodes]
     staying_units = other_units(tx, unit_names) if nodes else ()
-    return assign(units, roomy(nodes, units), taken=staying_units)
+    return assign(units, nodes_with_room(nodes, units), placed_units=staying_units)
 
 
 def other_units(tx: StateTransaction, unit_names: Collection[str]) -> list[AssignedUnit]:
@@ -173,9 +175,9 @@ def _move_units(tx: StateTransaction, moving_units: set[str]) -> None:
     lost_ranks = give_up_units(tx, sorted(moving_units))
     for role, facts in tx.job.roles.items():
         if ranks := tuple(lost_ranks.get(role, ())):
-            level = lift_level(facts, role_level(facts), host_lost=True)
+            level = raise_to_allowed_level(facts, role_level(facts), host_lost=True)
             # They start together with the lost ranks, so they wait out the same backoff.
             incidents = [incident for incident in tx.incidents.values() if incident.role in ("", role)]
-            backoff_s = max([0.0, *(incident.due - tx.now for incident in incidents if not incident.launched)])
+            backoff_s = max([0.0, *(incident.due_at - tx.now for incident in incidents if not incident.launched)])
             order = RestartOrder(level, role, ranks, reason, cause, backoff_s=backoff_s, is_continuation=True)
             begin_restart(tx, order)

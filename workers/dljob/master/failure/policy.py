@@ -29,7 +29,7 @@ _ACTION_LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart at a level. `counts`: whether the restart uses up a budget."""
+    """Restart at a level. `uses_budget`: whether the restart uses up a budget."""
 
     level: Level
     uses_budget: bool
@@ -38,7 +38,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Leave the node, so that all its units move. `counts`: whether the restarts that follow use up budgets."""
+    """Leave the node, so that all its units move. `uses_budget`: whether the restarts that follow use up budgets."""
 
     uses_budget: bool
     explanation: str
@@ -80,7 +80,7 @@ def describe_failure(target: str, outcome: Outcome, *, lost_peer: bool = False) 
         callee_place = f" (at {origin.frame})" if origin.frame and origin.frame not in origin.message else ""
         return f"{outcome.origin.rank}: {kind}: {error_text}{callee_place}; it ended {target}{place}{code_text}"
     error_text = f": {error_text}" if error_text else ""
-    return f"{target}: {kind}{error_text}{place}{causes.caused_by(outcome)}{code_text}"
+    return f"{target}: {kind}{error_text}{place}{causes.describe_root_cause(outcome)}{code_text}"
 
 
 def decide_about_failure(
@@ -131,12 +131,12 @@ def next_larger_level(facts: RoleFacts, level: Level) -> Level | None:
         return None
     if level is Level.IN_PROCESS:
         # It covers the whole role already, so only new processes for the same ranks are more.
-        return lift_level(facts, Level.PROCESS, host_lost=False)
+        return raise_to_allowed_level(facts, Level.PROCESS, host_lost=False)
     larger_level = LEVELS[LEVELS.index(level) + 1]
     return Level.ROLE if larger_level is Level.ROLE_GROUP and facts.plan.group_size == 1 else larger_level
 
 
-def lift_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
+def raise_to_allowed_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     """Return the least level at or above the given one that the role allows.
 
     A torch world can only restart as a whole, since its ranks form one process group. A lost fork host takes all ranks
@@ -145,9 +145,9 @@ def lift_level(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
     level = max(level, Level.PROCESS, key=LEVELS.index)
-    if facts.plan.name in facts.coupled:
+    if facts.plan.name in facts.coupled_roles:
         level = Level.ROLE
-    if facts.world:
+    if facts.is_torch_world:
         return Level.ROLE if facts.plan.groups > 1 else max(level, Level.ROLE_GROUP, key=LEVELS.index)
     if host_lost and facts.ranks_per_host > 1:
         return max(level, Level.ROLE_GROUP, key=LEVELS.index)
@@ -186,15 +186,15 @@ def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool
     level = _ACTION_LEVELS.get(rule.action)
     larger_level = Level.JOB if rule.action == "ReplaceNode" else None
     if level is not None:
-        larger_level = _level_beyond(tx.facts(role), level)
+        larger_level = _next_level_after_action(tx.facts(role), level)
     if larger_level is None:
         return Fail(reasons.BUDGET_EXHAUSTED, explanation)
     return Restart(larger_level, rule.counts_towards_limit, explanation)
 
 
-def _level_beyond(facts: RoleFacts, level: Level) -> Level | None:
+def _next_level_after_action(facts: RoleFacts, level: Level) -> Level | None:
     """Return the next level that restarts more than an action of this level did, which may itself have been lifted."""
-    effective_level = lift_level(facts, level, host_lost=False)
+    effective_level = raise_to_allowed_level(facts, level, host_lost=False)
     is_whole_role = effective_level is Level.ROLE_GROUP and facts.plan.groups == 1
     return next_larger_level(facts, Level.ROLE if is_whole_role else effective_level)
 

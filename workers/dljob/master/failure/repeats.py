@@ -48,24 +48,24 @@ def check_repetition(
 ) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
-    `late`: the rank was started again before its end was reported. `lived`: it had a process that could end.
+    `is_late`: the rank was started again before its end was reported. `had_process`: it had a process that could end.
     """
     outcome = failure.outcome
     # The host knows that an import or a setup would fail again: no second life is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
-    if early_end.is_early(outcome):
+    if early_end.is_early_end(outcome):
         return _check_early_end(tx, failure)
-    if failure.secondary or failure.ordered or outcome.error_type in _PEER_ERRORS:
+    if failure.secondary or failure.ended_by_master or outcome.error_type in _PEER_ERRORS:
         return "", ""
     if outcome.reason is Reason.HANG and outcome.frame:
         return _check_hang(tx, failure)
-    key: RankKey = (failure.role, -1 if tx.facts(failure.role).world else failure.rank)
+    key: RankKey = (failure.role, -1 if tx.facts(failure.role).is_torch_world else failure.rank)
     last_error, rank_state = tx.errors.get(key), tx.ranks[failure.role, failure.rank]
     if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILD_REASONS and outcome.error_type):
         tx.errors = tx.errors.delete(key) if last_error else tx.errors
         return "", ""
-    began_at = tx.now - limits.JOIN_S if is_late else rank_state.since
+    began_at = tx.now - limits.JOIN_S if is_late else rank_state.process_ordered_at
     if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
         return "", ""  # it had no process, or an end of this process is already remembered
     was_ready = is_late or rank_state.ready_at > 0.0
@@ -156,7 +156,7 @@ def _is_higher_step(step: int | None, last_step: int | None) -> bool:
 
 def is_memory_kill(outcome: Outcome) -> bool:
     """Whether the kernel, the kubelet or Ray's monitor killed the process for its memory."""
-    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
+    return outcome.reason is Reason.OOM_KILLED and causes.was_killed(outcome)
 
 
 def _describe_end(outcome: Outcome) -> str:

@@ -12,7 +12,7 @@ from dljob.master.state import limits
 from dljob.master.state.actions import KillHost, LeaveGroup, StopRanks
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Failure
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.state import HostPhase, Incident, JobState, RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId, Level, Reason
@@ -49,7 +49,7 @@ class RestartOrder:
 
 def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     """End the processes of a restart's members, and start them again at once or after the backoff."""
-    if order.level is not Level.JOB and starting.ahead(tx, order.role):
+    if order.level is not Level.JOB and starting.unmet_prerequisites(tx, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
     role_members, is_job_restart = _find_members(tx, order), order.level is Level.JOB
     coupled_members = () if is_job_restart else coupling.coupled_ranks(tx, order.role, role_members)
@@ -77,11 +77,11 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
             target=target,
             reason=order.reason,
             members=members,
-            pending=len(members),
-            detected=tx.now,
-            due=due_at,
+            pending_count=len(members),
+            detected_at=tx.now,
+            due_at=due_at,
             deadline=due_at + seconds_to_start(tx, members),
-            fresh=order.replaces_hosts or is_job_restart,
+            replaces_hosts=order.replaces_hosts or is_job_restart,
             faults=(*inherited_faults, *fault_numbers),
         ),
     )
@@ -95,13 +95,13 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     tx.note(reasons.RESTARTING, target, message, level=order.level.value)
     coupling.report_coupled_roles(tx, order.role, target, coupled_members)
     # The roles may not start before the backoff is over: a torch world needs all its ranks at once.
-    _change_holds(tx, tx.incidents[incident_number], 1)
+    _change_backoff_counts(tx, tx.incidents[incident_number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
     with tx.many():
         _take_down_members(tx, incident_number, _rejoining_members(tx, order, members))
     if due_at > tx.now:
         tx.wake_at(due_at)
-    elif is_job_restart or not tx.facts(order.role).mates:
+    elif is_job_restart or not tx.facts(order.role).restart_partners:
         launch_restart(tx, incident_number)
 
 
@@ -119,9 +119,9 @@ def _begin_role_lives(
     """Begin new lives, by which checkpoints are numbered, of the roles that restart whole; they start in order."""
     coupled_roles = dict.fromkeys(name for name, _ in coupled_members if name != role)
     if role in (name for name, _ in coupled_members) or len(role_members) == tx.facts(role).plan.replicas:
-        starting.new_life(tx, role)
+        starting.begin_generation(tx, role)
     for name in coupled_roles:
-        starting.new_life(tx, name)
+        starting.begin_generation(tx, name)
     coupling.start_roles_in_order(tx, (role, *coupled_roles))
 
 
@@ -157,14 +157,14 @@ def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tupl
         if incident is None:
             continue
         # An incident without members is over, but what it would have recovered is inherited by the new one.
-        pending = incident.pending - leaver_counts[incident_number]
+        pending = incident.pending_count - leaver_counts[incident_number]
         if pending:
-            tx.incidents = tx.incidents.set(incident_number, evolve(incident, pending=pending))
+            tx.incidents = tx.incidents.set(incident_number, evolve(incident, pending_count=pending))
             continue
         tx.incidents = tx.incidents.delete(incident_number)
         inherited_faults.extend(incident.faults)
         if not incident.launched:
-            _change_holds(tx, incident, -1)
+            _change_backoff_counts(tx, incident, -1)
     return tuple(inherited_faults)
 
 
@@ -176,7 +176,7 @@ def leave_restarts(tx: StateTransaction, dropped_ranks: tuple[RankKey, ...]) -> 
 def _reset_roles(tx: StateTransaction, reason: str) -> None:
     """Prepare all roles of a restarting job to start in order again, also those that the restart does not wait for."""
     for name, facts in tx.job.roles.items():
-        tx.set_role(name, evolve(tx.roles[name], spawned=False, was_ready=False))
+        tx.set_role(name, evolve(tx.roles[name], hosts_ordered=False, was_ready=False))
         if not facts.first_wave:
             _end_later_role(tx, name, reason)
 
@@ -189,7 +189,7 @@ def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
     facts = tx.facts(role)
     has_draining_ranks = False
     for host in facts.hosts():
-        ranks = facts.ranks_of(host.index) if host.index != STORE else ()
+        ranks = facts.ranks_of(host.index) if host.index != STORE_INDEX else ()
         can_drain = facts.plan.drain is not None and tx.hosts[host].phase is HostPhase.READY
         draining_ranks = tuple(rank for rank in ranks if can_drain and tx.ranks[role, rank].phase.live)
         for rank in ranks:
@@ -214,19 +214,19 @@ def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
 def kill_overdue_hosts_of_role(tx: StateTransaction, role: str) -> None:
     """Kill the hosts of a role that did not end their ranks in time before it begins anew."""
     for host in tx.facts(role).hosts():
-        ranks = tx.facts(role).ranks_of(host.index) if host.index != STORE else ()
+        ranks = tx.facts(role).ranks_of(host.index) if host.index != STORE_INDEX else ()
         late_ranks = [rank for rank in ranks if tx.ranks[role, rank].phase is RankPhase.STOPPING]
         if late_ranks:
             kill_host(tx, host)
             for rank in late_ranks:
-                ending.drop_process(tx, (role, rank))
+                ending.mark_without_process(tx, (role, rank))
 
 
-def begin_ended_roles(tx: StateTransaction) -> None:
+def start_ended_roles_anew(tx: StateTransaction) -> None:
     """Let roles begin anew whose last rank from before a restart of the job has ended."""
     if tx.roles is tx.base.roles or not tx.phase.active:
         return
-    ended_roles = [name for name, state in tx.roles.items() if state.stop_by is not None and not state.stopping]
+    ended_roles = [name for name, state in tx.roles.items() if state.stop_by is not None and not state.stopping_count]
     for name in ended_roles:
         tx.set_role(name, evolve(tx.roles[name], stop_by=None))
     if ended_roles:
@@ -239,11 +239,11 @@ def _start_roles_unless_held(tx: StateTransaction) -> None:
         starting.start_roles(tx)
 
 
-def _change_holds(tx: StateTransaction, incident: Incident, change: int) -> None:
+def _change_backoff_counts(tx: StateTransaction, incident: Incident, change: int) -> None:
     """Change by one the number of incidents that keep the roles of the members from starting."""
     for role in sorted({role for role, _ in incident.members}):
         role_state = tx.roles[role]
-        tx.set_role(role, evolve(role_state, hold=role_state.hold + change))
+        tx.set_role(role, evolve(role_state, backoff_count=role_state.backoff_count + change))
 
 
 def _rejoining_members(tx: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
@@ -253,7 +253,7 @@ def _rejoining_members(tx: StateTransaction, order: RestartOrder, members: tuple
     was half set up get a new process: the state that they left behind is unknown. A world restarts by processes only
     before it begins: where its store was lost, all its ranks wait, and those whose host is ready stay in it.
     """
-    if order.level is Level.PROCESS and tx.facts(order.role).world and not order.replaces_hosts:
+    if order.level is Level.PROCESS and tx.facts(order.role).is_torch_world and not order.replaces_hosts:
         return frozenset(key for key in members if key[0] == order.role and tx.ranks[key].phase is RankPhase.WAITING)
     if order.level is not Level.IN_PROCESS or order.replaces_hosts:
         return frozenset()
@@ -278,7 +278,7 @@ def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_mem
         # the host is killed. A host of one rank stays only if the rank has requests to finish; where the restart
         # replaces hosts, `replace_stopped_host` does so after them.
         facts = tx.facts(host.role)
-        can_stay = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
+        can_stay = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.replaces_hosts)
         can_rejoin = (host.role, ranks[0]) in rejoining_members
         if tx.hosts[host].phase is HostPhase.READY and (can_stay or can_rejoin):
             leaves_group = not can_stay
@@ -289,8 +289,8 @@ def _take_down_members(tx: StateTransaction, incident_number: int, rejoining_mem
             for rank in ranks:
                 _set_waiting(tx, (host.role, rank), incident_number)
     for role in sorted({role for role, _ in incident.members}):
-        if tx.facts(role).world and incident.fresh:
-            kill_host(tx, HostId(role, STORE))
+        if tx.facts(role).is_torch_world and incident.replaces_hosts:
+            kill_host(tx, HostId(role, STORE_INDEX))
     if has_stopping_ranks:
         stop_by = tx.now + _seconds_to_stop(tx, incident, has_rejoining_members=bool(rejoining_members))
         tx.incidents = tx.incidents.set(incident_number, evolve(tx.incidents[incident_number], stop_by=stop_by))
@@ -302,7 +302,7 @@ def replace_stopped_host(tx: StateTransaction, key: RankKey) -> None:
     incident, host = tx.incidents.get(tx.ranks[key].incident), tx.facts(key[0]).host_of(key[1])
     host_ranks = tx.facts(host.role).ranks_of(host.index)
     # A role that ends before it begins anew keeps no process either.
-    replaces_host = tx.roles[host.role].stop_by is not None if incident is None else incident.fresh
+    replaces_host = tx.roles[host.role].stop_by is not None if incident is None else incident.replaces_hosts
     if not replaces_host or any(tx.ranks[host.role, rank].phase.live for rank in host_ranks):
         return
     kill_host(tx, host)
@@ -382,7 +382,7 @@ def kill_hosts_of_one_rank(tx: StateTransaction, role: str, ranks: Iterable[int]
     for rank in ranks if facts.ranks_per_host == 1 else ():
         if tx.ranks[role, rank].phase.live:
             kill_host(tx, facts.host_of(rank))
-            ending.drop_process(tx, (role, rank))
+            ending.mark_without_process(tx, (role, rank))
 
 
 def launch_restart(tx: StateTransaction, incident_number: int) -> None:
@@ -390,14 +390,14 @@ def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     incident = evolve(tx.incidents[incident_number], launched=True)
     tx.incidents = tx.incidents.set(incident_number, incident)
     tx.wake_at(incident.deadline)
-    _change_holds(tx, incident, -1)
+    _change_backoff_counts(tx, incident, -1)
     tx.touched.ranks.update(incident.members)
     # An earlier restart of the job whose members have all joined other restarts has not started its roles.
     _start_roles_unless_held(tx)
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
-        if tx.facts(role).world:
-            starting.ensure_host(tx, HostId(role, STORE))
+        if tx.facts(role).is_torch_world:
+            starting.ensure_host(tx, HostId(role, STORE_INDEX))
     with tx.many():
         for host in hosts:
             if tx.hosts[host].phase is HostPhase.READY:
@@ -406,7 +406,7 @@ def launch_restart(tx: StateTransaction, incident_number: int) -> None:
                 starting.ensure_host(tx, host)
 
 
-def launch_coupled_restarts(tx: StateTransaction) -> None:
+def launch_new_coupled_restarts(tx: StateTransaction) -> None:
     """Launch the restarts of coupled roles that began in this event, once those of all its failures have begun.
 
     A lost node takes ranks of several roles: a role that restarts with each of them must not start with the first while
@@ -414,9 +414,10 @@ def launch_coupled_restarts(tx: StateTransaction) -> None:
     """
     if tx.incidents is tx.base.incidents or not tx.phase.active:
         return
-    for incident_number in sorted(tx.incidents):
+    new_numbers = [number for number in sorted(tx.incidents) if number > tx.base.serial]
+    for incident_number in new_numbers:
         incident = tx.incidents[incident_number]
-        if incident_number > tx.base.serial and not incident.launched and incident.due <= tx.now:
+        if not incident.launched and incident.due_at <= tx.now:
             launch_restart(tx, incident_number)
 
 
@@ -444,6 +445,6 @@ def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) ->
         _set_waiting(tx, key, rank_state.incident)
         return
     incident = tx.incidents[incident_number]
-    grown_incident = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
+    grown_incident = evolve(incident, members=(*incident.members, key), pending_count=incident.pending_count + 1)
     tx.incidents = tx.incidents.set(incident_number, grown_incident)
     _set_waiting(tx, key, incident_number)

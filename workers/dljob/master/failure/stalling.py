@@ -57,7 +57,7 @@ def report_stalls(tx: StateTransaction, event: StallsFound) -> None:
             if not any(key in renamed_ranks for key in stall.ranks):
                 _note_stall_end(tx, stall)
     for stall in new_stalls:
-        tx.note(reasons.STALL_FOUND, stall.whom, describe(stall, tx.now), seconds=tx.now - stall.since)
+        tx.note(reasons.STALL_FOUND, stall.blocker_text, describe(stall, tx.now), seconds=tx.now - stall.since)
 
 
 def blame_root(tx: StateTransaction, key: RankKey, outcome: Outcome) -> Outcome:
@@ -139,13 +139,14 @@ def _set_stalls(tx: StateTransaction, stalls: tuple[Stall, ...]) -> None:
 def _note_stall_end(tx: StateTransaction, stall: Stall) -> None:
     duration_s = tx.now - stall.since
     verb = "go on" if stall.is_circle else "goes on"
-    tx.note(reasons.STALL_ENDED, stall.whom, f"{stall.whom} {verb} after {seconds(duration_s)}", seconds=duration_s)
+    message = f"{stall.blocker_text} {verb} after {seconds(duration_s)}"
+    tx.note(reasons.STALL_ENDED, stall.blocker_text, message, seconds=duration_s)
 
 
 def _was_found_hung(state: JobState | StateTransaction, key: RankKey, since: float) -> bool:
     """Whether the present process of a rank was found to hang at a moment or later."""
     rank_state = state.ranks.get(key)
-    return rank_state is not None and max(rank_state.since, since) <= rank_state.hung_at
+    return rank_state is not None and max(rank_state.process_ordered_at, since) <= rank_state.hung_at
 
 
 def _waiting_ranks(state: JobState | StateTransaction, stall: Stall) -> tuple[RankKey, ...]:

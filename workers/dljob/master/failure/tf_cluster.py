@@ -6,7 +6,7 @@ but the chief restarts when a task listens elsewhere: on another node, or where 
 
 from __future__ import annotations
 
-from dljob.master.failure.policy import lift_level
+from dljob.master.failure.policy import raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.state.events import RankServes
 from dljob.master.state.state import LISTENS, JobState, RankPhase, RankState
@@ -43,5 +43,5 @@ def restart_chief_on_new_address(tx: StateTransaction, event: RankServes, old_st
     old_address = dict(old_state.addresses).get(PORT, "nowhere")
     new_address = dict(event.addresses).get(PORT, "nowhere")
     cause = f"{event.role}/{event.rank} listens at {new_address} now, not at {old_address}, which {chief}/0 was given"
-    level = lift_level(tx.facts(chief), Level.PROCESS, host_lost=False)
+    level = raise_to_allowed_level(tx.facts(chief), Level.PROCESS, host_lost=False)
     begin_restart(tx, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))

@@ -11,7 +11,7 @@ from dljob.master.state import ledger
 from dljob.master.state.events import Event, HangFound, HostLost, NodeFrozen, NodesSeen
 from dljob.master.state.job import RoleFacts
 from dljob.master.state.ledger import Account, Move, RankKey
-from dljob.master.state.staleness import why_out
+from dljob.master.state.staleness import no_requests_reason
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, RankState, RoleState, SpareState, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId, Reason
@@ -53,9 +53,9 @@ def _ready(s: JobState | StateTransaction, key: RankKey) -> Account:
     own, role, facts = s.ranks[key], s.roles[key[0]], s.job.roles[key[0]]
     if key[0] in s.inquiries:  # it, or the peer that it waits for, is lost, and the cause is looked for
         return Account.DETECT
-    if why_out(s, key):
+    if no_requests_reason(s, key):
         return Account.STALE
-    if facts.world and not _all_in(role):
+    if facts.is_torch_world and not _all_in(role):
         return Account.RENDEZVOUS
     if own.goal is None:  # no earlier process had come further
         return Account.PRODUCTIVE
@@ -67,13 +67,13 @@ def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, h
     begins = Account.REPLACE if own.incarnation or own.incident else Account.INIT
     if s.units[facts.unit_of(host)].phase is not UnitPhase.HELD:
         return Account.SCHEDULE
-    if not s.roles[host.role].spawned:
+    if not s.roles[host.role].hosts_ordered:
         return Account.WAIT
     if s.hosts[host].phase is not HostPhase.READY:
         return begins
     if not all(_dependency_met(s, other, kind) for other, kind in facts.plan.depends_on):
         return Account.WAIT
-    return Account.RENDEZVOUS if facts.world else begins
+    return Account.RENDEZVOUS if facts.is_torch_world else begins
 
 
 def _dependency_met(s: JobState | StateTransaction, other: str, kind: str) -> bool:
@@ -82,12 +82,12 @@ def _dependency_met(s: JobState | StateTransaction, other: str, kind: str) -> bo
 
 
 def _completed(role: RoleState, facts: RoleFacts) -> bool:
-    return role.succeeded + role.failed == facts.plan.replicas
+    return role.succeeded_count + role.failed_count == facts.plan.replicas
 
 
 def _all_in(role: RoleState) -> bool:
     """Whether all ranks of a torch world are up, so that they do not wait for each other."""
-    return not (role.waiting or role.starting or role.stopping)
+    return not (role.waiting_count or role.starting_count or role.stopping_count)
 
 
 def micros(s: JobState | StateTransaction, at: float) -> int:
@@ -107,7 +107,7 @@ def settle(d: StateTransaction, event: Event) -> None:
         elif key in d.touched.began or (account is Account.STALLED and d.stalled[key] != d.base.stalled[key]):
             moves.append(_move(d, key, account, None))
     if moves or spares:
-        d.ledger = ledger.booked(d.ledger, moves, spares, micros(d, d.now))
+        d.ledger = ledger.book_moves(d.ledger, moves, spares, micros(d, d.now))
 
 
 def _move(d: StateTransaction, key: RankKey, account: Account | None, lost: int | None) -> Move:
@@ -130,13 +130,13 @@ def _keys(d: StateTransaction) -> set[RankKey]:
     """
     base = d.base
     ends = d.verdict is not None and base.verdict is None
-    if ends or bool(d.seats) != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
+    if ends or d.is_admitted != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
         return set(d.ranks)
     keys = d.touched.ranks
     for name in d.touched.roles.union(role for role, _ in keys):
         # A world that became whole, or ceased to be, changes the accounts of all its ranks; readiness, of dependents.
         old, new, facts = base.roles[name], d.roles[name], d.job.roles[name]
-        if old.spawned != new.spawned or (facts.world and _all_in(old) != _all_in(new)):
+        if old.hosts_ordered != new.hosts_ordered or (facts.is_torch_world and _all_in(old) != _all_in(new)):
             keys = keys | _ranks(facts)
         if facts.dependents and _allows(old, facts) != _allows(new, facts):
             keys = keys.union(*(_ranks(d.job.roles[other]) for other in facts.dependents))
@@ -178,7 +178,7 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
         facts = d.job.roles.get(event.role)
         if facts is None:
             return {}
-        still = facts.world or event.whole  # its peers wait for it, so they stand still as long as it does
+        still = facts.is_torch_world or event.whole  # its peers wait for it, so they stand still as long as it does
         hosts = facts.hosts() if still else (facts.host_of(event.rank),)
         return dict.fromkeys(hosts, d.now - event.silent_s)
     return dict(event.silent) if isinstance(event, NodesSeen) else {}

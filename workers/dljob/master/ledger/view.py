@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dljob.master.ledger.rules import micros
-from dljob.master.state.ledger import Account, Goodput, goodput, owed, rank_time, totals
+from dljob.master.state.ledger import Account, Goodput, counter_shortfalls, goodput, rank_time, totals
 from dljob.master.state.state import JobState
 
 
@@ -24,7 +24,7 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
         for account, total in own.items():
             whole[account] += total
         row = {"name": role, "accounts": _seconds(own)}
-        lacking = owed(state.ledger, role, at)
+        lacking = counter_shortfalls(state.ledger, role, at)
         rows.append({**row, "owed": _seconds(lacking)} if lacking else row)
     share = _goodput(state, at)
     return {
@@ -45,7 +45,7 @@ def permille(state: JobState, now: float) -> int | None:
 
 def _ranks(state: JobState) -> int:
     """Return the present number of ranks of all roles."""
-    return len(state.ranks) - sum(role.absent for role in state.roles.values())
+    return len(state.ranks) - sum(role.absent_count for role in state.roles.values())
 
 
 def _goodput(state: JobState, at: int) -> Goodput:

@@ -105,7 +105,7 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
     # The plan follows the sizes of elastic roles at that time, not those of the spec.
     sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
-    gone = {role: own.gone for role, own in read.get("sizes", {}).items()}
+    gone = {role: own.left_groups for role, own in read.get("sizes", {}).items()}
     units = read["units"]
     return JobState(
         job=job.sized(sizes, gone),

@@ -165,11 +165,11 @@ def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
     # All roles begin in the size of the spec again, and each rank in the account of a rank that has not begun.
     for role, own in sizes.items():
         if role in state.roles and own.size != state.job.roles[role].plan.replicas:
-            book = ledger.resized(book, role, own.size, state.job.roles[role].plan.replicas, now)
+            book = ledger.resize_role(book, role, own.size, state.job.roles[role].plan.replicas, now)
     moves = [Move(key, None) for key in book.clocks if key not in state.ranks]
     moves += [Move(key, rules.account_of(state, key)) for key in state.ranks]
     spares = {role: -book.books[role, account].count for role, account in book.books if account is ledger.Account.SPARE}
-    return evolve(state, ledger=ledger.booked(book, moves, spares, now))
+    return evolve(state, ledger=ledger.book_moves(book, moves, spares, now))
 
 
 def _agrees(book: Ledger) -> bool:

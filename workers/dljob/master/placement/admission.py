@@ -17,10 +17,10 @@ from dljob.master.placement import resizing
 from dljob.master.placement.exclusions import with_domains
 from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks, spares
-from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
+from dljob.master.start.assign import Assignment, Refusal, assign, nodes_with_room, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts
-from dljob.master.start.starting import completed, ensure_host, start_roles
+from dljob.master.start.reservations import assigned_units, report_domains, reserve, unit_hosts
+from dljob.master.start.starting import ensure_host, is_completed, start_roles
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.events import NodesSeen, UnitRefused, UnitReserved
@@ -45,7 +45,7 @@ def handle_seen_nodes(tx: StateTransaction, event: NodesSeen) -> None:
         return
     present_ids = frozenset(map(_ID, event.nodes))
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
-    spares.forget_nodes(tx, frozenset(node for _, node, _ in tx.spares) - present_ids)
+    spares.forget_spares_of_nodes(tx, frozenset(node for _, node, _ in tx.spares) - present_ids)
     # One pass in C: usually no node with units is gone, and no set of all of them is made.
     lost_nodes = frozenset(filterfalse(present_ids.__contains__, tx.housed))
     if lost_nodes:
@@ -78,24 +78,24 @@ def try_to_place(tx: StateTransaction, *, last: bool = False) -> None:
     names = tuple(unplaced_units) if is_admission else lost_units(tx)
     if names:
         _place(tx, names, excluded, last=last)
-    if not is_admission and tx.held < tx.job.unit_count:
+    if not is_admission and tx.held_unit_count < tx.job.unit_count:
         _place_finished_units(tx, excluded)
 
 
 def lost_units(tx: StateTransaction) -> tuple[str, ...]:
     """Return the units that lost their nodes and have unfinished ranks."""
-    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.is_inhabited(tx, n))
+    return tuple(n for n in tx.homeless if tx.units[n].phase is UnitPhase.LOST and ending.has_unfinished_rank(tx, n))
 
 
 def _place_finished_units(tx: StateTransaction, excluded: frozenset[str]) -> None:
     """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
     names = tuple(name for name in tx.homeless if tx.units[name].phase is UnitPhase.LOST)
-    is_role_short = any(sizing.size < sizing.want and not completed(tx, role) for role, sizing in tx.sizes.items())
-    if not names or is_role_short or any(ending.is_inhabited(tx, name) for name in names):
+    is_role_short = any(sizing.size < sizing.want and not is_completed(tx, role) for role, sizing in tx.sizes.items())
+    if not names or is_role_short or any(ending.has_unfinished_rank(tx, name) for name in names):
         return
     assignment = _assign_units(tx, names, excluded)
     if isinstance(assignment, Assignment):
-        tell_domains(tx, assignment.domains)
+        report_domains(tx, assignment.domains)
         reserve(tx, {name: assignment.nodes[name] for name in sorted(names)})
 
 
@@ -106,7 +106,7 @@ def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str
     # wait. Silent, fenced and bad nodes, and those that are about to go, stay out even then.
     if isinstance(result, Refusal) and (last or not tx.job.own_nodes):
         silent_or_fenced = {node for node, entry in tx.exclusions.items() if entry.silent or entry.fence is not None}
-        bad_nodes = {node for node in tx.exclusions if checks.barred(tx, node)}
+        bad_nodes = {node for node in tx.exclusions if checks.is_barred(tx, node)}
         unusable_nodes = frozenset(silent_or_fenced | bad_nodes).union(tx.departures)
         retry = _assign_with_memory(tx, names, unusable_nodes) if unusable_nodes < excluded else result
         if isinstance(retry, Assignment):
@@ -114,11 +114,11 @@ def _place(tx: StateTransaction, names: tuple[str, ...], excluded: frozenset[str
             result = retry
     # Then a whole role may move to another topology domain.
     if isinstance(result, Refusal):
-        result = moving.move_to_another_domain(tx, names, excluded) or result
+        result = moving.assign_whole_roles_to_another_domain(tx, names, excluded) or result
     elif moving.have_servers_finished(tx):
         tx.moving = None
     if isinstance(result, Assignment):
-        tell_domains(tx, result.domains)
+        report_domains(tx, result.domains)
         reserve(tx, {name: result.nodes[name] for name in sorted(result.nodes) if name in tx.units})
     else:
         _wait_for_room(tx, result)
@@ -130,7 +130,7 @@ def _assign_with_memory(tx: StateTransaction, names: tuple[str, ...], excluded: 
     More memory must never keep a job from going on (docs/adr/0034).
     """
     result, full_grants = _assign_units(tx, names, excluded), tx.grants
-    tx.grants = memory_overrides.without(full_grants, names)
+    tx.grants = memory_overrides.without_overrides(full_grants, names)
     if isinstance(result, Assignment) or tx.grants is full_grants:
         tx.grants = full_grants
         return result
@@ -139,7 +139,8 @@ def _assign_with_memory(tx: StateTransaction, names: tuple[str, ...], excluded: 
     waits_for_nodes = tx.phase is Phase.PENDING and tx.job.own_nodes and not _have_all_nodes_joined(tx)
     if isinstance(smaller_result, Assignment) and not waits_for_nodes:
         tx.note(
-            reasons.MEMORY_INCREASE_SKIPPED, "job", f"there is no room for more memory than the spec says: {result.why}"
+            *(reasons.MEMORY_INCREASE_SKIPPED, "job"),
+            f"there is no room for more memory than the spec says: {result.reason}",
         )
         return smaller_result
     tx.grants = full_grants
@@ -157,10 +158,11 @@ def _assign_units(tx: StateTransaction, names: tuple[str, ...], excluded: frozen
         return assign(units, tx.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
     # The quick attempt looks at nodes with room and at units whose effect `free` does not show. Only if it fails, all
     # nodes and units are examined, for the words of the refusal.
-    result = assign(units, roomy(tx.nodes, units), excluded=excluded, taken=assigned_units(tx, every=False))
+    roomy_nodes, placed_units = nodes_with_room(tx.nodes, units), assigned_units(tx, every=False)
+    result = assign(units, roomy_nodes, excluded=excluded, placed_units=placed_units)
     if isinstance(result, Assignment):
         return result
-    return assign(units, tx.nodes, excluded=excluded, taken=assigned_units(tx))
+    return assign(units, tx.nodes, excluded=excluded, placed_units=assigned_units(tx))
 
 
 def _readmit(tx: StateTransaction, nodes: frozenset[str]) -> None:
@@ -179,17 +181,18 @@ def _wait_for_room(tx: StateTransaction, refusal: Refusal) -> None:
     final_at = since + limits.NODES_S if never_fits and not tx.job.own_nodes else None
     waited = never_fits and final_at is not None and tx.now >= final_at
     if waited or (never_fits and _have_all_nodes_joined(tx)):
-        if tx.sizes and resizing.start_with_fewer(tx, refusal.why):
+        if tx.sizes and resizing.start_with_fewer(tx, refusal.reason):
             return
         # On a RayCluster of somebody else's the operator sees whether KubeRay still starts workers, and ends the job.
         if tx.job.spec.ray_cluster_ref is None:
-            ending.fail_job(tx, reasons.NEVER_FITS, refusal.why)
+            ending.fail_job(tx, reasons.NEVER_FITS, refusal.reason)
             return
         final_at = None
-    reason = refusal.why + checks.describe_excluded(tx)
-    if reason != tx.search.why:
+    reason = refusal.reason + checks.describe_excluded(tx)
+    if reason != tx.search.no_room_reason:
         tx.note(reasons.NO_ROOM, "job", reason)
-    search = evolve(tx.search, why=reason, since=since, final_at=final_at, never=waited, deadline=_search_deadline(tx))
+    search = evolve(tx.search, no_room_reason=reason, since=since, final_at=final_at, never=waited)
+    search = evolve(search, deadline=_search_deadline(tx))
     if search != tx.search:
         tx.search = search
         for at in (final_at, search.deadline):
@@ -205,7 +208,7 @@ def _have_all_nodes_joined(tx: StateTransaction) -> bool:
 
 def _search_deadline(tx: StateTransaction) -> float | None:
     """Return when the search for lost units ends (unix seconds); None before admission: other deadlines count then."""
-    if not tx.seats or tx.search.deadline is not None:
+    if not tx.is_admitted or tx.search.deadline is not None:
         return tx.search.deadline
     return tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds
 
@@ -219,7 +222,7 @@ def _search_ends(tx: StateTransaction) -> tuple[tuple[str, float], ...]:
     search_ends = dict(search.until)
     # The units with which the search began share its deadline.
     search_end = tx.now + tx.job.fault_tolerance.node.pending_timeout_seconds if search_ends else search.deadline
-    names = [name for name in sorted(tx.homeless) if ending.is_inhabited(tx, name)]
+    names = [name for name in sorted(tx.homeless) if ending.has_unfinished_rank(tx, name)]
     return tuple((name, search_ends.get(name, search_end or tx.now)) for name in names)
 
 
@@ -231,7 +234,7 @@ def end_overdue_searches(tx: StateTransaction) -> None:
 
 def extend_search(tx: StateTransaction) -> None:
     """Look for room beyond the end of the search, for as long as servers finish whose units go to another domain."""
-    drain_end = tx.moving.by if tx.moving is not None and tx.moving.by is not None else tx.now
+    drain_end = tx.moving.finish_by if tx.moving is not None and tx.moving.finish_by is not None else tx.now
     until = tuple((name, max(search_end, drain_end)) for name, search_end in tx.search.until)
     tx.search = evolve(tx.search, until=until, deadline=drain_end)
 
@@ -271,10 +274,10 @@ def handle_reserved_unit(tx: StateTransaction, event: UnitReserved) -> None:
     if unit.phase is UnitPhase.HELD or tx.phase is Phase.STOPPING:
         return
     tx.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
-    if tx.held == tx.job.unit_count:
+    if tx.held_unit_count == tx.job.unit_count:
         tx.search = Search()
-    if not tx.seats:  # still the first admission
-        if tx.held == tx.job.unit_count:
+    if not tx.is_admitted:  # still the first admission
+        if tx.held_unit_count == tx.job.unit_count:
             _start_admitted_job(tx)
         return
     if not _is_new_unit(tx, event.unit):
@@ -296,7 +299,7 @@ def _start_admitted_job(tx: StateTransaction) -> None:
     for role in tx.job.roles:
         tx.seats = tx.seats.set(role, seats_of(tx, role))
     nodes = {unit.node for unit in tx.units.values()}
-    tx.note(reasons.ADMITTED, "job", f"{counted(tx.held, 'unit')} held on {counted(len(nodes), 'node')}")
+    tx.note(reasons.ADMITTED, "job", f"{counted(tx.held_unit_count, 'unit')} held on {counted(len(nodes), 'node')}")
     start_roles(tx)
 
 
@@ -305,11 +308,11 @@ def handle_refused_unit(tx: StateTransaction, event: UnitRefused) -> None:
     unit = tx.units.get(event.unit)
     if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or tx.ending:
         return
-    if tx.seats:
+    if tx.is_admitted:
         tx.do(Unreserve(event.unit, unit.token))
         tx.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
         # It is reserved with the spec's memory next.
-        grants = memory_overrides.without(tx.grants, (event.unit,))
+        grants = memory_overrides.without_overrides(tx.grants, (event.unit,))
         if grants is not tx.grants:
             tx.grants = grants
             message = f"it is reserved with the spec's memory instead: {event.why}"
@@ -333,7 +336,8 @@ def _back_off(tx: StateTransaction, reason: str) -> None:
     attempt = tx.search.attempt + 1
     wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
     wait *= 0.5 + _jitter(tx.job.uid, attempt)
-    tx.search = evolve(tx.search, attempt=attempt, retry_at=tx.now + wait, why=reason, deadline=_search_deadline(tx))
+    deadline = _search_deadline(tx)
+    tx.search = evolve(tx.search, attempt=attempt, retry_at=tx.now + wait, no_room_reason=reason, deadline=deadline)
     tx.wake_at(tx.now + wait)
     tx.note(reasons.RESERVATION_REFUSED, "job", f"{reason}; trying again in {wait:.1f} s")
 
@@ -360,12 +364,12 @@ def leave_nodes(
     `counts`: whether the restarts use up budgets; None: the rules decide. `order`: the rule's order to leave, which
     says so itself.
     """
-    spares.end_on_nodes(tx, nodes)
+    spares.end_spares_of_nodes(tx, nodes)
     names = sorted(name for node in nodes for name in tx.housed.get(node, ()))
     if not names:
         return
     # The job is not admitted: the gang is given back as a whole, and no rank has failed.
-    if not tx.seats:
+    if not tx.is_admitted:
         _give_all_back(tx)
         _back_off(tx, f"lost while reserving: {', '.join(sorted(nodes))}")
         return
@@ -401,12 +405,12 @@ def _restart_by_rule(
 
 def needs_room(tx: StateTransaction) -> bool:
     """Whether a unit without a node has unfinished ranks."""
-    return any(ending.is_inhabited(tx, name) for name in tx.homeless)
+    return any(ending.has_unfinished_rank(tx, name) for name in tx.homeless)
 
 
 def follow(tx: StateTransaction) -> None:
     """Update the search after an event: it ends when no rank needs a node, and begins when ended ranks start anew."""
-    if not tx.seats or tx.ending or (tx.units is tx.base.units and tx.incidents is tx.base.incidents):
+    if not tx.is_admitted or tx.ending or (tx.units is tx.base.units and tx.incidents is tx.base.incidents):
         return
     if tx.search.deadline is None and lost_units(tx):
         try_to_place(tx)
@@ -417,6 +421,7 @@ def follow(tx: StateTransaction) -> None:
     elif not needs_room(tx):
         search = tx.search
         # With every unit held the backoff is over too; otherwise it goes on.
-        rest = Search() if tx.held == tx.job.unit_count else Search(attempt=search.attempt, retry_at=search.retry_at)
+        is_complete = tx.held_unit_count == tx.job.unit_count
+        rest = Search() if is_complete else Search(attempt=search.attempt, retry_at=search.retry_at)
         if search != rest:
             tx.search = rest

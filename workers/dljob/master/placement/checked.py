@@ -10,13 +10,13 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.pairing import (
     RoleCheck,
     Team,
-    clock,
-    failed,
     find_culprits,
+    master_clock_error,
+    median_speeds,
+    most_suspicious_node,
     second_round,
-    suspect,
-    unfit,
-    usual,
+    team_failure,
+    unfit_reason,
     without_shared_failures,
     without_shared_lateness,
 )
@@ -44,7 +44,7 @@ def handle_checked_nodes(tx: StateTransaction, event: NodesChecked) -> None:
     if finished_round == 1 and not doubtful_nodes.isdisjoint(undecided_nodes):
         teams = second_round(undecided_nodes, tuple(node for node in all_nodes if node in good_nodes), check.failures)
         if teams:
-            checks.ask(tx, role, evolve(check, round=2), (), teams)
+            checks.order_round(tx, role, evolve(check, round=2), (), teams)
             return
     # There is no third round: if a doubt remains, the most suspect node is excluded.
     _finish_check(tx, role, check, bad_nodes, undecided_nodes)
@@ -58,8 +58,9 @@ def _merge_results(tx: StateTransaction, event: NodesChecked, check: RoleCheck) 
     measured_nodes = {node for _, node, _ in check.speeds}
     measured = (facts for facts in event.nodes if facts.gflops and facts.node not in measured_nodes)
     speeds = check.speeds + tuple((facts.shape, facts.node, facts.gflops) for facts in measured)
-    usual_speeds, clock_lead = usual(speeds), clock(event.nodes)
-    bad_nodes = {facts.node: reason for facts in event.nodes if (reason := unfit(facts, usual_speeds, clock_lead))}
+    usual_speeds, clock_lead = median_speeds(speeds), master_clock_error(event.nodes)
+    unfit = ((facts.node, unfit_reason(facts, usual_speeds, clock_lead)) for facts in event.nodes)
+    bad_nodes = {node: reason for node, reason in unfit if reason}
     # A node that could not be checked counts as proven: a bug of the check must not stop a job.
     proven = dict.fromkeys((*check.proven, *(facts.node for facts in event.nodes if facts.unmade)))
     _report_unchecked(tx, event, clock_lead)
@@ -107,7 +108,7 @@ def _failed_teams(event: NodesChecked, check: RoleCheck) -> tuple[dict[Team, str
     """Return failed team -> reason, and the bandwidths (GB/s) of teams that passed, earlier rounds included."""
     tried_teams = [team for team in event.teams if not team.unmade]
     paces = (*check.paces, *(team.gbytes_s for team in tried_teams if not team.trouble))
-    failed_teams = {team.nodes: reason for team in tried_teams if (reason := failed(team, paces))}
+    failed_teams = {team.nodes: reason for team in tried_teams if (reason := team_failure(team, paces))}
     return failed_teams, (*check.paces, *(team.gbytes_s for team in tried_teams if team.nodes not in failed_teams))
 
 
@@ -119,7 +120,7 @@ def _finish_check(
     check = evolve(check, bad=all_bad, places=(), nodes=(), teams=())
     tx.checks = tx.checks.set(role, check)
     if not bad_nodes:
-        suspect_node, companions = suspect(undecided_nodes, check.failures)
+        suspect_node, companions = most_suspicious_node(undecided_nodes, check.failures)
         if not suspect_node:
             tx.checks = tx.checks.set(role, evolve(check, proven=tuple(dict.fromkeys((*check.proven, *all_nodes)))))
             message = f"{counted(len(all_nodes), 'node')} fit for {role}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob.master.failure import cuts, ending
-from dljob.master.failure.policy import lift_level
+from dljob.master.failure.policy import raise_to_allowed_level
 from dljob.master.failure.restart import RestartOrder, begin_restart
 from dljob.master.start import starting
 from dljob.master.state.events import Commanded, CutAsked
@@ -63,10 +63,10 @@ def _refusal(tx: StateTransaction, event: Commanded) -> str:
         return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(tx.job.roles))}/0"
     if event.kind == "scale":
         return _scale_refusal(tx, event)
-    if not tx.seats:
+    if not tx.is_admitted:
         return "the job has not started yet"
     role = event.target.partition("/")[0]
-    first = starting.ahead(tx, role) if role in tx.job.roles else ()
+    first = starting.unmet_prerequisites(tx, role) if role in tx.job.roles else ()
     return f"{role} has not begun: it waits for {', '.join(first)}" if first else ""
 
 
@@ -76,7 +76,7 @@ def _scale_refusal(tx: StateTransaction, event: Commanded) -> str:
         elastic_roles = ", ".join(sorted(tx.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; roles with minReplicas or maxReplicas: {elastic_roles}"
     plan = tx.facts(event.target).plan
-    if starting.completed(tx, event.target):
+    if starting.is_completed(tx, event.target):
         return f"{event.target} has ended ({counted(plan.replicas, 'rank')}); restart starts it again"
     if not plan.min_replicas <= event.count <= plan.max_replicas or event.count % plan.group_size:
         groups = f" in whole groups of {plan.group_size}" if plan.group_size > 1 else ""
@@ -103,4 +103,4 @@ def _restart_order(tx: StateTransaction, event: Commanded) -> RestartOrder:
     level = Level.PROCESS if slash else Level.ROLE
     # For a role any rank will do: the level takes all of them.
     ranks = (int(number),) if slash else (tx.facts(role).ranks[0],)
-    return RestartOrder(lift_level(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)
+    return RestartOrder(raise_to_allowed_level(tx.facts(role), level, host_lost=False), role, ranks, "Requested", cause)

@@ -113,7 +113,8 @@ def leave_departing_nodes(tx: StateTransaction) -> None:
     for name in left_nodes:
         # Before the ranks leave: a drain that is over needs no timer.
         tx.departures = tx.departures.set(name, evolve(tx.departures[name], drain_by=None, drain_at=None, drained=True))
-    reason = "; ".join(f"{tx.node_title(name)} is taken away: {tx.departures[name].why}" for name in left_nodes)
+    causes = (f"{tx.node_title(name)} is taken away: {tx.departures[name].announcement}" for name in left_nodes)
+    reason = "; ".join(causes)
     leave_nodes(tx, frozenset(left_nodes), Outcome(ok=False, reason=Reason.PREEMPTED, message=reason[:MAX_WHY]))
     try_to_place(tx)
 
@@ -142,11 +143,11 @@ def _leaves_now(
     if departure.drain_by is None and _finish_fleet_ranks(tx, name, units, departure):
         _postpone_drain(tx, name, departure)
         return False
-    result = assign_elsewhere(tx, leaving_units | units) if tx.seats else None
+    result = assign_elsewhere(tx, leaving_units | units) if tx.is_admitted else None
     if isinstance(result, Refusal):
         if not departure.stays:  # reported once, though it is tried again at each change of the nodes
-            tx.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {result.why}")
-        tx.departures = tx.departures.set(name, evolve(departure, stays=result.why))
+            tx.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {result.reason}")
+        tx.departures = tx.departures.set(name, evolve(departure, stays=result.reason))
         _drain_in_place(tx, name, units)
         return False
     return not _waits_for_drain(tx, name, departure, units)
@@ -154,7 +155,7 @@ def _leaves_now(
 
 def _waits_for_drain(tx: StateTransaction, name: str, departure: Departure, units: frozenset[str]) -> bool:
     """Whether servers of a node that is left now still finish their requests; the first time it orders them to."""
-    last_moment = departure.by - limits.PARTING_S  # The rest of the time is for the ranks to leave.
+    last_moment = departure.gone_at - limits.PARTING_S  # The rest of the time is for the ranks to leave.
     if departure.drained or last_moment <= tx.now:
         return False
     if departure.drain_by is None:
@@ -175,7 +176,8 @@ def _order_drain(tx: StateTransaction, name: str, units: frozenset[str]) -> bool
     drain_by = ask_servers_to_finish(tx, servers, Reason.PREEMPTED.value)
     tx.departures = tx.departures.set(name, evolve(departure, drain_at=None, drain_by=drain_by))
     tx.wake_at(_next_step_at(tx.departures[name]))
-    server_count, end = counted(sum(map(len, servers.values())), "server"), _format_time(min(drain_by, departure.by))
+    server_count = counted(sum(map(len, servers.values())), "server")
+    end = _format_time(min(drain_by, departure.gone_at))
     tx.note(reasons.NODE_LEAVING, f"node/{name}", f"{server_count} of it finish their requests first, until {end}")
     return True
 
@@ -192,13 +194,13 @@ def _drain_in_place(tx: StateTransaction, name: str, units: frozenset[str]) -> N
     for host, ranks in servers.items():
         kill_host(tx, host)
         for rank in ranks:
-            ending.drop_process(tx, (host.role, rank))
+            ending.mark_without_process(tx, (host.role, rank))
 
 
 def _postpone_drain(tx: StateTransaction, name: str, departure: Departure) -> None:
     """Put off the drain of ranks that leave with their role's consent, or wait for their turn to."""
     if departure.drain_at is not None and departure.drain_at <= tx.now:
-        drain_at = min(tx.now + limits.FINISH_S, departure.by - limits.PARTING_S)
+        drain_at = min(tx.now + limits.FINISH_S, departure.gone_at - limits.PARTING_S)
         tx.departures = tx.departures.set(name, evolve(departure, drain_at=drain_at if drain_at > tx.now else None))
 
 
@@ -218,7 +220,7 @@ def _finish_fleet_ranks(tx: StateTransaction, name: str, units: frozenset[str], 
     for unit in sorted(units):
         for role, group in tx.job.plan.units[unit].members:
             leaving_ranks.setdefault(role, []).extend(tx.facts(role).group_ranks(group))
-    if not tx.seats or not all(tx.facts(role).fleet for role in leaving_ranks):
+    if not tx.is_admitted or not all(tx.facts(role).fleet for role in leaving_ranks):
         return False
     if any(set(ranks) & set(tx.sizes[role].leaving) for role, ranks in leaving_ranks.items()):
         return True
@@ -227,7 +229,7 @@ def _finish_fleet_ranks(tx: StateTransaction, name: str, units: frozenset[str], 
         role, leave_by = max(busy_roles, key=lambda pair: pair[1])
         # The ranks of this node may need as long as those before them.
         turn_end = leave_by + limits.FINISH_S + limits.STOP_S + tx.facts(role).plan.drain_s
-        if turn_end <= departure.by - limits.PARTING_S:
+        if turn_end <= departure.gone_at - limits.PARTING_S:
             return True
         if not departure.stays:
             words = f"its ranks do not wait for others of {role} that leave: it may be gone before"
@@ -235,7 +237,8 @@ def _finish_fleet_ranks(tx: StateTransaction, name: str, units: frozenset[str], 
     for role, ranks in leaving_ranks.items():
         if tx.sizes[role].leaving or tx.sizes[role].size - len(ranks) < tx.facts(role).plan.min_replicas:
             return False
-    reason, deadline = f"their node is taken away: {departure.why}", max(tx.now + 1.0, departure.by - limits.PARTING_S)
+    reason = f"their node is taken away: {departure.announcement}"
+    deadline = max(tx.now + 1.0, departure.gone_at - limits.PARTING_S)
     roles = sorted(leaving_ranks.items())
     begun = [leaving.begin_leaving(tx, role, ranks, reason, by=deadline) for role, ranks in roles]
     return any(begun)
@@ -258,10 +261,10 @@ def tick(tx: StateTransaction) -> None:
             continue  # `leave_departing_nodes` below begins or ends the drain
         elif name in drained_nodes:
             # Ray never takes a drain back, and places nothing on the node: the departure stays.
-            tx.departures = tx.departures.set(name, evolve(departure, by=tx.now))
+            tx.departures = tx.departures.set(name, evolve(departure, gone_at=tx.now))
         else:
             tx.departures = tx.departures.delete(name)
-            starting.start_again(tx, [unit for unit, place in tx.units.items() if place.node == name])
+            starting.start_staying_servers(tx, [unit for unit, place in tx.units.items() if place.node == name])
             tx.note(
                 reasons.NODE_DRAIN_CANCELLED,
                 f"node/{name}",
@@ -293,9 +296,9 @@ def _next_step_at(departure: Departure) -> float:
     elif departure.drain_by is not None:
         # Ranks that have a place leave while the node is there.
         can_leave = departure.saved and not departure.stays
-        parting = departure.by - limits.PARTING_S
+        parting = departure.gone_at - limits.PARTING_S
         steps.append(min(departure.drain_by, parting) if can_leave else departure.drain_by)
-    return min(steps, default=departure.by + limits.NOTICE_S)
+    return min(steps, default=departure.gone_at + limits.NOTICE_S)
 
 
 def _begin_departure(tx: StateTransaction, name: str, reason: str, by: float, *, ends: bool = True) -> None:
@@ -306,16 +309,16 @@ def _begin_departure(tx: StateTransaction, name: str, reason: str, by: float, *,
     departure = tx.departures.get(name)
     if departure is not None:
         # Ray and Kubernetes may announce the same departure, each in its words.
-        if reason not in departure.why:
-            all_reasons = f"{departure.why}; {reason}"[:MAX_REASON]
-            tx.departures = tx.departures.set(name, evolve(departure, why=all_reasons))
+        if reason not in departure.announcement:
+            all_reasons = f"{departure.announcement}; {reason}"[:MAX_REASON]
+            tx.departures = tx.departures.set(name, evolve(departure, announcement=all_reasons))
         return
     checkpoint = tx.job.spec.checkpoint
     grace = checkpoint.grace_period_seconds if checkpoint else GRACE_S
     # No longer than the node is there, less the time that ranks need to leave it.
     within = max(1.0, min(grace, by - tx.now - limits.PARTING_S))
     _cancel_reservations(tx, name)
-    waits, is_flushing = bool(tx.seats and _inhabited(tx, name)), _first_unsaved(tx) is not None
+    waits, is_flushing = bool(tx.is_admitted and _inhabited(tx, name)), _first_unsaved(tx) is not None
     departure = Departure(reason, tx.now, by, tx.now + within, saved=not waits)
     departure = evolve(departure, drain_at=_drain_at(tx, name, departure) if ends else None)
     tx.departures = tx.departures.set(name, departure)
@@ -330,12 +333,12 @@ def _drain_at(tx: StateTransaction, name: str, departure: Departure) -> float | 
     """Return when the servers of a departing node have to finish, wherever they go; None if there are none."""
     roles = [tx.facts(role) for unit in _inhabited(tx, name) for role in _roles_of(tx, unit)]
     longest = max((role.plan.drain_s for role in roles if role.plan.drain is not None), default=None)
-    if longest is None or not tx.seats:
+    if longest is None or not tx.is_admitted:
         return None
     # Kubernetes tells no time: by what is assumed for it, they have to begin at once. Ranks of fleets leave otherwise
     # (`_finish_fleet_ranks`), after the flush.
     earliest = tx.now if departure.saved or not all(role.fleet for role in roles) else departure.save_by
-    return max(earliest, departure.by - limits.DEPART_S - longest)
+    return max(earliest, departure.gone_at - limits.DEPART_S - longest)
 
 
 def _cancel_reservations(tx: StateTransaction, name: str) -> None:
@@ -344,7 +347,7 @@ def _cancel_reservations(tx: StateTransaction, name: str) -> None:
     The caller looks for room once the departure is recorded. At admission (no seats) `leave_departing_nodes` gives all
     units back.
     """
-    asked = [unit for unit in tx.homeless if tx.units[unit].node == name] if tx.seats else []
+    asked = [unit for unit in tx.homeless if tx.units[unit].node == name] if tx.is_admitted else []
     for unit in sorted(asked):
         token = tx.units[unit].token
         tx.do(Unreserve(unit, token))
@@ -367,7 +370,7 @@ def _inhabited(tx: StateTransaction, name: str) -> frozenset[str]:
     units = frozenset(
         unit for unit in tx.housed.get(name, ()) if tx.units[unit].phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )
-    return units if any(ending.is_inhabited(tx, unit) for unit in units) else frozenset()
+    return units if any(ending.has_unfinished_rank(tx, unit) for unit in units) else frozenset()
 
 
 def _format_time(at: float) -> str:

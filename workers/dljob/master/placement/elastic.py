@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 
 from immutables import Map
 
-from dljob.master.failure.ending import is_inhabited
+from dljob.master.failure.ending import has_unfinished_rank
 from dljob.master.placement import departures, gaps, giving, leaving, resizing
 from dljob.master.placement.admission import needs_room, overdue_units
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
-from dljob.master.start.assign import Refusal, roomy
+from dljob.master.start.assign import Refusal, nodes_with_room
 from dljob.master.state import limits
 from dljob.master.state.actions import SaveCopies
 from dljob.master.state.evolve import evolve
@@ -41,16 +41,16 @@ def initial_sizings(plan: JobPlan) -> Map[str, Sizing]:
 
 def follow(tx: StateTransaction) -> None:
     """Update the timers of elastic roles after an event: for roles that lost units, and for those that could grow."""
-    if tx.sizes and not tx.seats:
+    if tx.sizes and not tx.is_admitted:
         _watch_start(tx)
-    if not tx.sizes or not tx.seats or not tx.phase.active:
+    if not tx.sizes or not tx.is_admitted or not tx.phase.active:
         return
     for role, sizing in sorted(tx.sizes.items()):
         _watch_losses(tx, role, sizing)
         if sizing.leaving:
             leaving.ask_ready_ranks(tx, role, sizing)
         # All its ranks have left user code by now.
-        if sizing.parting and not tx.roles[role].stopping:
+        if sizing.parting and not tx.roles[role].stopping_count:
             _resize_parted_role(tx, role)
         elif sizing.leaving and leaving.is_over(tx, role, sizing):
             _finish_leaving(tx, role)
@@ -120,7 +120,7 @@ def _start_with_fewer(tx: StateTransaction) -> None:
     # During a backoff nothing is placed; its end starts the next attempt.
     if not is_due or (tx.search.retry_at is not None and tx.now < tx.search.retry_at):
         return
-    if not resizing.start_with_fewer(tx, tx.search.why):
+    if not resizing.start_with_fewer(tx, tx.search.no_room_reason):
         for role, sizing in sorted(tx.sizes.items()):
             _set_sizing(tx, role, evolve(sizing, shrink_at=tx.now + _shrink_delay(tx)))
 
@@ -143,7 +143,7 @@ def _watch_losses(tx: StateTransaction, role: str, sizing: Sizing) -> None:
     A fleet that could give room to units of other roles has the timer, too.
     """
     # Checked first, since in nearly all events every unit is held.
-    if tx.held == tx.job.unit_count and sizing.shrink_at is None:
+    if tx.held_unit_count == tx.job.unit_count and sizing.shrink_at is None:
         return
     gives = giving.may_give(tx, role) and bool(giving.units_in_need(tx))
     if sizing.shrink_at is None and (_has_lost_unit(tx, role) or gives):
@@ -158,7 +158,7 @@ def _unplaced(tx: StateTransaction, role: str) -> Iterator[str]:
     # By the index: this runs at each event of a recovery, and 10,000 groups are too many for that.
     for name in tx.homeless:
         series, _, group = name.rpartition("/")
-        if series == facts.series and int(group) in facts.places and is_inhabited(tx, name):
+        if series == facts.series and int(group) in facts.places and has_unfinished_rank(tx, name):
             yield name
 
 
@@ -188,7 +188,7 @@ def _shrink(tx: StateTransaction) -> None:
     if isinstance(result, Refusal):
         _give_room(tx, lacking_roles)
         return
-    reason = tx.search.why or "its lost nodes have no replacement"
+    reason = tx.search.no_room_reason or "its lost nodes have no replacement"
     if leavers := [role for role in lacking_roles if _order_leaving(tx, role, result.sizes[role], reason)]:
         # All look for room again as soon as the ranks have left that give it to them.
         last_leave_by = max(tx.sizes[role].leave_by or tx.now for role in leavers)
@@ -300,7 +300,7 @@ def _growth_time(tx: StateTransaction, role: str, sizing: Sizing, target: int) -
 
 def _possible_size(tx: StateTransaction, role: str, sizing: Sizing) -> Resize:
     """Return the size that a role can have now, up to the wanted one. A completed role keeps its size."""
-    if starting.completed(tx, role):
+    if starting.is_completed(tx, role):
         return Resize({role: sizing.size}, {})
     return _resize_towards(tx, role, sizing.want)
 
@@ -335,13 +335,13 @@ def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
     tx, change = StateTransaction(state, state.started_at), 0
     tx.nodes = nodes
     for role, sizing in state.sizes.items():
-        if sizing.size >= sizing.want or starting.completed(tx, role):
+        if sizing.size >= sizing.want or starting.is_completed(tx, role):
             continue
         facts = tx.facts(role)
         if sizing.target > sizing.size:
             if resizing.assign_grown(tx, role, sizing.target) is None:
                 return -1
-        elif roomy(nodes, [tx.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]):
+        elif nodes_with_room(nodes, [tx.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]):
             change = change or int(resizing.assign_grown(tx, role, sizing.size + facts.plan.group_size) is not None)
     return change
 
@@ -438,7 +438,7 @@ def _keeps_processes(tx: StateTransaction, role: str) -> bool:
     count = tx.facts(role).plan.replicas  # of a world, whose ranks have no gaps
     incidents = [tx.incidents.get(tx.ranks[role, rank].incident) for rank in range(count)]
     in_process = all(incident and incident.level is Level.IN_PROCESS for incident in incidents)
-    return tx.roles[role].waiting == count and in_process
+    return tx.roles[role].waiting_count == count and in_process
 
 
 def _set_sizing(tx: StateTransaction, role: str, sizing: Sizing) -> None:

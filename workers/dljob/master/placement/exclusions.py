@@ -33,7 +33,7 @@ def exclude(tx: StateTransaction, name: str, reason: str, cause: str, *, silent:
         Exclusion(reason, tx.now, until, fence, silent, check, cause if bad else "", tx.shown_target(f"node/{name}")),
     )
     if bad:
-        relaunch.ask(tx, name, reason, cause)
+        relaunch.request_replacement(tx, name, reason, cause)
 
 
 def set_exclusion(tx: StateTransaction, name: str, exclusion: Exclusion) -> None:

@@ -71,9 +71,9 @@ def _leave_domain(
     units = frozenset(name for name, unit in tx.units.items() if unit.node in nodes)
     label = f"{policy.failure_domain_label}={domain}"
     reason = f"{counted(failure_count, 'node')} of {label} failed within {policy.domain_window_seconds} s"
-    room = assign_elsewhere(tx, units, nodes) if units and tx.seats else None
+    room = assign_elsewhere(tx, units, nodes) if units and tx.is_admitted else None
     if isinstance(room, Refusal):
-        tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.why}")
+        tx.note(reasons.DOMAIN_STAYS, "job", f"{reason}; its other nodes are used on: {room.reason}")
         return {}
     omitted = f" and {len(healthy_mates) - SHOWN} more" if len(healthy_mates) > SHOWN else ""
     tx.note(

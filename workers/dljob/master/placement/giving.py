@@ -53,7 +53,7 @@ def choose_givers(tx: StateTransaction, lacking: Sequence[str]) -> RoomGiven:
         return RoomGiven({}, "no fleet has ranks to spare")
     change = resizing.largest_sizes(tx, [*fleets, *lacking])
     if isinstance(change, Refusal):
-        return RoomGiven({}, f"the minima of {', '.join(fleets)} leave no room either: {change.why}")
+        return RoomGiven({}, f"the minima of {', '.join(fleets)} leave no room either: {change.reason}")
     sizes = {role: change.sizes[role] for role in fleets if change.sizes[role] < tx.sizes[role].size}
     return RoomGiven(sizes, f"{', '.join(units[:3])} lost its node and gets their room")
 

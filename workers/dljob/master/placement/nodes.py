@@ -104,12 +104,12 @@ def handle_answer(tx: StateTransaction, event: PartAnswers) -> None:
         clues = tuple(clue for clue in notice.clues if clue.source != Source.NODE.value)
         tx.notices = tx.notices.set(name, evolve(notice, clues=clues))
     for fault in _end_silences(tx, (tx.shown_target(event.target),)):
-        tx.note(reasons.NODE_RECOVERED, event.target, f"it answers again, after {tx.now - fault.detected:.1f} s")
+        tx.note(reasons.NODE_RECOVERED, event.target, f"it answers again, after {tx.now - fault.detected_at:.1f} s")
 
 
 def _open_silences(tx: StateTransaction) -> list[FaultRecord]:
     """Return the silences that are not over."""
-    return [fault for fault in tx.faults if fault.level == WAIT and fault.recovered is None]
+    return [fault for fault in tx.faults if fault.level == WAIT and fault.recovered_at is None]
 
 
 def _end_silences(tx: StateTransaction, targets: Iterable[str]) -> list[FaultRecord]:
@@ -166,7 +166,7 @@ def tick(tx: StateTransaction) -> None:
         # Its check results go with the exclusion: it is checked again before a role starts on it.
         if not exclusion.silent and exclusion.until <= tx.now:
             tx.exclusions = tx.exclusions.delete(name)
-            checks.forget(tx, name)
+            checks.forget_results(tx, name)
             excluded_s = tx.now - exclusion.since
             tx.note(reasons.NODE_READMITTED, f"node/{name}", f"its exclusion ended after {excluded_s:.0f} s")
             changed = True

@@ -50,8 +50,8 @@ def carry(state: JobState) -> dict[str, Any]:
         "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
         "marks": {key: [round(at, 1) for at in times if at >= oldest] for key, times in marks.items()},
         "checkpoints": _last_checkpoints(state),
-        "data": shards.carry(state),
-        "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.wanted.items())},
+        "data": shards.carry_positions(state),
+        "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.requested.items())},
     }
     entries = {name: {key: value for key, value in table.items() if value} for name, table in tables.items()}
     filled_tables = {name: table for name, table in entries.items() if table}
@@ -113,7 +113,7 @@ def _parse_state(attempt: int, step: object, state: Mapping[str, Any]) -> Carrie
     reached = step if isinstance(step, int) else None
     memory_texts = cast("Mapping[str, str]", state.get("memory", {}))
     memory = tuple((role, parse_memory(text)) for role, text in sorted(memory_texts.items()))
-    feeds = shards.carried(state.get("data", {}))
+    feeds = shards.read_carried_positions(state.get("data", {}))
     return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=feeds, memory=memory)
 
 
@@ -178,7 +178,7 @@ def _settle_missing_ranks(tx: StateTransaction, event: Carried) -> str:
     ranks = {f"{role}/{rank}" for role, rank in tx.ranks}
     missing_ranks = sorted(world for world in worlds if "/" in world and world not in ranks)
     for world in missing_ranks:
-        shards.decided(tx, world, RunId(event.attempt + 1, 1), saved.get(world), None)
+        shards.return_work_after_checkpoint(tx, world, RunId(event.attempt + 1, 1), saved.get(world), None)
     names = [world for world in missing_ranks if world in saved]
     if not names:
         return ""
@@ -199,13 +199,13 @@ def _take_memory(tx: StateTransaction, event: Carried) -> None:
 
     Only before admission: later the units are reserved.
     """
-    for role, amount in () if tx.seats else event.memory:
+    for role, amount in () if tx.is_admitted else event.memory:
         policy = memory_overrides.policy_of(tx.job, role)
         if policy is None:
             continue
         most = min(amount, parse_memory(policy.max_memory))
         if most > memory_overrides.memory_of(tx.job.plan, role):
-            tx.grants = memory_overrides.for_role(tx.job.plan, tx.grants, role, most)
+            tx.grants = memory_overrides.with_role_memory(tx.job.plan, tx.grants, role, most)
 
 
 def _budget_keys(tx: StateTransaction) -> frozenset[str]:

@@ -23,7 +23,7 @@ from dljob.master.state.actions import (
     StopRanks,
     Unreserve,
 )
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.state import (
     HostPhase,
     HostState,
@@ -57,7 +57,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         return (Release(),)
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
     tx = StateTransaction(state, now)
-    devices = {role: visible_devices.of_nodes(tx, role) for role in tx.job.roles}
+    devices = {role: visible_devices.visible_on_nodes(tx, role) for role in tx.job.roles}
     # An ending job starts nothing: only the requests to leave are repeated.
     if state.verdict is not None:
         return tuple(action for host, host_state in hosts for action in _stop_orders(tx, host, host_state))
@@ -73,8 +73,8 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *checks.reissue_rounds(tx),
         *departures.orders(state, now),
         *elastic.orders(state, now),
-        *relaunch.orders(state),
-        *weights.orders(tx),
+        *relaunch.repeated_requests(state),
+        *weights.repeated_orders(tx),
     )
 
 
@@ -111,8 +111,8 @@ def _host_kills(host: HostId, host_state: HostState) -> Iterator[Action]:
         former.append((host_state.life, host_state.actor))
     elif host_state.life > 1:
         former.append((host_state.life - 1, ""))
-    if host_state.past:
-        former.append((host_state.life - 1, host_state.past))
+    if host_state.previous_actor:
+        former.append((host_state.life - 1, host_state.previous_actor))
     by_process = {actor or life: (life, actor) for life, actor in (*host_state.unconfirmed, *former)}
     yield from (KillHost(host, life, actor) for life, actor in reversed(by_process.values()))
 
@@ -123,7 +123,8 @@ def _unit_orders(state: JobState) -> Iterator[Action]:
         if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
             yield Unreserve(name, unit.token - 1)  # its removal may have been ordered just before the new reservation
         if unit.phase is UnitPhase.RESERVING:
-            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, memory_overrides.given(state.grants, name))
+            memory = memory_overrides.overrides_of(state.grants, name)
+            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, memory)
         elif unit.phase is not UnitPhase.HELD and unit.token:
             yield Unreserve(name, unit.token)
 
@@ -135,15 +136,15 @@ def _host_orders(
     if host_state.phase is HostPhase.SPAWNING:
         unit = tx.facts(host.role).unit_of(host)
         yield SpawnHost(host, host_state.life, unit, tx.units[unit].token, limits.SPAWN_S)
-    if host_state.phase is not HostPhase.READY or host.index == STORE:
+    if host_state.phase is not HostPhase.READY or host.index == STORE_INDEX:
         # Not up yet, or a store host, which has no ranks.
         return
     facts = tx.facts(host.role)
     begun = _in_phase(tx, host, RankPhase.STARTING)
     # A host ignores the start of an incarnation that it has started already.
     if begun:
-        store = tx.hosts[HostId(host.role, STORE)].address if facts.world else ""
-        yield starting.order(tx, host, begun, store, devices[host.role])
+        store = tx.hosts[HostId(host.role, STORE_INDEX)].address if facts.is_torch_world else ""
+        yield starting.start_order(tx, host, begun, store, devices[host.role])
     stopping = _in_phase(tx, host, RankPhase.STOPPING)
     sizing = tx.sizes.get(host.role)
     if sizing is not None and (leavers := tuple(rank for rank in stopping if rank in sizing.leaving)):
@@ -158,7 +159,7 @@ def _host_orders(
 
 def _stop_orders(tx: StateTransaction, host: HostId, host_state: HostState) -> Iterator[Action]:
     """Yield the stop order of a host's ranks at the end of the job."""
-    live_ranks = () if host.index == STORE else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
+    live_ranks = () if host.index == STORE_INDEX else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
     if host_state.phase is HostPhase.READY and live_ranks and tx.verdict is not None:
         incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
         yield StopRanks(host, host_state.life, live_ranks, limits.GRACE_S, tx.verdict.reason, incarnations)

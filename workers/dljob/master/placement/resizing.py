@@ -10,10 +10,10 @@ from dljob.master.failure.policy import role_level
 from dljob.master.failure.restart import RestartOrder, begin_restart, kill_host, leave_restarts
 from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
-from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy, spare_nodes
+from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, nodes_with_room, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
-from dljob.master.start.starting import completed
+from dljob.master.start.reservations import assigned_units, report_domains, reserve, unit_hosts, without_unit
+from dljob.master.start.starting import is_completed
 from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
@@ -89,7 +89,7 @@ def _has_roomy_node(tx: StateTransaction, role: str) -> bool:
     """Whether any node has enough free for one more group of a role, by sums of its resources alone."""
     facts = tx.facts(role)
     nodes = [node for node in tx.nodes if node.id not in tx.exclusions and node.id not in tx.departures]
-    return bool(roomy(nodes, [tx.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]))
+    return bool(nodes_with_room(nodes, [tx.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]))
 
 
 def assign_grown(tx: StateTransaction, role: str, size: int) -> Assignment | None:
@@ -114,13 +114,13 @@ def assign_resized(tx: StateTransaction, sizes: Mapping[str, int], *, spares: bo
     for name in dropped_units:
         unit = tx.units[name]
         if unit.phase is UnitPhase.HELD and unit.node in nodes:
-            holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.given(tx.grants, name))
+            holds = memory_overrides.unit_of(tx.job.plan, name, memory_overrides.overrides_of(tx.grants, name))
             nodes[unit.node] = without_unit(nodes[unit.node], holds)
     result = assign(
         (*memory_overrides.units_of(plan, tx.grants, lacking), *quotas),
         nodes.values(),
         excluded=barred,
-        taken=[holder for holder in assigned_units(tx) if holder.unit.name not in dropped_units],
+        placed_units=[holder for holder in assigned_units(tx) if holder.unit.name not in dropped_units],
         reserve_nodes=spare_nodes(plan) if spares else None,
     )
     if isinstance(result, Refusal):
@@ -133,7 +133,7 @@ def _lacks_node(tx: StateTransaction, name: str, sizes: Mapping[str, int]) -> bo
     phase = tx.units[name].phase if name in tx.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
         return phase.nowhere
-    return ending.is_inhabited(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
+    return ending.has_unfinished_rank(tx, name) or any(role in sizes for role, _ in tx.job.plan.units[name].members)
 
 
 def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: Assignment) -> bool:
@@ -142,7 +142,7 @@ def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: A
     A framework may or may not have taken its quota already, and `free` does not tell which. So the question is whether
     all quotas and all units would fit together on empty nodes.
     """
-    quotas = {name: unit.plan for name, unit in tx.job.roles.items() if unit.plan.quota and not completed(tx, name)}
+    quotas = {name: unit.plan for name, unit in tx.job.roles.items() if unit.plan.quota and not is_completed(tx, name)}
     if not quotas:
         return True
     plan = gaps.resized_job(tx, sizes).plan
@@ -155,7 +155,7 @@ def _leaves_quotas(tx: StateTransaction, sizes: Mapping[str, int], assignment: A
         quota_units(quotas),
         [replace(node, free=node.total) for node in tx.nodes],
         excluded=frozenset(tx.departures),
-        taken=[replace(holder, counted=False) for holder in (*assigned_units(tx), *new)],
+        placed_units=[replace(holder, counted=False) for holder in (*assigned_units(tx), *new)],
         reserve_nodes=spare_nodes(plan),
     )
     return isinstance(left_over, Assignment)
@@ -181,13 +181,14 @@ def start_with_fewer(tx: StateTransaction, reason: str) -> bool:
     tx.job = after
     for role, facts in before.items():
         new_size, old_size = change.sizes[role], facts.plan.replicas
-        sizing = evolve(tx.sizes[role], size=new_size, shrink_at=None, resized=tx.now, gone=tx.facts(role).plan.gone)
+        sizing = evolve(tx.sizes[role], size=new_size, shrink_at=None, resized=tx.now)
+        sizing = evolve(sizing, left_groups=tx.facts(role).plan.gone)
         tx.sizes = tx.sizes.set(role, sizing)
         if new_size != old_size:
-            tx.ledger = ledger.resized(tx.ledger, role, old_size, new_size, micros(tx, tx.now))
+            tx.ledger = ledger.resize_role(tx.ledger, role, old_size, new_size, micros(tx, tx.now))
             message = f"it starts with {counted(new_size, 'rank')} instead of {old_size}: {reason}"
             tx.note(reasons.RESIZED, role, message)
-    tell_domains(tx, change.domains)
+    report_domains(tx, change.domains)
     reserve(tx, dict(change.nodes))
     return True
 
@@ -205,8 +206,8 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
     tx.job = after
     for role, facts in before.items():
         _add_ranks(tx, role, facts)
-        tx.ledger = ledger.resized(tx.ledger, role, facts.plan.replicas, change.sizes[role], micros(tx, tx.now))
-    tell_domains(tx, change.domains)
+        tx.ledger = ledger.resize_role(tx.ledger, role, facts.plan.replicas, change.sizes[role], micros(tx, tx.now))
+    report_domains(tx, change.domains)
     reserve(tx, dict(change.nodes))
     for role, facts in before.items():
         new_size, old_size = change.sizes[role], facts.plan.replicas
@@ -216,7 +217,7 @@ def resize(tx: StateTransaction, change: Resize, reason: str, *, anew: bool) -> 
         shrink_at = sizing.shrink_at if facts.fleet and not anew else None
         coming = _coming_groups(sizing, facts, tx.facts(role))
         sizing = evolve(sizing, size=new_size, shrink_at=shrink_at, target=0, move_at=None, save_by=None, calls=())
-        sizing = evolve(sizing, resized=tx.now, gone=tx.facts(role).plan.gone, coming=coming, grown=grown)
+        sizing = evolve(sizing, resized=tx.now, left_groups=tx.facts(role).plan.gone, coming=coming, grown=grown)
         tx.sizes = tx.sizes.set(role, evolve(sizing, parting=False, leaving=(), leave_by=None))
         tx.seats = tx.seats.set(role, seats_of(tx, role))
         dropped = f"; gone: {', '.join(f'{name}/{rank}' for name, rank in left_out[role])}" if left_out[role] else ""
@@ -290,7 +291,7 @@ def _add_ranks(tx: StateTransaction, role: str, before: RoleFacts) -> None:
             tx.set_rank(key, evolve(tx.ranks[key], phase=RankPhase.WAITING))
         else:
             tx.ranks = tx.ranks.set(key, RankState())
-            tx.set_role(role, evolve(tx.roles[role], waiting=tx.roles[role].waiting + 1))
+            tx.set_role(role, evolve(tx.roles[role], waiting_count=tx.roles[role].waiting_count + 1))
             tx.touched.ranks.add(key)
         if host not in tx.hosts:
             tx.hosts = tx.hosts.set(host, HostState())

@@ -37,10 +37,10 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
         times.append(started + spec.pre_running_deadline_seconds)
     times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state), *weights.timers(state)))
     for incident in state.incidents.values():
-        times.append(incident.deadline if incident.launched else incident.due)
+        times.append(incident.deadline if incident.launched else incident.due_at)
         times.append(incident.stop_by)
     times.extend(lost_peers.inquiry_deadlines(state))
-    times.append(None if state.moving is None else state.moving.by)
+    times.append(None if state.moving is None else state.moving.finish_by)
     times.extend(role.stop_by for role in state.roles.values())
     return times
 
@@ -53,7 +53,7 @@ def tick(tx: StateTransaction) -> None:
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
         first_rules = (_check_deadlines, _check_restarts, nodes.tick, departures.tick)
-        for rule in (*first_rules, elastic.tick, weights.tick, moving.end_overdue_drain, _check_search):
+        for rule in (*first_rules, elastic.tick, weights.order_overdue_loads, moving.end_overdue_drain, _check_search):
             if not tx.ending:
                 rule(tx)
     tx.wake = earliest_timer(tx)
@@ -76,7 +76,7 @@ def _check_deadlines(tx: StateTransaction) -> None:
         ending.end_job(tx, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=tx.now))
     elif start_seconds is not None and tx.running_at is None and started + start_seconds <= tx.now:
         late = [name for name, f in tx.job.roles.items() if f.first_wave and not tx.roles[name].was_ready]
-        reason = tx.search.why or f"not ready: {', '.join(late)}"
+        reason = tx.search.no_room_reason or f"not ready: {', '.join(late)}"
         message = f"the job was not running after preRunningDeadlineSeconds = {start_seconds}; {reason}"
         ending.fail_job(tx, reasons.PRE_RUNNING_DEADLINE, message)
 
@@ -87,7 +87,7 @@ def _check_restarts(tx: StateTransaction) -> None:
         incident = tx.incidents.get(number)  # an earlier one in this loop may have taken it over
         if incident is None or tx.ending:
             continue
-        if not incident.launched and incident.due <= tx.now:
+        if not incident.launched and incident.due_at <= tx.now:
             restart.launch_restart(tx, number)
         elif incident.stop_by is not None and incident.stop_by <= tx.now:
             restart.kill_overdue_hosts_of_restart(tx, number)
@@ -119,7 +119,7 @@ def _looks_for_room(tx: StateTransaction, number: int) -> bool:
         return admission.needs_room(tx)
     for role in roles:
         # A torch world starts as a whole, so each of its ranks needs a place.
-        if tx.facts(role).world:
+        if tx.facts(role).is_torch_world:
             members.update((role, rank) for rank in tx.facts(role).ranks)
     homes = {tx.facts(role).unit_of(tx.facts(role).host_of(rank)) for role, rank in members}
     leaves = frozenset(tx.moving.units) if tx.moving is not None else frozenset[str]()
@@ -136,7 +136,7 @@ def _check_search(tx: StateTransaction) -> None:
         admission.extend_search(tx)
     elif late and not _place_at_last(tx):
         units = counted(len(admission.overdue_units(tx)), "unit")
-        message = f"{units} of lost nodes found no room in time: {tx.search.why}"
+        message = f"{units} of lost nodes found no room in time: {tx.search.no_room_reason}"
         ending.fail_job(tx, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= tx.now for at in (tx.search.retry_at, tx.search.final_at)):
         admission.try_to_place(tx)

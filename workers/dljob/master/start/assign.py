@@ -36,11 +36,11 @@ class Assignment:
 class Refusal:
     """The reason why some unit finds no node, so that none of the gang may be reserved."""
 
-    why: str
+    reason: str
     """The smallest conflicting set of units with its numbers, in words."""
     conflict: tuple[tuple[str, int], ...]
     """The conflicting set, as (role or collocation, number of its units). Without any one entry the others fit."""
-    missing: Resources
+    missing_amounts: Resources
     """Least amounts that would have to become free; empty if it is not a matter of amounts."""
     never: bool
     """Whether it would not fit even if these nodes were empty. False: waiting may help."""
@@ -64,68 +64,68 @@ def assign(
     nodes: Iterable[NodeView],
     *,
     excluded: frozenset[str] = frozenset(),
-    taken: Iterable[AssignedUnit] = (),
+    placed_units: Iterable[AssignedUnit] = (),
     reserve_nodes: Mapping[str, int] | None = None,
 ) -> Assignment | Refusal:
     """Return a node for every unit, or a refusal for all of them.
 
-    The answer does not depend on the order of units, nodes or `taken`. Head nodes get no unit.
+    The answer does not depend on the order of units, nodes or `placed_units`. Head nodes get no unit.
 
     Args:
         units: The units to place, all or none.
         nodes: The live nodes.
         excluded: Ids of nodes that get no unit now, though they might later.
-        taken: Units that keep their node.
+        placed_units: Units that keep their node.
         reserve_nodes: Node group -> number of its nodes that stay entirely free, as spares.
     """
     batches, members = _batches(units)
-    everything = tuple(nodes)
+    all_nodes = tuple(nodes)
     # Sorted, so that the answer does not depend on the order in which Ray lists the nodes.
-    seen = sorted((node for node in everything if not node.head), key=lambda node: natural(node.id))
-    held, spares = tuple(taken), reserve_nodes or {}
-    now, short = _runs(seen, batches, held, spares, excluded)
-    fixed = _fixed(held)
-    found, chosen = (Stuck(proven=True), ()) if short else pack_in_domains(batches, now, fixed)
-    if isinstance(found, Packing):
-        return Assignment(_spread(found, members, seen), chosen)
+    worker_nodes = sorted((node for node in all_nodes if not node.head), key=lambda node: natural(node.id))
+    placed, spares = tuple(placed_units), reserve_nodes or {}
+    runs, shortage = _runs(worker_nodes, batches, placed, spares, excluded)
+    domains_in_use = _domains_in_use(placed)
+    packing, domains = (Stuck(proven=True), ()) if shortage else pack_in_domains(batches, runs, domains_in_use)
+    if isinstance(packing, Packing):
+        return Assignment(_spread(packing, members, worker_nodes), domains)
     # It does not fit now. The same question on empty nodes tells whether waiting can help.
-    emptied = [replace(node, free=node.total) for node in seen]
-    whole = [replace(item, counted=False) for item in held]
+    empty_nodes = [replace(node, free=node.total) for node in worker_nodes]
+    uncounted = [replace(unit, counted=False) for unit in placed]
     # Without the exclusions, which hold only for now.
-    later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
-    ever = Stuck(proven=True) if ever_short else pack_in_domains(batches, later, fixed)[0]
-    never = isinstance(ever, Stuck) and ever.proven
+    empty_runs, empty_shortage = _runs(empty_nodes, batches, uncounted, spares, frozenset())
+    empty_packing = Stuck(proven=True) if empty_shortage else pack_in_domains(batches, empty_runs, domains_in_use)[0]
+    never = isinstance(empty_packing, Stuck) and empty_packing.proven
     # Without room for the spares nothing was searched, so there is no conflict of units to name.
-    if short:
-        return Refusal(ever_short or short, (), (), never=never)
+    if shortage:
+        return Refusal(empty_shortage or shortage, (), (), never=never)
     # A refusal for ever names what the nodes have, any other what they have free.
-    conflict = why_not(
-        batches, later if never else now, fixed, proven=never or found.proven, suffix="" if never else " free"
-    )
-    return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
+    searched_runs, suffix = (empty_runs, "") if never else (runs, " free")
+    is_proven = never or packing.proven
+    conflict = why_not(batches, searched_runs, domains_in_use, proven=is_proven, suffix=suffix)
+    return _refusal(conflict, spares, never=never, only_head=not worker_nodes and bool(all_nodes))
 
 
-def roomy(nodes: Sequence[NodeView], units: Iterable[Unit]) -> list[NodeView]:
+def nodes_with_room(nodes: Sequence[NodeView], units: Iterable[Unit]) -> list[NodeView]:
     """Return the nodes with enough free for the least demand of each resource: a quick filter before the search."""
     demands = [dict(demand) for demand in {unit.demand for unit in units}]
     # Only a resource that all units ask for can rule a node out for each of them.
     common = set[str]().union(*demands).intersection(*demands)
-    least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
+    least_amounts = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
 
-    def has(free: Resources, total: Resources) -> bool:
-        there, stated = dict(free), dict(total)
+    def has_room(free: Resources, total: Resources) -> bool:
+        free_amounts, total_amounts = dict(free), dict(total)
         # Resources that a node does not state are left to the search.
-        return all(name not in stated or there.get(name, 0) >= amount for name, amount in least)
+        return all(name not in total_amounts or free_amounts.get(name, 0) >= amount for name, amount in least_amounts)
 
     # Most nodes of a cluster have the same to give, and state the same: no pair is made for each node then.
     frees, totals = list(map(_FREE, nodes)), set(map(_TOTAL, nodes))
-    sure = {free for free in set(frees) if all(has(free, total) for total in totals)}
-    out = {free for free in set(frees) - sure if not any(has(free, total) for total in totals)}
-    if len(sure) + len(out) == len(set(frees)):
-        return list(compress(nodes, map(sure.__contains__, frees)))
+    roomy_frees = {free for free in set(frees) if all(has_room(free, total) for total in totals)}
+    full_frees = {free for free in set(frees) - roomy_frees if not any(has_room(free, total) for total in totals)}
+    if len(roomy_frees) + len(full_frees) == len(set(frees)):
+        return list(compress(nodes, map(roomy_frees.__contains__, frees)))
     amounts = list(zip(frees, map(_TOTAL, nodes), strict=True))
-    fit = {each for each in set(amounts) if has(*each)}
-    return list(compress(nodes, map(fit.__contains__, amounts)))
+    roomy_pairs = {pair for pair in set(amounts) if has_room(*pair)}
+    return list(compress(nodes, map(roomy_pairs.__contains__, amounts)))
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
@@ -142,88 +142,91 @@ def spare_nodes(plan: JobPlan) -> dict[str, int]:
     return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
 
 
-def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
+def nodes_of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
     """Return the nodes with the label of a node group; all nodes, where none carries such a label."""
     workers = [node for node in nodes if not node.head]
-    said = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
-    return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
+    label_of = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
+    return tuple(node for node in workers if label_of[node.id] == group or not any(label_of.values()))
 
 
-def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
+def _domains_in_use(placed_units: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
     """Return series -> the topology domains that its units occupy already."""
-    found: dict[str, set[str]] = {}
-    for item in held:
+    domains: dict[str, set[str]] = {}
+    for placed in placed_units:
         # A preference has nothing to do with nodes that are in no domain.
-        if item.unit.topology_key or (item.unit.preferred_key and item.domain):
-            found.setdefault(item.unit.series, set()).add(item.domain)
-    return {series: frozenset(values) for series, values in found.items()}
+        if placed.unit.topology_key or (placed.unit.preferred_key and placed.domain):
+            domains.setdefault(placed.unit.series, set()).add(placed.domain)
+    return {series: frozenset(values) for series, values in domains.items()}
 
 
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
     """Return batches of exchangeable units of one series, and the unit names of each batch in order."""
-    found: dict[tuple[str, Demand], list[Unit]] = {}
+    units_by_kind: dict[tuple[str, Demand], list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: natural(unit.name)):
-        found.setdefault((unit.series, demand_of(unit)), []).append(unit)
-    batches = [Batch(name, demand, len(same), same[0]) for (name, demand), same in found.items()]
-    return batches, [[unit.name for unit in same] for same in found.values()]
+        units_by_kind.setdefault((unit.series, demand_of(unit)), []).append(unit)
+    batches = [Batch(name, demand, len(alike), alike[0]) for (name, demand), alike in units_by_kind.items()]
+    return batches, [[unit.name for unit in alike] for alike in units_by_kind.values()]
 
 
 def _runs(
     nodes: Sequence[NodeView],
     batches: Sequence[Batch],
-    held: Sequence[AssignedUnit],
+    placed_units: Sequence[AssignedUnit],
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[tuple[MachineRun, ...], str]:
     """Return the room of usable nodes as runs of equal machines, and a message if the spares cannot be kept free."""
     by_node: dict[str, list[AssignedUnit]] = {}
-    for item in held:
-        by_node.setdefault(item.node, []).append(item)
-    aside, short = _set_aside(nodes, by_node, spares, excluded)
+    for placed in placed_units:
+        by_node.setdefault(placed.node, []).append(placed)
+    spare_indices, shortage = _choose_spare_nodes(nodes, by_node, spares, excluded)
     # Most nodes of a cluster are alike: their room is computed once. One that holds such units has a key of its own.
-    alike: dict[object, list[int]] = {}
+    indices_by_kind: dict[object, list[int]] = {}
     for index, node in enumerate(nodes):
-        if node.id not in excluded and index not in aside:
+        if node.id not in excluded and index not in spare_indices:
             key = node.id if node.id in by_node else (node.free, node.labels, node.total)
-            alike.setdefault(key, []).append(index)
+            indices_by_kind.setdefault(key, []).append(index)
     rooms: list[tuple[Capacity, Sequence[int]]] = []
-    for same in alike.values():
-        first = nodes[same[0]]
-        room = _room(first, by_node.get(first.id, ()))
+    for indices in indices_by_kind.values():
+        first_node = nodes[indices[0]]
+        room = _room(first_node, by_node.get(first_node.id, ()))
         if room is not None:  # a node that holds more than it has takes nothing
-            rooms.append((room, same))
-    return runs_of(rooms, batches), short
+            rooms.append((room, indices))
+    return runs_of(rooms, batches), shortage
 
 
-def _set_aside(
+def _choose_spare_nodes(
     nodes: Sequence[NodeView],
-    held: Mapping[str, Sequence[AssignedUnit]],
+    units_by_node: Mapping[str, Sequence[AssignedUnit]],
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[set[int], str]:
     """Return the indices of nodes to keep as spares, each group's last free ones, and a message if they are too few."""
-    aside: set[int] = set()
-    at = {node.id: index for index, node in enumerate(nodes)}
+    spare_indices: set[int] = set()
+    index_of = {node.id: index for index, node in enumerate(nodes)}
     for group, count in sorted(spares.items()):
-        mine = [at[node.id] for node in of_group(nodes, group)]
-        free = [
+        group_indices = [index_of[node.id] for node in nodes_of_group(nodes, group)]
+        free_indices = [
             i
-            for i in mine
-            if nodes[i].free == nodes[i].total and not {nodes[i].id} & (held.keys() | excluded) and i not in aside
+            for i in group_indices
+            if nodes[i].free == nodes[i].total and i not in spare_indices
+            if not {nodes[i].id} & (units_by_node.keys() | excluded)
         ]
-        if len(free) < count:
-            return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(mine)} are free"
-        aside.update(free[len(free) - count :])  # the last ones, so that units fill the first nodes
-    return aside, ""
+        if len(free_indices) < count:
+            numbers = f"{len(free_indices)} of {len(group_indices)} are free"
+            return spare_indices, f"node group {group}: {count} to stay free as spares, {numbers}"
+        # The last ones, so that units fill the first nodes.
+        spare_indices.update(free_indices[len(free_indices) - count :])
+    return spare_indices, ""
 
 
-def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
+def _room(node: NodeView, placed_units: Sequence[AssignedUnit]) -> Capacity | None:
     """Return the room of a node beside the units that it holds; None when they hold more than it has."""
     room: Capacity | None = room_of(node.free, node.labels, node.total)
-    for item in held:
-        demand = demand_of(item.unit)
+    for placed in placed_units:
+        demand = demand_of(placed.unit)
         if room is not None:
-            room = occupied(room, demand) if item.counted else take(room, demand)
+            room = occupied(room, demand) if placed.counted else take(room, demand)
     return room
 
 
@@ -231,19 +234,19 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
     """Return unit -> node id: units in order on nodes in order, so that neighbouring groups stay neighbours."""
     chosen: dict[str, str] = {}
     for names, spots in zip(members, packing.spots, strict=True):
-        where = sorted((index, each) for ids, each in spots for index in ids)
-        indices = [index for index, each in where for _ in range(each)]
+        counted_indices = sorted((index, count) for ids, count in spots for index in ids)
+        indices = [index for index, count in counted_indices for _ in range(count)]
         chosen.update((name, nodes[index].id) for name, index in zip(names, indices, strict=True))
     return chosen
 
 
 def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
     """Return the refusal of a conflict, with the hints that users need to understand its numbers."""
-    kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
-    why = conflict.reason
+    spares_text = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
+    reason = conflict.reason
     if only_head:
-        why = f"{why} (ranks never live on the head)"
-    elif kept:
-        why = f"{why} (kept free as spares: {kept})"
-    named = tuple((batch.name, batch.count) for batch in conflict.batches)
-    return Refusal(why, named, conflict.missing, never=never, proven=conflict.proven)
+        reason = f"{reason} (ranks never live on the head)"
+    elif spares_text:
+        reason = f"{reason} (kept free as spares: {spares_text})"
+    conflict_counts = tuple((batch.name, batch.count) for batch in conflict.batches)
+    return Refusal(reason, conflict_counts, conflict.missing, never=never, proven=conflict.proven)

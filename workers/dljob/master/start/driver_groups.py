@@ -21,31 +21,31 @@ SHORT = 8
 """Characters of Ray's id of a node without a name."""
 
 
-def record_pending_group(d: StateTransaction, event: GroupAsked) -> None:
+def record_pending_group(tx: StateTransaction, event: GroupAsked) -> None:
     """Record a pending group: a line in the timeline the first time, and the reason in the status while it waits."""
     if event.waits:
-        if event.group not in d.groups:
-            d.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
+        if event.group not in tx.groups:
+            tx.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
         # An unchanged reason must not make a new version of the state.
-        if d.groups.get(event.group) != (event.owner, event.why):
-            d.groups = d.groups.set(event.group, (event.owner, event.why))
-    elif event.group in d.groups:
-        d.groups = d.groups.delete(event.group)
-        d.note(reasons.PLACEMENT_RESOLVED, event.owner, event.why)
+        if tx.groups.get(event.group) != (event.owner, event.why):
+            tx.groups = tx.groups.set(event.group, (event.owner, event.why))
+    elif event.group in tx.groups:
+        tx.groups = tx.groups.delete(event.group)
+        tx.note(reasons.PLACEMENT_RESOLVED, event.owner, event.why)
 
 
 def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
     """Return the demand of a group or an actor, why it cannot be met now or ever, and what the nodes have of it."""
-    known = sorted(nodes, key=lambda node: node.id)
+    sorted_nodes = sorted(nodes, key=lambda node: node.id)
     # STRICT_PACK wants all bundles on one node, so they count as one part.
     parts = [add_up(*group.bundles)] if group.strategy == "STRICT_PACK" else list(group.bundles)
-    apart = group.strategy == "STRICT_SPREAD"
-    never = _lack(parts, [dict(node.total) for node in known], "has", apart=apart)
-    now = _lack(parts, [dict(node.free) for node in known], "has free", apart=apart)
-    if never:
-        verdict = f"these nodes can never hold it: {never}"
-    elif now:
-        verdict = f"not now: {now}"
+    needs_own_nodes = group.strategy == "STRICT_SPREAD"
+    never_text = _lack(parts, [dict(node.total) for node in sorted_nodes], "has", needs_own_nodes=needs_own_nodes)
+    now_text = _lack(parts, [dict(node.free) for node in sorted_nodes], "has free", needs_own_nodes=needs_own_nodes)
+    if never_text:
+        verdict = f"these nodes can never hold it: {never_text}"
+    elif now_text:
+        verdict = f"not now: {now_text}"
     else:
         verdict = (
             "there is enough in total, but not in pieces of the right size, or not on nodes with the wanted labels"
@@ -54,7 +54,7 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
         waiter = f"{group.name} started by a rank"
     else:
         waiter = f"{group.kind} {group.name or group.id} of {group.owner}"
-    return f"{waiter} waits for {_describe_bundles(group)}; {verdict}; {_have(group, known)}"
+    return f"{waiter} waits for {_describe_bundles(group)}; {verdict}; {_have(group, sorted_nodes)}"
 
 
 def _describe_bundles(group: AskedGroup) -> str:
@@ -63,35 +63,35 @@ def _describe_bundles(group: AskedGroup) -> str:
     for bundle in group.bundles:
         counts[bundle] = counts.get(bundle, 0) + 1
     texts = [f"{count} x ({resources_text(bundle)})" for bundle, count in counts.items()]
-    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": ", each on a node of its own"}.get(group.strategy, "")
-    return " + ".join(texts) + where
+    conditions = {"STRICT_PACK": " on one node", "STRICT_SPREAD": ", each on a node of its own"}
+    return " + ".join(texts) + conditions.get(group.strategy, "")
 
 
-def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: str, *, apart: bool) -> str:
+def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: str, *, needs_own_nodes: bool) -> str:
     """Return what is missing: a node for some part, enough nodes, or the sum; empty: nothing that counting can show.
 
     `have` are the amounts of each node, and `verb` says which ones they are ("has" or "has free").
     """
     # From the most telling reason to the weakest: a part that fits nowhere, too few nodes, too little in all.
     for part in dict.fromkeys(parts):
-        if not any(_holds(own, part) for own in have):
+        if not any(_holds(amounts, part) for amounts in have):
             return f"no node {verb} {resources_text(part)}"
-    fit = sum(any(_holds(own, part) for part in parts) for own in have)
-    if apart and fit < len(parts):
-        return f"it wants {counted(len(parts), 'node')}, and {fit} could hold a bundle"
-    wanted = add_up(*parts)
-    there = {name: sum(own.get(name, 0) for own in have) for name, _ in wanted}
-    short = [name for name, amount in wanted if amount > there[name]]
-    if not short:
+    fitting_count = sum(any(_holds(amounts, part) for part in parts) for amounts in have)
+    if needs_own_nodes and fitting_count < len(parts):
+        return f"it wants {counted(len(parts), 'node')}, and {fitting_count} could hold a bundle"
+    demand = add_up(*parts)
+    sums = {name: sum(amounts.get(name, 0) for amounts in have) for name, _ in demand}
+    lacking_names = [name for name, amount in demand if amount > sums[name]]
+    if not lacking_names:
         return ""
-    needs = ", ".join(resource_text(name, dict(wanted)[name]) for name in short)
-    has = ", ".join(resource_text(name, there[name]) for name in short)
-    return f"it needs {needs} in all, and all nodes together {verb.replace('has', 'have')} {has}"
+    needs = ", ".join(resource_text(name, dict(demand)[name]) for name in lacking_names)
+    have_text = ", ".join(resource_text(name, sums[name]) for name in lacking_names)
+    return f"it needs {needs} in all, and all nodes together {verb.replace('has', 'have')} {have_text}"
 
 
-def _holds(own: dict[str, Amount], part: Resources) -> bool:
+def _holds(amounts: dict[str, Amount], part: Resources) -> bool:
     """Whether a node has room for a part of a group."""
-    return all(own.get(name, 0) >= amount for name, amount in part)
+    return all(amounts.get(name, 0) >= amount for name, amount in part)
 
 
 def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:

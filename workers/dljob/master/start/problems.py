@@ -19,17 +19,17 @@ def report_problem(tx: StateTransaction, event: ProblemReported) -> None:
     if event.reason in PASSED:  # each time is another one
         known = None
     problem = StandingProblem(event.reason, event.target, event.message, known.since if known else tx.now)
-    others = _others(tx, problem)
+    others = _others_than(tx, problem)
     # A full volume meets all ranks of a role at once: one of them speaks for the others.
-    if event.reason in PASSED or (known is None and not any(_alike(other, problem) for other in others)):
+    if event.reason in PASSED or (known is None and not any(_are_alike(standing, problem) for standing in others)):
         tx.note(event.reason, event.target, event.message)
     tx.problems = (*others, problem)
 
 
-def stand(tx: StateTransaction, problem: StandingProblem) -> None:
+def record_problem(tx: StateTransaction, problem: StandingProblem) -> None:
     """Record a problem that is noted elsewhere; one that stands already keeps its beginning."""
     known = _find(tx, problem.reason, problem.target)
-    tx.problems = (*_others(tx, problem), evolve(problem, since=known.since) if known else problem)
+    tx.problems = (*_others_than(tx, problem), evolve(problem, since=known.since) if known else problem)
 
 
 def end_problem(tx: StateTransaction, reason: str, target: str) -> None:
@@ -37,20 +37,21 @@ def end_problem(tx: StateTransaction, reason: str, target: str) -> None:
     problem = _find(tx, reason, target)
     if problem is None:
         return
-    tx.problems = _others(tx, problem)
-    if problem.reason not in PASSED and not any(_alike(other, problem) for other in tx.problems):
-        lasted = tx.now - problem.since
-        said = f"{problem.reason} is over after {seconds(lasted)}"
-        tx.note(reasons.PROBLEM_OVER, problem.target, said, seconds=lasted)
+    tx.problems = _others_than(tx, problem)
+    if problem.reason not in PASSED and not any(_are_alike(standing, problem) for standing in tx.problems):
+        duration_s = tx.now - problem.since
+        message = f"{problem.reason} is over after {seconds(duration_s)}"
+        tx.note(reasons.PROBLEM_OVER, problem.target, message, seconds=duration_s)
 
 
 def _find(tx: StateTransaction, reason: str, target: str) -> StandingProblem | None:
     return next((problem for problem in tx.problems if (problem.reason, problem.target) == (reason, target)), None)
 
 
-def _others(tx: StateTransaction, problem: StandingProblem) -> tuple[StandingProblem, ...]:
-    return tuple(other for other in tx.problems if (other.reason, other.target) != (problem.reason, problem.target))
+def _others_than(tx: StateTransaction, problem: StandingProblem) -> tuple[StandingProblem, ...]:
+    key = problem.reason, problem.target
+    return tuple(standing for standing in tx.problems if (standing.reason, standing.target) != key)
 
 
-def _alike(one: StandingProblem, other: StandingProblem) -> bool:
-    return (one.reason, one.role) == (other.reason, other.role)
+def _are_alike(first: StandingProblem, second: StandingProblem) -> bool:
+    return (first.reason, first.role) == (second.reason, second.role)

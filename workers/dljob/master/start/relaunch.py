@@ -12,39 +12,39 @@ from dljob.master.state.views import NodeView, Reason
 from dljob.telemetry import reasons
 
 
-def ask(d: StateTransaction, name: str, reason: str, why: str) -> None:
+def request_replacement(tx: StateTransaction, name: str, reason: str, explanation: str) -> None:
     """Ask for the replacement of a node that was excluded, if the spec names a relauncher."""
-    if d.job.fault_tolerance.node.relauncher:
-        d.do(RelaunchNode(name, reason, why, _labels(d.nodes, name)))
+    if tx.job.fault_tolerance.node.relauncher:
+        tx.do(RelaunchNode(name, reason, explanation, _labels(tx.nodes, name)))
 
 
-def request_replacements(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
+def request_replacements(tx: StateTransaction, nodes: Iterable[NodeView]) -> None:
     """Ask for the replacement of nodes that held units and are gone from the list.
 
     Excluded nodes were reported before, and a node that was announced to go is taken away on purpose.
     """
-    if not d.job.fault_tolerance.node.relauncher or d.ending:
+    if not tx.job.fault_tolerance.node.relauncher or tx.ending:
         return
-    gone = {node.id for node in d.nodes}.intersection(d.housed).difference(node.id for node in nodes)
-    for name in sorted(gone.difference(d.exclusions, d.departures)):
-        ask(d, name, Reason.NODE_LOST.value, f"{d.node_title(name)} is gone from Ray")
+    missing_nodes = {node.id for node in tx.nodes}.intersection(tx.housed).difference(node.id for node in nodes)
+    for name in sorted(missing_nodes.difference(tx.exclusions, tx.departures)):
+        request_replacement(tx, name, Reason.NODE_LOST.value, f"{tx.node_title(name)} is gone from Ray")
 
 
-def report_answer(d: StateTransaction, event: RelaunchTold) -> None:
+def report_answer(tx: StateTransaction, event: RelaunchTold) -> None:
     """Report the answer of the relauncher in the timeline."""
     if event.trouble:
-        d.note(reasons.NODE_RELAUNCH_FAILED, f"node/{event.node}", event.trouble)
+        tx.note(reasons.NODE_RELAUNCH_FAILED, f"node/{event.node}", event.trouble)
     else:
-        whom = d.job.fault_tolerance.node.relauncher
-        d.note(reasons.NODE_RELAUNCH, f"node/{event.node}", f"{whom} was asked to replace it")
+        relauncher = tx.job.fault_tolerance.node.relauncher
+        tx.note(reasons.NODE_RELAUNCH, f"node/{event.node}", f"{relauncher} was asked to replace it")
 
 
-def orders(state: JobState) -> Iterator[RelaunchNode]:
+def repeated_requests(state: JobState) -> Iterator[RelaunchNode]:
     """Yield the requests that a new epoch repeats: those for all excluded nodes that are to be replaced."""
     if state.job.fault_tolerance.node.relauncher:
-        for name, own in sorted(state.exclusions.items()):
-            if own.replaced:
-                yield RelaunchNode(name, own.reason, own.replaced, _labels(state.nodes, name))
+        for name, exclusion in sorted(state.exclusions.items()):
+            if exclusion.replaced:
+                yield RelaunchNode(name, exclusion.reason, exclusion.replaced, _labels(state.nodes, name))
 
 
 def _labels(nodes: Iterable[NodeView], name: str) -> tuple[tuple[str, str], ...]:

@@ -28,27 +28,27 @@ class Roster:
 
 def roster(state: JobState, group: str) -> Roster | None:
     """Return the present roster of a group of the spec; None when there is no group of that name."""
-    roles = next((own.roles for own in state.job.spec.collectives.groups if own.name == group), None)
+    roles = next((spec.roles for spec in state.job.spec.collectives.groups if spec.name == group), None)
     if roles is None:
         return None
     keys = [(role, rank) for role in roles for rank in state.job.roles[role].ranks]
     members = tuple((*key, state.ranks[key].incarnation) for key in keys)
     # Over all ranks that the roles ever had: the sum would fall if a shrunk role's absent ranks were left out.
-    epoch = sum(own.incarnation for (role, _), own in state.ranks.items() if role in roles)
-    absent = tuple((key, why) for key in keys if (why := _absence(state, key)))
+    epoch = sum(process.incarnation for (role, _), process in state.ranks.items() if role in roles)
+    absent = tuple((key, reason) for key in keys if (reason := _absence_reason(state, key)))
     if state.verdict is not None:
         return Roster(group, epoch, members, absent, f"the job is ending: {state.verdict.reason}", ended=True)
     # These never come back by themselves, so the group cannot form again.
-    gone = [key for key, _ in absent if state.ranks[key].phase in (RankPhase.SUCCEEDED, RankPhase.FAILED)]
-    over = ", ".join(f"{role}/{rank} {_absence(state, (role, rank))}" for role, rank in gone)
-    well = all(state.ranks[key].phase is RankPhase.SUCCEEDED for key, _ in absent)
-    return Roster(group, epoch, members, absent, over, ended=bool(absent) and well)
+    ended_keys = [key for key, _ in absent if state.ranks[key].phase in (RankPhase.SUCCEEDED, RankPhase.FAILED)]
+    end_reason = ", ".join(f"{role}/{rank} {_absence_reason(state, (role, rank))}" for role, rank in ended_keys)
+    all_succeeded = all(state.ranks[key].phase is RankPhase.SUCCEEDED for key, _ in absent)
+    return Roster(group, epoch, members, absent, end_reason, ended=bool(absent) and all_succeeded)
 
 
-def _absence(state: JobState, key: RankKey) -> str:
+def _absence_reason(state: JobState, key: RankKey) -> str:
     """Return why a rank cannot take part; empty when it can."""
-    own = state.ranks[key]
-    match own.phase:
+    rank_state = state.ranks[key]
+    match rank_state.phase:
         case RankPhase.STARTING | RankPhase.READY:
             return ""
         case RankPhase.SUCCEEDED:
@@ -58,12 +58,13 @@ def _absence(state: JobState, key: RankKey) -> str:
         case RankPhase.FAILED:
             return "failed, and a rule says to leave it so"
         case RankPhase.STOPPING:
-            return f"is being restarted ({own.restart_reason})" if own.restart_reason else "is being restarted"
+            reason_text = f" ({rank_state.restart_reason})" if rank_state.restart_reason else ""
+            return f"is being restarted{reason_text}"
         case RankPhase.WAITING:
-            return _waiting(own)
+            return _describe_wait(rank_state)
         case _:
-            return f"is {own.phase}"
+            return f"is {rank_state.phase}"
 
 
-def _waiting(own: RankState) -> str:
-    return f"restarts ({own.restart_reason})" if own.restart_reason else "has not started yet"
+def _describe_wait(rank_state: RankState) -> str:
+    return f"restarts ({rank_state.restart_reason})" if rank_state.restart_reason else "has not started yet"

@@ -18,21 +18,21 @@ VisibleDevices: TypeAlias = Mapping[str, tuple[str, ...]]
 """Node -> device ids of a role there, in the order of its ranks."""
 
 
-def of_nodes(d: StateTransaction, role: str) -> VisibleDevices:
+def visible_on_nodes(tx: StateTransaction, role: str) -> VisibleDevices:
     """Return the devices that all ranks of a role see on each node; empty if each rank sees those of its host alone."""
-    facts = d.facts(role)
-    if not facts.plan.shared_sight or not facts.world:
+    facts = tx.facts(role)
+    if not facts.plan.shared_sight or not facts.is_torch_world:
         return {}
-    found: dict[str, dict[str, None]] = {}
+    devices_by_node: dict[str, dict[str, None]] = {}
     for index in range(facts.host_count):
-        host = d.hosts[HostId(role, index)]
+        host = tx.hosts[HostId(role, index)]
         # Ranks that share a device name it once.
-        found.setdefault(host.node, {}).update(dict.fromkeys(_flat(host.slots)))
-    return {node: tuple(ids) for node, ids in found.items()}
+        devices_by_node.setdefault(host.node, {}).update(dict.fromkeys(_flat(host.slots)))
+    return {node: tuple(ids) for node, ids in devices_by_node.items()}
 
 
-def of_rank(
-    facts: RoleFacts, host: HostState, rank: int, there: VisibleDevices
+def visible_to_rank(
+    facts: RoleFacts, host: HostState, rank: int, devices_by_node: VisibleDevices
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], int]:
     """Return the devices that a rank sees, by Ray resource, and the index of its own (first) device among its kind."""
     accelerator = facts.plan.accelerator
@@ -42,13 +42,13 @@ def of_rank(
     if slot >= len(host.slots):
         # The journal is older than `slots`: only the host's devices as a whole are known, so share them evenly.
         return host.devices, slot * len(dict(host.devices).get(accelerator[0], ())) // facts.ranks_per_host
-    own = seen = host.slots[slot]
+    own_devices = visible = host.slots[slot]
     if facts.plan.shared_sight:
-        mine = tuple(dict.fromkeys(_flat(host.slots)))
-        seen = there.get(host.node, mine)
-    devices = tuple((name, seen if name == accelerator[0] else ids) for name, ids in host.devices)
-    return devices, seen.index(own[0]) if own else 0
+        host_devices = tuple(dict.fromkeys(_flat(host.slots)))
+        visible = devices_by_node.get(host.node, host_devices)
+    devices = tuple((name, visible if name == accelerator[0] else ids) for name, ids in host.devices)
+    return devices, visible.index(own_devices[0]) if own_devices else 0
 
 
 def _flat(slots: Iterable[tuple[str, ...]]) -> Iterable[str]:
-    return (each for slot in slots for each in slot)
+    return (device for slot in slots for device in slot)

@@ -14,7 +14,7 @@ from dljob.master.state.views import HostId
 
 if TYPE_CHECKING:
     # Importing it at run time would load the spec's pydantic models into every rank.
-    from dljob.master.state.memory_overrides import Given
+    from dljob.master.state.memory_overrides import Overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Reserve:
     node: str
     deadline_s: float
     """Seconds after which the shell gives up and answers UnitRefused."""
-    given: Given = ()
+    memory: Overrides = ()
     """Memory per rank and role where it exceeds the plan's."""
 
 
@@ -221,7 +221,7 @@ class RelaunchNode:
     node: str
     reason: str
     """Machine-readable reason, such as NodeLost."""
-    why: str
+    explanation: str
     """The same in a sentence."""
     labels: tuple[tuple[str, str], ...] = ()
 

@@ -53,48 +53,48 @@ class Cause:
     line: str = ""
     """The line of evidence that matched."""
     secondary: bool = False
-    ordered: bool = False
+    ended_by_master: bool = False
 
 
-def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
+def classify(outcome: Outcome, user_rules: Iterable[KnownCause] = ()) -> Cause:
     """Return the cause of a failed outcome. `users` are the spec's `faultTolerance.causes`."""
     lines = _lines(outcome)
-    given = outcome.reason or Reason.UNKNOWN
-    own = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))
+    reported_reason = outcome.reason or Reason.UNKNOWN
+    own_lines = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))
     # The first rule recognizes ends that PrimeMaster ordered: no rule of a user may take one for a failure.
     first = RULES[0]
-    told = _first_match(first.patterns, lines.get(first.source, ()))
-    if told:
-        return Cause(given, first.name, told, secondary=True, ordered=True)
+    order_line = _first_match(first.patterns, lines.get(first.source, ()))
+    if order_line:
+        return Cause(reported_reason, first.name, order_line, secondary=True, ended_by_master=True)
     # Users' rules come before the general ones: users know their code's messages.
-    for user in users:
-        line = _first_match((user.on_log,), own)
+    for user_rule in user_rules:
+        line = _first_match((user_rule.on_log,), own_lines)
         if line:
-            return Cause(Reason(user.reason), f"{USERS_RULE}{user.name}", line)
+            return Cause(Reason(user_rule.reason), f"{USERS_RULE}{user_rule.name}", line)
     for rule in RULES[1:]:
         line = _first_match(rule.patterns, _lines_for(rule, outcome, lines))
         if line:
-            return Cause(Reason(rule.reason) if rule.reason else given, rule.name, line, rule.secondary)
+            return Cause(Reason(rule.reason) if rule.reason else reported_reason, rule.name, line, rule.secondary)
     # The exit code alone proves the signal, but not its sender.
-    by_signal = given is Reason.UNKNOWN and outcome.code in (SIGKILLED, SIGTERMED) and not outcome.error_type
-    return Cause(Reason.KILLED if by_signal else given)
+    by_signal = reported_reason is Reason.UNKNOWN and outcome.code in (SIGKILLED, SIGTERMED) and not outcome.error_type
+    return Cause(Reason.KILLED if by_signal else reported_reason)
 
 
-def judged(outcome: Outcome, cause: Cause) -> Outcome:
+def outcome_of_cause(outcome: Outcome, cause: Cause) -> Outcome:
     """Return the outcome with the reason of its cause, and the line of evidence where it has no error of its own."""
-    said = outcome.message
+    message = outcome.message
     # An exception has words of its own; an exit code or signal has none but the evidence.
-    if cause.line and not outcome.error_type and not _has(said, cause.line):
-        said = f"{said}; {cause.line}" if said else cause.line
-    if cause.reason is outcome.reason and said == outcome.message:
+    if cause.line and not outcome.error_type and not _mentions(message, cause.line):
+        message = f"{message}; {cause.line}" if message else cause.line
+    if cause.reason is outcome.reason and message == outcome.message:
         return outcome
-    return evolve(outcome, reason=cause.reason, message=said)
+    return evolve(outcome, reason=cause.reason, message=message)
 
 
-def _has(said: str, line: str) -> bool:
+def _mentions(message: str, line: str) -> bool:
     """Whether a message has a line of evidence already, perhaps without the kind before it ("hang: no step ...")."""
     words = line.partition(": ")[2]
-    return line in said or bool(words and said.startswith(words))
+    return line in message or bool(words and message.startswith(words))
 
 
 def add_clues(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
@@ -131,7 +131,7 @@ def _hint(outcome: Outcome) -> str:
     return next((line for line in reversed(lines[-MENTIONS:]) if _first_match(HINTS, (line,))), "")
 
 
-def caused_by(outcome: Outcome) -> str:
+def describe_root_cause(outcome: Outcome) -> str:
     """Return what an end follows from, in words: the root of its exceptions, and what failed before without an end."""
     cause = next((f", caused by {clue.text}" for clue in outcome.clues if clue.source == Source.CAUSE), "")
     handled = next((f", while handling {clue.text}" for clue in outcome.clues if clue.source == Source.HANDLED), "")
@@ -162,7 +162,7 @@ def matches(pattern: str, text: str) -> bool:
     return True
 
 
-def killed(outcome: Outcome) -> bool:
+def was_killed(outcome: Outcome) -> bool:
     """Whether a process ended by SIGKILL, or vanished without an exit code or an exception."""
     return not outcome.error_type and outcome.code in (SIGKILLED, None)
 
@@ -188,27 +188,27 @@ def child_pids(outcome: Outcome) -> tuple[int, ...] | None:
 
 def _lines(outcome: Outcome) -> Lines:
     """Return the lines of evidence of an outcome, by source."""
-    found: dict[str, list[str]] = {}
+    lines_by_source: dict[str, list[str]] = {}
     for clue in outcome.clues:
-        found.setdefault(clue.source, []).append(clue.text[:LINE])
+        lines_by_source.setdefault(clue.source, []).append(clue.text[:LINE])
     if outcome.error_type:
         # Its own words first, then those of the exceptions that it was raised from. One that was being handled counts
         # under a general error alone: another error in a handler is a fault of the handler's.
-        roots = found.get(Source.CAUSE, [])
+        roots = lines_by_source.get(Source.CAUSE, [])
         if outcome.error_type in RUNTIME_ERRORS:
-            roots = [*roots, *found.get(Source.HANDLED, [])]
+            roots = [*roots, *lines_by_source.get(Source.HANDLED, [])]
         error = outcome if outcome.origin is None else outcome.origin
-        found[Source.ERROR] = [f"{error.error_type}: {error.message}"[:LINE], *roots]
+        lines_by_source[Source.ERROR] = [f"{error.error_type}: {error.message}"[:LINE], *roots]
     else:
-        found[Source.END] = [outcome.message[:LINE]]
+        lines_by_source[Source.END] = [outcome.message[:LINE]]
         tail = [line.strip()[:LINE] for line in outcome.detail.splitlines()[-LINES:]]
         # Without an exit code `detail` is Ray's own text. After SIGKILL or SIGTERM no log line explains the end, since
         # the signal came from outside: a neighbour's noise must not become the cause.
         if outcome.code is None:
-            found[Source.BACKEND] = tail
+            lines_by_source[Source.BACKEND] = tail
         elif outcome.code not in (SIGKILLED, SIGTERMED):
-            found[Source.LOG] = tail
-    return {source: tuple(lines) for source, lines in found.items()}
+            lines_by_source[Source.LOG] = tail
+    return {source: tuple(lines) for source, lines in lines_by_source.items()}
 
 
 def _lines_for(rule: CauseRule, outcome: Outcome, lines: Lines) -> tuple[str, ...]:
@@ -226,14 +226,15 @@ def _error_type(line: str) -> str:
 
 def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
     """Whether a rule applies to this kind of end: trouble of the machine explains no exception of user code."""
-    if rule.of is EvidenceScope.ANY or killed(outcome):
+    if rule.of is EvidenceScope.ANY or was_killed(outcome):
         return True
     if rule.of is EvidenceScope.KILLED:  # a kill in the same control group explains no ordinary exit
         return child_pids(outcome) is not None
     if not outcome.error_type and outcome.code == SIGTERMED:
         return True
-    said = outcome.message.lower() if outcome.error_type else ""
-    return rule.of is EvidenceScope.DEVICE and (outcome.code in _CRASHED or any(name in said for name in _RUNTIMES))
+    error_text = outcome.message.lower() if outcome.error_type else ""
+    names_runtime = any(name in error_text for name in _RUNTIMES)
+    return rule.of is EvidenceScope.DEVICE and (outcome.code in _CRASHED or names_runtime)
 
 
 def _first_match(patterns: Iterable[str], lines: Iterable[str]) -> str:

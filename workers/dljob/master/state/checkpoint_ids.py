@@ -38,8 +38,8 @@ class CheckpointId:
     A save that has not gets its number among the saves of its life, as do those that follow it with higher steps.
     """
 
-    def __lt__(self, other: CheckpointId) -> bool:
-        return (self.life, self.revision, self.step) < (other.life, other.revision, other.step)
+    def __lt__(self, compared: CheckpointId) -> bool:
+        return (self.life, self.revision, self.step) < (compared.life, compared.revision, compared.step)
 
     def __str__(self) -> str:
         again = f", revision {self.revision}" if self.revision else ""
@@ -47,8 +47,8 @@ class CheckpointId:
 
     def json(self) -> dict[str, int]:
         """Return the identifier as JSON, for requests to PrimeMaster and for files on disk."""
-        own = {"attempt": self.life.attempt, "number": self.life.number, "step": self.step}
-        return own | ({"revision": self.revision} if self.revision else {})
+        data = {"attempt": self.life.attempt, "number": self.life.number, "step": self.step}
+        return data | ({"revision": self.revision} if self.revision else {})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CheckpointId:
@@ -88,12 +88,12 @@ class Saves:
 
     def superseded(self, life: RunId) -> str:
         """Return the newest later life that made a decision; empty: there is none."""
-        later = [made.life for made in self.decisions if made.life > life]
-        return str(max(later)) if later else ""
+        later_lives = [decision.life for decision in self.decisions if decision.life > life]
+        return str(max(later_lives)) if later_lives else ""
 
     def decision(self, life: RunId) -> RestoreDecision | None:
         """Return the decision of a life; None before it is made."""
-        return next((made for made in self.decisions if made.life == life), None)
+        return next((decision for decision in self.decisions if decision.life == life), None)
 
 
 def role_of(world: str) -> str:

@@ -51,11 +51,11 @@ class OpenCut:
     by: str
     ranks: Map[tuple[str, int], CutMember] = field(default_factory=Map[tuple[str, int], CutMember])
     """(role, rank) -> its part. A map: each of 10,000 ranks saves by an event of its own."""
-    missing: int = 0
+    missing_count: int = 0
     """How many of them have not saved yet."""
     begun: bool = False
     """Whether all queues have begun it: only then may ranks save."""
-    sealed: bool = False
+    queues_on_disk: bool = False
     """Whether the files of all queues are on disk."""
     queues: tuple[CutQueue, ...] = ()
     place: str = ""
@@ -64,16 +64,16 @@ class OpenCut:
     """(role, newest version of its weights when the cut was asked for): all ranks save later than it was published."""
 
     @property
-    def late(self) -> tuple[CutMember, ...]:
+    def unsaved_members(self) -> tuple[CutMember, ...]:
         """The members that have not saved yet."""
-        late = [one for one in self.ranks.values() if one.mark is None] if self.missing else []
-        return tuple(sorted(late, key=attrgetter("role", "rank")))
+        unsaved = [member for member in self.ranks.values() if member.mark is None] if self.missing_count else []
+        return tuple(sorted(unsaved, key=attrgetter("role", "rank")))
 
     @property
-    def called(self) -> tuple[CutMember, ...]:
+    def members_to_save(self) -> tuple[CutMember, ...]:
         """The members that are to save now: the consumers, and once they have saved the others."""
-        late = self.late if self.begun else ()
-        return tuple(one for one in late if one.consumes) or late
+        unsaved = self.unsaved_members if self.begun else ()
+        return tuple(member for member in unsaved if member.consumes) or unsaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ class Cuts:
     given_up: int = 0
     """How many of those that it began it has given up."""
     open: OpenCut | None = None
-    kept: tuple[Cut, ...] = ()
+    kept_cuts: tuple[Cut, ...] = ()
     """Committed, the newest last."""
-    refused: str = ""
+    refusal: str = ""
     """Why the last request for a cut was refused, or the last cut given up."""
     epoch: int = 0
     """How often the job went back to a cut."""
-    back: int = 0
+    restored_number: int = 0
     """The cut that it went back to last; 0: to none, with empty queues."""
-    pending: tuple[str, ...] = ()
+    pending_worlds: tuple[str, ...] = ()
     """Worlds that have yet to restore that cut, or to begin anew where it has no checkpoint of theirs."""
     broken: bool = False
     """Whether the cut that the job went back to last turned out damaged: nobody goes on before its worlds restart."""
-    lost: tuple[str, ...] = ()
+    lost_worlds: tuple[str, ...] = ()
     """Worlds whose cuts are all damaged: they begin anew at the next restore, with the queues."""
     queues: tuple[str, ...] = ()
     """Names of the job's queues."""
@@ -124,65 +124,67 @@ class Cuts:
     """(queue, token of its folder), of the queues that were opened since the job last went back to a cut."""
 
     @property
-    def present(self) -> Cut | None:
+    def restored_cut(self) -> Cut | None:
         """The cut that the job went back to last."""
-        return next((one for one in self.kept if one.number == self.back), None)
+        return next((cut for cut in self.kept_cuts if cut.number == self.restored_number), None)
 
     @property
     def opened(self) -> tuple[str, ...]:
         """The queues that were opened since the job last went back."""
-        known = dict(self.tokens)
-        return tuple(name for name in self.queues if name in known)
+        opened = dict(self.tokens)
+        return tuple(name for name in self.queues if name in opened)
 
     @property
     def unopened(self) -> tuple[CutQueue, ...]:
         """The other queues of the cut that it went back to: they are as they are there."""
-        known = dict(self.tokens)
-        return tuple(one for one in self.present.queues if one.name not in known) if self.present is not None else ()
+        opened, cut = dict(self.tokens), self.restored_cut
+        return tuple(queue for queue in cut.queues if queue.name not in opened) if cut is not None else ()
 
 
-def choices(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
+def restorable_checkpoints(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
     """Return the checkpoints that a new life of a world may restore, the newest first; None: any.
 
     Empty: it begins anew, since another checkpoint of it would not fit the queues.
     """
+    is_pending = world in cuts.pending_worlds
     # A world that follows another one back restores the cut of that one alone.
-    whole = [one for one in reversed(cuts.kept) if world not in cuts.pending or one.number == cuts.back]
-    found = tuple(mark for one in whole for mark in (one.mark_of(world),) if mark is not None)
-    return found if found or world in cuts.pending or world in cuts.lost else None
+    allowed_cuts = [cut for cut in reversed(cuts.kept_cuts) if not is_pending or cut.number == cuts.restored_number]
+    checkpoints = tuple(mark for cut in allowed_cuts for mark in (cut.mark_of(world),) if mark is not None)
+    return checkpoints if checkpoints or is_pending or world in cuts.lost_worlds else None
 
 
-def fits(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
+def may_restore(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
     """Return whether a new life of a world may restore a checkpoint, or begin anew, without a mix of two moments."""
-    among = choices(cuts, world)
-    if among is None:
+    checkpoints = restorable_checkpoints(cuts, world)
+    if checkpoints is None:
         return True
     # Who follows others back has no choice; the first to restore decides, also that nothing can be read.
-    return chosen in among if chosen is not None else not among or world not in cuts.pending
+    return chosen in checkpoints if chosen is not None else not checkpoints or world not in cuts.pending_worlds
 
 
-def is_alone(cuts: Cuts) -> bool:
+def is_sole_world(cuts: Cuts) -> bool:
     """Return whether one world without queues makes up all cuts: each of its checkpoints is consistent by itself."""
-    return len({*worlds_of(cuts.kept), *cuts.lost}) == 1 and not cuts.queues and not any(c.queues for c in cuts.kept)
+    has_queues = bool(cuts.queues) or any(cut.queues for cut in cuts.kept_cuts)
+    return len({*worlds_of(cuts.kept_cuts), *cuts.lost_worlds}) == 1 and not has_queues
 
 
 def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
     """Return the worlds with a checkpoint in any of these cuts."""
-    return tuple(dict.fromkeys(world for one in cuts for world, _ in one.marks))
+    return tuple(dict.fromkeys(world for cut in cuts for world, _ in cut.marks))
 
 
-def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
+def checkpoints_in_cuts(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
     """Return the checkpoints of a world that cuts need, the one under way included."""
     role, _, rank = world.partition("/")
-    own: Iterable[CutMember | None] = ()
+    members: Iterable[CutMember | None] = ()
     if cuts.open is not None:
         # A rank that is a world of its own is not looked for among 10,000 others.
-        own = (cuts.open.ranks.get((role, int(rank))),) if rank else cuts.open.ranks.values()
-    made = {one.mark for one in own if one is not None and one.world == world and one.mark is not None}
-    return tuple(sorted({mark for one in cuts.kept if (mark := one.mark_of(world)) is not None} | made))
+        members = (cuts.open.ranks.get((role, int(rank))),) if rank else cuts.open.ranks.values()
+    marks = {member.mark for member in members if member and member.world == world and member.mark is not None}
+    return tuple(sorted({mark for cut in cuts.kept_cuts if (mark := cut.mark_of(world)) is not None} | marks))
 
 
-def partners(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
+def worlds_restored_together(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
     """Return the other worlds that go back together with these: one of them alone would not fit the queues."""
-    together = dict.fromkeys((*worlds_of(cuts.kept[-1:]), *cuts.lost))
-    return tuple(world for world in together if world not in worlds) if worlds & together.keys() else ()
+    cut_worlds = dict.fromkeys((*worlds_of(cuts.kept_cuts[-1:]), *cuts.lost_worlds))
+    return tuple(world for world in cut_worlds if world not in worlds) if worlds & cut_worlds.keys() else ()

@@ -23,19 +23,19 @@ WRAPPERS = frozenset({"wrapper", "_wrapped"})
 """Functions of torch that stand between a collective and its caller."""
 
 
-def early_end(role: str, step: int | None, waiting: Sequence[int], call: str) -> str:
+def describe_early_end(role: str, step: int | None, waiting_ranks: Sequence[int], call: str) -> str:
     """Return an early end in words: "ended with code 0 at step 8; worker/0 and 2 wait for it in all_reduce: ...".
 
     Args:
         role: The role of all ranks.
         step: The last step that the ended rank reported; None: it reported none.
-        waiting: The ranks that wait for it, at least one.
+        waiting_ranks: The ranks that wait for it, at least one.
         call: The collective in which they wait; empty: it is unknown.
     """
-    at_step = "" if step is None else f" at step {step}"
-    where = f" in {call}" if call else ""
-    verb = "waits" if len(waiting) == 1 else "wait"
-    return f"ended with code 0{at_step}; {ranks_in_words(role, waiting)} {verb} for it{where}: uneven data?"
+    step_text = "" if step is None else f" at step {step}"
+    call_text = f" in {call}" if call else ""
+    verb = "waits" if len(waiting_ranks) == 1 else "wait"
+    return f"ended with code 0{step_text}; {ranks_in_words(role, waiting_ranks)} {verb} for it{call_text}: uneven data?"
 
 
 def ranks_in_words(role: str, ranks: Sequence[int]) -> str:
@@ -51,22 +51,22 @@ def collective_of(traceback: str) -> str:
     return next((name for name in _TORCH_CALL.findall(traceback) if name not in WRAPPERS), "")
 
 
-def went_on(ended: RankState, outcome: Outcome) -> bool:
+def has_gone_on_without(ended_rank: RankState, outcome: Outcome) -> bool:
     """Whether a rank that failed later had gone on without an ended one, so that it did not wait for that one.
 
     One step more is none: a rank reports a step, and then waits in the next one.
     """
-    further = outcome.step is not None and ended.end_step is not None and outcome.step > ended.end_step + 1
-    return further and outcome.advanced is not None and outcome.advanced > ended.ended_at + limits.JOIN_S
+    is_further = outcome.step is not None and ended_rank.end_step is not None and outcome.step > ended_rank.end_step + 1
+    return is_further and outcome.advanced is not None and outcome.advanced > ended_rank.ended_at + limits.JOIN_S
 
 
-def as_failure(message: str, step: int | None) -> Outcome:
+def outcome_of_early_end(message: str, step: int | None) -> Outcome:
     """Return the end of a rank that ended well too early as a failure. It alone has the exit code 0."""
     return Outcome(ok=False, reason=Reason.USER_ERROR, code=0, message=message, step=step)
 
 
-def is_early(outcome: Outcome) -> bool:
-    """Whether a failure is that of `as_failure`."""
+def is_early_end(outcome: Outcome) -> bool:
+    """Whether a failure is that of `outcome_of_early_end`."""
     return outcome.code == 0 and not outcome.ok
 
 
@@ -83,20 +83,20 @@ class EndedRank:
     """When it ended, or was first seen to have ended, on the clock of the paces."""
 
 
-def is_due(ended: Mapping[int, EndedRank], paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> bool:
+def must_look(ended_ranks: Mapping[int, EndedRank], paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> bool:
     """Whether the rest of a world is to be looked at: no step since a rank ended, for as long as idle ranks may wait.
 
     That end counts like a step, so a wait for it is found in roles that report no steps, too.
     """
-    if not ended:
+    if not ended_ranks:
         return False
-    last = max((*(pace.at for pace in paces.values()), *(rank.at for rank in ended.values())))
+    last_at = max((*(pace.at for pace in paces.values()), *(rank.at for rank in ended_ranks.values())))
     bounds = (hang.idle_after(pace, policy) for pace in paces.values() if pace.measured)
-    return now - last > max((float(policy.idle_seconds), *bounds))
+    return now - last_at > max((float(policy.idle_seconds), *bounds))
 
 
 def find_wait(
-    role: str, ended: Mapping[int, EndedRank], paces: Mapping[int, Pace], looks: Mapping[int, SamplePair]
+    role: str, ended_ranks: Mapping[int, EndedRank], paces: Mapping[int, Pace], looks: Mapping[int, SamplePair]
 ) -> HangFinding | None:
     """Return the finding that a world waits in a collective for a rank that has ended; None: it does not, or may not.
 
@@ -104,18 +104,18 @@ def find_wait(
 
     Args:
         role: The role.
-        ended: Its ranks that have ended with code 0, at least one.
+        ended_ranks: Its ranks that have ended with code 0, at least one.
         paces: Rank -> pace, for living ranks that ever reported a step.
-        looks: Living rank -> observations, after a silence of which `is_due` says that it is too long.
+        looks: Living rank -> observations, after a silence of which `must_look` says that it is too long.
     """
-    waiting = [rank for rank, seen in sorted(looks.items()) if seen.activity is Where.COLLECTIVE]
-    elsewhere = [seen for seen in looks.values() if seen.activity is not Where.COLLECTIVE]
+    waiting_ranks = [rank for rank, sample in sorted(looks.items()) if sample.activity is Where.COLLECTIVE]
+    other_samples = [sample for sample in looks.values() if sample.activity is not Where.COLLECTIVE]
     # Ranks that wait for an asynchronous collective look idle in user code.
-    if not waiting or any(seen.activity is not Where.USER or seen.works for seen in elsewhere):
+    if not waiting_ranks or any(sample.activity is not Where.USER or sample.works for sample in other_samples):
         return None
-    first = min(ended, key=lambda rank: ended[rank].at)
-    step = ended[first].step
-    late = ended[first].at + limits.JOIN_S
-    if step is not None and any(pace.step > step + 1 and pace.at > late for pace in paces.values()):
+    first_rank = min(ended_ranks, key=lambda rank: ended_ranks[rank].at)
+    step = ended_ranks[first_rank].step
+    late_at = ended_ranks[first_rank].at + limits.JOIN_S
+    if step is not None and any(pace.step > step + 1 and pace.at > late_at for pace in paces.values()):
         return None  # they went on without it
-    return HangFinding(first, early_end(role, step, waiting, looks[waiting[0]].second.call))
+    return HangFinding(first_rank, describe_early_end(role, step, waiting_ranks, looks[waiting_ranks[0]].second.call))

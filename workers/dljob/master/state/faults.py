@@ -27,7 +27,7 @@ class Failure:
     outcome: Outcome
     secondary: bool
     """Whether it only reports that a peer is gone."""
-    ordered: bool
+    ended_by_master: bool
     """Whether PrimeMaster itself ended the process."""
     rule: str = ""
     """Name of the rule of `telemetry.causes`, or of the user's, that classified it; empty: none did."""
@@ -75,11 +75,11 @@ class Notice:
 class Departure:
     """A node that is announced to go and is still there. Times are unix seconds."""
 
-    why: str
+    announcement: str
     """The announcement, in the words of its source."""
     since: float
     """When the announcement arrived."""
-    by: float
+    gone_at: float
     """When the node will be gone: the announced deadline, or a default."""
     save_by: float
     """Deadline for the copies of its ranks to come to disk."""
@@ -100,7 +100,7 @@ class DomainMove:
     """Units that go to another topology domain once their servers have finished their requests."""
 
     units: tuple[str, ...]
-    by: float | None
+    finish_by: float | None
     """When their servers are ended that have not finished (unix seconds); None: that time is over."""
 
 
@@ -113,8 +113,8 @@ class FaultRecord:
     reason: str
     target: str
     cause: str
-    detected: float
-    recovered: float | None = None
+    detected_at: float
+    recovered_at: float | None = None
     rank: str = ""
     """The rank that failed, "<role>/<rank>"; empty where none did, as in an ordered restart."""
     incarnation: int = 0
@@ -125,9 +125,9 @@ class FaultRecord:
     """Whether it only reports that a peer was gone."""
     rule: str = ""
     """Name of the rule that classified the failure; empty: none did."""
-    root: int = 0
+    root_number: int = 0
     """Number of the fault that it follows from; 0: none is known."""
-    followed: tuple[Consequence, ...] = ()
+    consequences: tuple[Consequence, ...] = ()
     """Failures that follow from it, in the order of their arrival."""
     lost: int | None = None
     """Steps that were lost: the last reached step minus that of the restored checkpoint; None: unknown."""

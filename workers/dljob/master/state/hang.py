@@ -206,7 +206,7 @@ class HangFinding:
     """A detected hang. `rank` None: the role makes no progress, and no single rank can be blamed."""
 
     rank: int | None
-    why: str
+    message: str
 
 
 def wants_stacks(paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> bool:
@@ -340,19 +340,19 @@ def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], sampled: It
     """
     if finding.rank is not None:
         witness = hanging.get(finding.rank, "")
-        return HangFinding(finding.rank, f"{finding.why}; {witness}") if witness else finding
+        return HangFinding(finding.rank, f"{finding.message}; {witness}") if witness else finding
     if not hanging:
         return finding
     sampled_ranks = set(sampled)
     named, others = sampled_ranks & hanging.keys(), sampled_ranks - hanging.keys()
     if len(named) == 1 == len(hanging):
         (rank,) = named
-        return HangFinding(rank, f"{finding.why}; {hanging[rank]}")
+        return HangFinding(rank, f"{finding.message}; {hanging[rank]}")
     ranks = ", ".join(map(str, sorted(hanging)))
     if len(others) == 1 and len(named) > 1:
         (rank,) = others
-        return HangFinding(rank, f"{finding.why}; witnesses say that all others hang: ranks {ranks}")
-    return HangFinding(None, f"{finding.why}; witnesses say that ranks {ranks} hang")
+        return HangFinding(rank, f"{finding.message}; witnesses say that all others hang: ranks {ranks}")
+    return HangFinding(None, f"{finding.message}; witnesses say that ranks {ranks} hang")
 
 
 def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:

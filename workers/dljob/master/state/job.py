@@ -14,7 +14,7 @@ from dljob.plan.model import JobPlan
 from dljob.plan.role import HostKind, RolePlan
 from dljob.spec.model import DLJobSpec, FaultTolerance
 
-STORE = -1
+STORE_INDEX = -1
 """Index of the host that serves a role's torch store. Negative, since hosts that run ranks count from 0."""
 
 
@@ -29,15 +29,15 @@ class RoleFacts:
     """Roles whose `dependsOn` names this role."""
     first_wave: bool
     """Whether it waits for no role to complete, even indirectly. The job runs once all such roles are ready."""
-    coupled: tuple[str, ...] = ()
+    coupled_roles: tuple[str, ...] = ()
     """Roles that restart as a whole whenever any of its ranks restarts: those that its restartPolicy.with names, and
     those that these name in turn. The role itself is one of them where the names lead back to it."""
-    mates: tuple[str, ...] = ()
+    restart_partners: tuple[str, ...] = ()
     """Roles that may be in one coupled restart with it, as those that restart first or as those that are taken along;
     itself among them."""
 
     @cached_property
-    def world(self) -> bool:
+    def is_torch_world(self) -> bool:
         """Whether its ranks form a torch world through a store, so that they can only start together."""
         return self.plan.uses_store
 
@@ -95,8 +95,8 @@ class RoleFacts:
 
     def hosts(self) -> Iterator[HostId]:
         """Yield all hosts of the role; in a torch world first the store's host, which all ranks need."""
-        if self.world:
-            yield HostId(self.plan.name, STORE)
+        if self.is_torch_world:
+            yield HostId(self.plan.name, STORE_INDEX)
         for index in dict.fromkeys(rank // self.ranks_per_host for rank in self.ranks):
             yield HostId(self.plan.name, index)
 
@@ -120,23 +120,23 @@ class Job:
     def roles(self) -> Mapping[str, RoleFacts]:
         """The facts of each role, in the order of the spec."""
         plans = self.plan.roles
-        late = _late(plans)
-        coupled = {name: _coupled(plans, name) for name in plans}
+        late = _roles_after_a_completion(plans)
+        coupled = {name: _coupled_roles(plans, name) for name in plans}
         return {
             name: RoleFacts(
                 plan=role,
                 series=self.plan.units.of_role(name).name,
-                dependents=tuple(other for other, p in plans.items() if any(name == dep for dep, _ in p.depends_on)),
+                dependents=tuple(user for user, p in plans.items() if any(name == dep for dep, _ in p.depends_on)),
                 first_wave=name not in late,
-                coupled=coupled[name],
-                mates=_mates(coupled, name),
+                coupled_roles=coupled[name],
+                restart_partners=_restart_partners(coupled, name),
             )
             for name, role in plans.items()
         }
 
-    def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> Job:
+    def sized(self, sizes: Mapping[str, int], left_groups: Mapping[str, tuple[int, ...]] | None = None) -> Job:
         """Return the same job with these numbers of ranks, by role; `gone`: numbers of groups that it leaves out."""
-        plan = self.plan.sized(sizes, gone)
+        plan = self.plan.sized(sizes, left_groups)
         return self if plan is self.plan else replace(self, plan=plan)
 
     @cached_property
@@ -155,31 +155,31 @@ class Job:
         return len(self.plan.units)
 
 
-def _late(plans: Mapping[str, RolePlan]) -> frozenset[str]:
+def _roles_after_a_completion(plans: Mapping[str, RolePlan]) -> frozenset[str]:
     """Return the roles that wait for another one to complete, directly or through a role that they wait for."""
-    late: set[str] = set()
+    late_roles: set[str] = set()
     while True:
-        more = {
+        new_roles = {
             name
             for name, role in plans.items()
-            if name not in late and any(kind == "Complete" or dep in late for dep, kind in role.depends_on)
+            if name not in late_roles and any(kind == "Complete" or dep in late_roles for dep, kind in role.depends_on)
         }
-        if not more:
-            return frozenset(late)
-        late |= more
+        if not new_roles:
+            return frozenset(late_roles)
+        late_roles |= new_roles
 
 
-def _coupled(plans: Mapping[str, RolePlan], role: str) -> tuple[str, ...]:
+def _coupled_roles(plans: Mapping[str, RolePlan], role: str) -> tuple[str, ...]:
     """Return the roles that restart with a role, in the order of the plan."""
-    found: set[str] = set()
-    more = set(plans[role].restart_with)
-    while more:
-        found |= more
-        more = {name for each in more for name in plans[each].restart_with} - found
-    return tuple(name for name in plans if name in found)
+    coupled_roles: set[str] = set()
+    new_roles = set(plans[role].restart_with)
+    while new_roles:
+        coupled_roles |= new_roles
+        new_roles = {name for coupled_role in new_roles for name in plans[coupled_role].restart_with} - coupled_roles
+    return tuple(name for name in plans if name in coupled_roles)
 
 
-def _mates(coupled: Mapping[str, tuple[str, ...]], role: str) -> tuple[str, ...]:
+def _restart_partners(coupled: Mapping[str, tuple[str, ...]], role: str) -> tuple[str, ...]:
     """Return the roles of all coupled restarts that a role can be in."""
     groups = [{name, *others} for name, others in coupled.items() if others and role in (name, *others)]
     return tuple(name for name in coupled if any(name in group for group in groups))

@@ -106,7 +106,7 @@ class Ledger:
     """(time, ranks more or fewer) within the window: recent goodput is a share of the ranks that there were."""
 
 
-def opened(roles: Mapping[str, int]) -> Ledger:
+def new_ledger(roles: Mapping[str, int]) -> Ledger:
     """Return the ledger of a new job, with all ranks in the queue account. `roles`: role -> its number of ranks."""
     clocks = {(role, rank): (Account.QUEUE, 0) for role, count in roles.items() for rank in range(count)}
     return Ledger(
@@ -130,7 +130,7 @@ class Move(NamedTuple):
     """When its process did its first work, for a rank of which only this moment tells that it was not productive."""
 
 
-def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
+def book_moves(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
     """Return the ledger after the moves of some ranks, all at `now`, and a change of the number of spares by role.
 
     A rank without a clock is counted from now on.
@@ -200,15 +200,15 @@ def _redate(page: _Page, move: Move, clock: Clock, origin: Clock | None) -> tupl
     return clock, origin
 
 
-def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
+def resize_role(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
     """Return the ledger after a role changed its number of ranks at `now`."""
     at = max(now, ledger.at)
     old = ledger.ranks.get(role, RoleAccount(0, before))
-    kept = tuple(one for one in ledger.resizes if one[0] > at - WINDOW_US)
+    recent_resizes = tuple(resize for resize in ledger.resizes if resize[0] > at - WINDOW_US)
     return evolve(
         ledger,
         ranks=ledger.ranks.set(role, RoleAccount(old.upto(at), after, at)),
-        resizes=(*kept, (at, after - before))[-MOST_RESIZES:],
+        resizes=(*recent_resizes, (at, after - before))[-MOST_RESIZES:],
     )
 
 
@@ -286,19 +286,19 @@ def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tup
 def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
     """Return account -> its total in microseconds, for a role; empty accounts are left out."""
     at = max(now, ledger.at)
-    held = ((account, ledger.books.get((role, account))) for account in Account)
-    sums = {account: entry.upto(at) for account, entry in held if entry is not None}
+    entries = ((account, ledger.books.get((role, account))) for account in Account)
+    sums = {account: entry.upto(at) for account, entry in entries if entry is not None}
     return {account: total for account, total in sums.items() if total}
 
 
-def owed(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
+def counter_shortfalls(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
     """Return account -> the amount by which it shows less than before: metric counters add it, so as never to fall."""
     at = max(now, ledger.at)
-    found: dict[Account, int] = {}
+    shortfalls: dict[Account, int] = {}
     for (name, account), floor in ledger.floors.items():
-        if name == role and floor > (holds := ledger.books[name, account].upto(at)):
-            found[account] = floor - holds
-    return found
+        if name == role and floor > (total := ledger.books[name, account].upto(at)):
+            shortfalls[account] = floor - total
+    return shortfalls
 
 
 @dataclass(frozen=True, slots=True)

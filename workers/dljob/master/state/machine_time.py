@@ -27,23 +27,23 @@ class ClockSample:
 
 def compare_clocks(before: ClockSample, after: ClockSample, expected_s: float) -> list[tuple[str, str]]:
     """Return (reason, message) of what happened between two samples that were to be `expected_s` apart."""
-    found = list[tuple[str, str]]()
+    pauses = list[tuple[str, str]]()
     passed, awake = after.passed - before.passed, after.awake - before.awake
-    suspended, late = passed - awake, awake - expected_s
+    suspended, late_s = passed - awake, awake - expected_s
     # A process that computed for half of the time was busy, and did not stand still.
-    busy = (after.used - before.used) * 2 > late
+    was_busy = (after.used - before.used) * 2 > late_s
     if suspended >= LEAST_S:
-        said = f"the machine was suspended for {seconds(suspended)}: nothing of the job ran meanwhile"
-        found.append((reasons.MACHINE_PAUSED, said))
-    elif late >= LEAST_S and not busy:
-        said = (
-            f"the machine of PrimeMaster stood still for {seconds(late)}: it, its container or the job's processes "
+        message = f"the machine was suspended for {seconds(suspended)}: nothing of the job ran meanwhile"
+        pauses.append((reasons.MACHINE_PAUSED, message))
+    elif late_s >= LEAST_S and not was_busy:
+        message = (
+            f"the machine of PrimeMaster stood still for {seconds(late_s)}: it, its container or the job's processes "
             "were paused or stopped, or got no CPU"
         )
-        found.append((reasons.MACHINE_PAUSED, said))
+        pauses.append((reasons.MACHINE_PAUSED, message))
     step = after.wall - before.wall - passed
     if abs(step) >= LEAST_S:
         way = "ahead" if step > 0 else "back"
-        said = f"the machine's clock was set {way} by {seconds(abs(step))}; the job's own clock does not follow it"
-        found.append((reasons.CLOCK_STEPPED, said))
-    return found
+        message = f"the machine's clock was set {way} by {seconds(abs(step))}; the job's own clock does not follow it"
+        pauses.append((reasons.CLOCK_STEPPED, message))
+    return pauses

@@ -13,7 +13,7 @@ from dljob.master.state.job import Job
 from dljob.plan.model import Amount, Bundle, JobPlan, Unit, add_up
 from dljob.spec.model import OutOfMemory
 
-Given: TypeAlias = tuple[tuple[str, Amount], ...]
+Overrides: TypeAlias = tuple[tuple[str, Amount], ...]
 """(role, memory of each of its ranks) in a unit; a role that is not listed has the plan's memory."""
 
 
@@ -21,35 +21,38 @@ Given: TypeAlias = tuple[tuple[str, Amount], ...]
 class Grants:
     """All memory overrides of a job."""
 
-    given: Map[str, Given] = field(default_factory=Map[str, Given])
+    overrides: Map[str, Overrides] = field(default_factory=Map[str, Overrides])
     """Overrides by unit ("rollout/3") or by series: "rollout" holds for each unit that has no entry of its own."""
-    wanted: Map[str, Amount] = field(default_factory=Map[str, Amount])
+    requested: Map[str, Amount] = field(default_factory=Map[str, Amount])
     """Largest memory ever wanted for a rank, by role, whether there was room or not: the next attempt's start value."""
 
 
-def given(grants: Grants, unit: str) -> Given:
+def overrides_of(grants: Grants, unit: str) -> Overrides:
     """Return the overrides of a unit: its own entry, else that of its series."""
-    own = grants.given.get(unit)
-    return grants.given.get(unit.rpartition("/")[0], ()) if own is None else own
+    overrides = grants.overrides.get(unit)
+    return grants.overrides.get(unit.rpartition("/")[0], ()) if overrides is None else overrides
 
 
-def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
+def unit_of(plan: JobPlan, name: str, overrides: Overrides) -> Unit:
     """Return a unit of the plan with these overrides."""
     unit = plan.units[name]
-    if not given:
+    if not overrides:
         return unit
     # A bundle may hold ranks of several roles: each adds the difference between its override and the plan.
-    more = {role: amount - memory_of(plan, role) for role, amount in given}
+    increases = {role: amount - memory_of(plan, role) for role, amount in overrides}
     bundles = tuple(
-        Bundle(add_up(own.resources, (("memory", sum(more.get(role, 0) for role, _ in own.ranks)),)), own.ranks)
-        for own in unit.bundles
+        Bundle(
+            add_up(bundle.resources, (("memory", sum(increases.get(role, 0) for role, _ in bundle.ranks)),)),
+            bundle.ranks,
+        )
+        for bundle in unit.bundles
     )
     return replace(unit, bundles=bundles)
 
 
 def units_of(plan: JobPlan, grants: Grants, names: Iterable[str]) -> list[Unit]:
     """Return units of the plan, each with its overrides."""
-    return [unit_of(plan, name, given(grants, name)) for name in names]
+    return [unit_of(plan, name, overrides_of(grants, name)) for name in names]
 
 
 def memory_of(plan: JobPlan, role: str) -> Amount:
@@ -59,30 +62,30 @@ def memory_of(plan: JobPlan, role: str) -> Amount:
 
 def policy_of(job: Job, role: str) -> OutOfMemory | None:
     """Return the `outOfMemory` policy of a role; None where it has none, or reserves no memory that could grow."""
-    own = next((one for one in job.spec.roles if one.name == role), None)
-    return own.restart_policy.out_of_memory if own and memory_of(job.plan, role) else None
+    role_spec = next((candidate for candidate in job.spec.roles if candidate.name == role), None)
+    return role_spec.restart_policy.out_of_memory if role_spec and memory_of(job.plan, role) else None
 
 
-def for_role(plan: JobPlan, grants: Grants, role: str, amount: Amount) -> Grants:
+def with_role_memory(plan: JobPlan, grants: Grants, role: str, amount: Amount) -> Grants:
     """Return the overrides with this memory for each rank of a role, in all units without an entry of their own."""
     series = plan.units.of_role(role).name
-    own = tuple(sorted({**dict(grants.given.get(series, ())), role: amount}.items()))
-    return evolve(grants, given=grants.given.set(series, own), wanted=grants.wanted.set(role, amount))
+    overrides = tuple(sorted({**dict(grants.overrides.get(series, ())), role: amount}.items()))
+    return evolve(with_overrides(grants, series, overrides), requested=grants.requested.set(role, amount))
 
 
-def with_given(grants: Grants, unit: str, own: Given) -> Grants:
+def with_overrides(grants: Grants, unit: str, overrides: Overrides) -> Grants:
     """Return the overrides with a new entry for one unit."""
-    return evolve(grants, given=grants.given.set(unit, own))
+    return evolve(grants, overrides=grants.overrides.set(unit, overrides))
 
 
-def without(grants: Grants, units: Iterable[str]) -> Grants:
+def without_overrides(grants: Grants, units: Iterable[str]) -> Grants:
     """Return the overrides without those of these units; the same object where they had none.
 
     An empty entry stands for the plan's memory, since a missing one would fall back to the series.
     """
-    if not grants.given:
+    if not grants.overrides:
         return grants
     for name in units:
-        if given(grants, name):
-            grants = with_given(grants, name, ())
+        if overrides_of(grants, name):
+            grants = with_overrides(grants, name, ())
     return grants

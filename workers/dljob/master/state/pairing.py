@@ -101,48 +101,48 @@ def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collectio
     An odd last node joins the last team. Two nodes that failed together are not paired again if another mate is left,
     since the same pair would only fail again.
     """
-    made: list[Team] = list(zip(proven, fresh, strict=False))
-    left = list(fresh[len(made) :])
-    while len(left) > 1:
-        one = left.pop(0)
-        mate = next((node for node in left if not failed_together(failures, one, node)), left[0])
-        left.remove(mate)
-        made.append((one, mate))
-    if left and made:
-        made[-1] = (*made[-1], left[0])
-    return tuple(made)
+    teams: list[Team] = list(zip(proven, fresh, strict=False))
+    unpaired = list(fresh[len(teams) :])
+    while len(unpaired) > 1:
+        node = unpaired.pop(0)
+        mate = next((mate for mate in unpaired if not failed_together(failures, node, mate)), unpaired[0])
+        unpaired.remove(mate)
+        teams.append((node, mate))
+    if unpaired and teams:
+        teams[-1] = (*teams[-1], unpaired[0])
+    return tuple(teams)
 
 
-def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
+def second_round(open_nodes: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
     """Return teams that show which of the open nodes is bad; empty: no team could show more than is known."""
     if proven:
         # A proven partner decides at once: if the team fails, the open node is the bad one.
-        return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
-    if len(open_) > 3:
+        return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_nodes))
+    if len(open_nodes) > 3:
         # No node is proven: pair each with another one than before. A single bad node fails again, the others pass.
-        return first_round(open_, (), failures)
+        return first_round(open_nodes, (), failures)
     # So few nodes that all pairs can be tried.
-    pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])
+    pairs = ((first, second) for i, first in enumerate(open_nodes) for second in open_nodes[i + 1 :])
     return tuple(pair for pair in pairs if not failed_together(failures, *pair))
 
 
-def failed_together(failures: Collection[Team], one: str, other: str) -> bool:
+def failed_together(failures: Collection[Team], first: str, second: str) -> bool:
     """Whether two nodes failed as a team of their own."""
-    return any(set(team) == {one, other} for team in failures)
+    return any(set(team) == {first, second} for team in failures)
 
 
-def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
+def disjoint_turns(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
     """Return the teams in turns, so that no node is in two teams of the same turn."""
-    made: list[list[Team]] = []
+    turns: list[list[Team]] = []
     busy: list[set[str]] = []
     for team in teams:
-        turn = next((i for i, nodes in enumerate(busy) if nodes.isdisjoint(team)), len(made))
-        if turn == len(made):
-            made.append([])
+        turn = next((i for i, nodes in enumerate(busy) if nodes.isdisjoint(team)), len(turns))
+        if turn == len(turns):
+            turns.append([])
             busy.append(set())
-        made[turn].append(team)
+        turns[turn].append(team)
         busy[turn].update(team)
-    return tuple(tuple(wave) for wave in made)
+    return tuple(tuple(turn_teams) for turn_teams in turns)
 
 
 # -- judgement
@@ -157,46 +157,47 @@ def without_shared_lateness(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]
     late = sum(facts.late for facts in nodes)
     if len(nodes) < MANY or 2 * late <= len(nodes):
         return tuple(nodes)
-    why = f"; it was so on {late} of {len(nodes)} nodes: do they share a slow disk or network?"
-    return tuple(evolve(one, trouble="", late=False, unmade=one.trouble + why) if one.late else one for one in nodes)
+    suffix = f"; it was so on {late} of {len(nodes)} nodes: do they share a slow disk or network?"
+    unmade = {node.node: node.trouble + suffix for node in nodes if node.late}
+    return tuple(evolve(n, trouble="", late=False, unmade=unmade[n.node]) if n.late else n for n in nodes)
 
 
 def without_shared_failures(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
     """Return the teams, without their failures if all failed and no member is proven: the role's setup may be wrong."""
-    made = [team for team in teams if not team.unmade]
-    known = any(node in proven for team in made for node in team.nodes)
-    if len(made) < MANY or known or not all(team.trouble for team in made):
+    tried_teams = [team for team in teams if not team.unmade]
+    has_proven_member = any(node in proven for team in tried_teams for node in team.nodes)
+    if len(tried_teams) < MANY or has_proven_member or not all(team.trouble for team in tried_teams):
         return tuple(teams)
-    why = f"; all {len(made)} teams failed: is the role's communication set up for its network?"
-    return tuple(team if team.unmade else evolve(team, trouble="", unmade=team.trouble + why) for team in teams)
+    suffix = f"; all {len(tried_teams)} teams failed: is the role's communication set up for its network?"
+    return tuple(team if team.unmade else evolve(team, trouble="", unmade=team.trouble + suffix) for team in teams)
 
 
-def clock(nodes: Iterable[NodeFacts]) -> float:
+def master_clock_error(nodes: Iterable[NodeFacts]) -> float:
     """Return the seconds by which most nodes' clocks lead PrimeMaster's, if PrimeMaster's clock is wrong; else 0."""
     # PrimeMaster's own clock counts as one voice (0.0) in the median, beside the nodes'.
-    seen = sorted([0.0, *(facts.clock_s for facts in nodes if _compared(facts))])
+    offsets = sorted([0.0, *(facts.clock_s for facts in nodes if _is_clock_measured(facts))])
     # Of the two middle values the smaller one: in doubt PrimeMaster's clock counts as right.
-    middle = min(seen[(len(seen) - 1) // 2], seen[len(seen) // 2], key=abs)
+    middle = min(offsets[(len(offsets) - 1) // 2], offsets[len(offsets) // 2], key=abs)
     return middle if abs(middle) > limits.CHECK_CLOCK_S else 0.0
 
 
-def _compared(facts: NodeFacts) -> bool:
+def _is_clock_measured(facts: NodeFacts) -> bool:
     """Whether a node's clock was measured; a check that failed or was not made may have ended before it."""
     return not facts.trouble and (not facts.unmade or facts.clock_s != 0.0)
 
 
-def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+def median_speeds(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
     """Return kind -> median GFLOP/s of these nodes."""
-    found: dict[str, list[float]] = {}
+    speeds_by_shape: dict[str, list[float]] = {}
     for shape, _, speed in speeds:
-        found.setdefault(shape, []).append(speed)
-    return {shape: median_high(alike) for shape, alike in found.items()}
+        speeds_by_shape.setdefault(shape, []).append(speed)
+    return {shape: median_high(shape_speeds) for shape, shape_speeds in speeds_by_shape.items()}
 
 
-def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -> str:
+def unfit_reason(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -> str:
     """Return why a node is unfit by its own findings, in words; empty: it is fit.
 
-    `speeds` are the medians of `usual`, and `clock_s` is the result of `clock`.
+    `speeds` are the medians of `median_speeds`, and `clock_s` is the result of `master_clock_error`.
     """
     if facts.trouble:
         return facts.trouble
@@ -207,7 +208,7 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -
             return f"{disk.path}: {disk.free >> 20} MiB free, {limits.CHECK_DISK_BYTES >> 20} MiB wanted"
         if disk.files is not None and disk.files < limits.CHECK_DISK_FILES:
             return f"{disk.path}: room for {disk.files} more files, {limits.CHECK_DISK_FILES} wanted"
-    ahead = facts.clock_s - clock_s if _compared(facts) else 0.0
+    ahead = facts.clock_s - clock_s if _is_clock_measured(facts) else 0.0
     if abs(ahead) > limits.CHECK_CLOCK_S:
         way = "ahead of" if ahead > 0 else "behind"
         whose = "those of most nodes" if clock_s else "PrimeMaster's"
@@ -218,7 +219,7 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -
     return f"matrix product {facts.gflops:.3g} GFLOP/s, others {pace:.3g}"
 
 
-def failed(team: TeamFacts, paces: Sequence[float]) -> str:
+def team_failure(team: TeamFacts, paces: Sequence[float]) -> str:
     """Return why a team failed, in words; empty: it passed. `paces`: GB/s of all teams, this one included."""
     if team.trouble or not paces or team.gbytes_s * limits.CHECK_PACE_FACTOR >= (pace := median_high(paces)):
         return team.trouble
@@ -227,27 +228,27 @@ def failed(team: TeamFacts, paces: Sequence[float]) -> str:
 
 def find_culprits(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
     """Return certainly bad node -> the last team that proves it: the team failed, and its other members are proven."""
-    found: dict[str, Team] = {}
+    culprits: dict[str, Team] = {}
     # From the newest on, so that the message names the latest proof.
     for team in reversed(failures):
-        rest = [node for node in team if node not in proven]
-        if len(rest) == 1:
-            found.setdefault(rest[0], team)
-    return found
+        unproven_nodes = [node for node in team if node not in proven]
+        if len(unproven_nodes) == 1:
+            culprits.setdefault(unproven_nodes[0], team)
+    return culprits
 
 
-def suspect(open_: Sequence[str], failures: Collection[Team]) -> tuple[str, Team]:
+def most_suspicious_node(open_nodes: Sequence[str], failures: Collection[Team]) -> tuple[str, Team]:
     """Return the unproven node that failed in most teams (the last of equals), and the nodes that failed with it.
 
     ("", ()) when none of them failed.
     """
-    counts: Mapping[str, int] = {node: sum(node in team for team in failures) for node in open_}
-    most = max(counts.values(), default=0)
-    if not most:
+    counts: Mapping[str, int] = {node: sum(node in team for team in failures) for node in open_nodes}
+    largest_count = max(counts.values(), default=0)
+    if not largest_count:
         return "", ()
-    worst = [node for node in open_ if counts[node] == most][-1]
-    others = {node for team in failures if worst in team for node in team if node in open_}
-    return worst, tuple(node for node in open_ if node in others and node != worst)
+    suspect_node = [node for node in open_nodes if counts[node] == largest_count][-1]
+    mates = {node for team in failures if suspect_node in team for node in team if node in open_nodes}
+    return suspect_node, tuple(node for node in open_nodes if node in mates and node != suspect_node)
 
 
 def _gib(amount: float) -> str:

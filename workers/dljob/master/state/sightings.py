@@ -41,7 +41,7 @@ class Row:
         says = [(labels, value) for labels, value in samples if is_value(value) and plan.says(value)][:MOST]
         return Row({labels: (self.since[labels][0] if labels in self.since else now, value) for labels, value in says})
 
-    def held(self, plan: WitnessPlan, now: float) -> tuple[Sighting, ...]:
+    def lasting_sightings(self, plan: WitnessPlan, now: float) -> tuple[Sighting, ...]:
         """Return the samples that have said so for the time of the spec."""
         return tuple(
             Sighting(plan.name, value, labels, round(now - since, 3))
@@ -61,18 +61,20 @@ def rank_of(state: JobState, node: str, labels: Labels) -> RankKey | None:
     The most exact label decides: the process, the rank, its number on the node, its device. A sample without any of
     them is about the only rank of the node.
     """
-    here = _ready_on(state, node)
-    told = dict(labels)
-    if PID in told:
-        return _only(key for key, own in here.items() if str(own.pid or _host(state, key).pid) == told[PID])
-    if RANK in told:
-        return _only(_worldly(state, (key for key in here if str(key[1]) == told[RANK])))
-    if LOCAL_RANK in told:
-        return _only(_worldly(state, (key for key in here if str(_local(key, here)) == told[LOCAL_RANK])))
-    devices = {told[name].removeprefix("nvidia") for name in DEVICE if name in told}
+    ready_ranks = _ready_on(state, node)
+    values = dict(labels)
+    if PID in values:
+        pids = {key: str(rank_state.pid or _host(state, key).pid) for key, rank_state in ready_ranks.items()}
+        return _single_rank(key for key, pid in pids.items() if pid == values[PID])
+    if RANK in values:
+        return _single_rank(_prefer_torch_worlds(state, (key for key in ready_ranks if str(key[1]) == values[RANK])))
+    if LOCAL_RANK in values:
+        keys = (key for key in ready_ranks if str(_local_rank(key, ready_ranks)) == values[LOCAL_RANK])
+        return _single_rank(_prefer_torch_worlds(state, keys))
+    devices = {values[name].removeprefix("nvidia") for name in DEVICE if name in values}
     if devices:
-        return _only(key for key in here if devices & set(_devices(state, key)))
-    return _only(here)
+        return _single_rank(key for key in ready_ranks if devices & set(_devices(state, key)))
+    return _single_rank(ready_ranks)
 
 
 def may_accuse(state: JobState, key: RankKey, sighting: Sighting, now: float) -> bool:
@@ -95,30 +97,30 @@ def _ready_on(state: JobState, node: str) -> dict[RankKey, RankState]:
     members = (member for unit in state.housed.get(node, ()) for member in state.job.plan.units[unit].members)
     keys = ((role, rank) for role, group in members for rank in state.job.roles[role].group_ranks(group))
     return {
-        key: own
+        key: rank_state
         for key in keys
-        if (own := state.ranks[key]).phase is RankPhase.READY and _host(state, key).node == node
+        if (rank_state := state.ranks[key]).phase is RankPhase.READY and _host(state, key).node == node
     }
 
 
-def _only(keys: Iterable[RankKey]) -> RankKey | None:
-    found = list(keys)
-    return found[0] if len(found) == 1 else None
+def _single_rank(keys: Iterable[RankKey]) -> RankKey | None:
+    key_list = list(keys)
+    return key_list[0] if len(key_list) == 1 else None
 
 
-def _worldly(state: JobState, keys: Iterable[RankKey]) -> list[RankKey]:
+def _prefer_torch_worlds(state: JobState, keys: Iterable[RankKey]) -> list[RankKey]:
     """Leave out ranks without a world where some have one: torch's numbers are theirs."""
-    found = list(keys)
-    return [key for key in found if state.job.roles[key[0]].world] or found
+    key_list = list(keys)
+    return [key for key in key_list if state.job.roles[key[0]].is_torch_world] or key_list
 
 
 def _host(state: JobState, key: RankKey) -> HostState:
     return state.hosts[state.job.roles[key[0]].host_of(key[1])]
 
 
-def _local(key: RankKey, here: Iterable[RankKey]) -> int:
+def _local_rank(key: RankKey, keys: Iterable[RankKey]) -> int:
     """Return the number of a rank among those of its role on its node."""
-    return sorted(rank for role, rank in here if role == key[0]).index(key[1])
+    return sorted(rank for role, rank in keys if role == key[0]).index(key[1])
 
 
 def _devices(state: JobState, key: RankKey) -> tuple[str, ...]:
@@ -127,4 +129,4 @@ def _devices(state: JobState, key: RankKey) -> tuple[str, ...]:
     index = tuple(facts.ranks_of(facts.host_of(key[1]).index)).index(key[1])
     if index < len(host.slots) and host.slots[index]:
         return host.slots[index]
-    return tuple(one for _, ids in host.devices for one in ids)
+    return tuple(device for _, ids in host.devices for device in ids)

@@ -36,7 +36,7 @@ class Sizing:
     """Number of consecutive growths that were lost again within VAIN_S; of a fleet, that nodes did not hold."""
     scaled: float | None = None
     """When its wanted size was last changed, by an order or by its load."""
-    gone: tuple[int, ...] = ()
+    left_groups: tuple[int, ...] = ()
     """Numbers of groups of a fleet that left while higher ones stayed; the lowest is the first that is given again."""
     calls: tuple[tuple[int, int], ...] = ()
     """(rank, calls and connections) as the last change of the wanted size found them: who has fewest goes first."""

@@ -56,7 +56,7 @@ class Stall:
         return self.root_state is RootState.CIRCLE
 
     @property
-    def whom(self) -> str:
+    def blocker_text(self) -> str:
         """The ranks that must go on for it to end, in words: the root, else a circle's ranks, else the first waiter."""
         names = [f"{role}/{rank}" for role, rank in self.ranks]
         return self.root or (" and ".join(names) if self.is_circle and len(names) < 4 else "".join(names[:1])) or "job"

@@ -170,7 +170,7 @@ class RankState:
     phase: RankPhase = RankPhase.WAITING
     incarnation: int = 0
     pid: int = 0
-    since: float = 0.0
+    process_ordered_at: float = 0.0
     restart_reason: str = ""
     """Why the rank was restarted; empty before the first restart."""
     incident: int = 0
@@ -223,12 +223,12 @@ class HostState:
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
-    since: float = 0.0
+    process_ordered_at: float = 0.0
     """When the present process was ordered (unix seconds)."""
     node: str = ""
     pid: int = 0
     actor: str = ""
-    past: str = ""
+    previous_actor: str = ""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     address: str = ""
     slots: tuple[tuple[str, ...], ...] = ()
@@ -259,11 +259,11 @@ def homeless_units(units: Map[str, UnitState]) -> Map[str, bool]:
 
 def housed_units(units: Map[str, UnitState]) -> Map[str, tuple[str, ...]]:
     """Return node -> the units that it holds or is asked to. An index, so that no event scans all units."""
-    found: dict[str, list[str]] = {}
+    units_by_node: dict[str, list[str]] = {}
     for name, unit in units.items():
         if unit.node:
-            found.setdefault(unit.node, []).append(name)
-    return Map({node: tuple(sorted(names)) for node, names in found.items()})
+            units_by_node.setdefault(unit.node, []).append(name)
+    return Map({node: tuple(sorted(names)) for node, names in units_by_node.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,21 +281,21 @@ class SpareState:
 class RoleState:
     """State of one role: the number of its ranks in each phase, and the progress of its start."""
 
-    waiting: int
-    starting: int = 0
-    ready: int = 0
-    stopping: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    stopped: int = 0
-    absent: int = 0
-    hosts_ready: int = 0
+    waiting_count: int
+    starting_count: int = 0
+    ready_count: int = 0
+    stopping_count: int = 0
+    succeeded_count: int = 0
+    failed_count: int = 0
+    stopped_count: int = 0
+    absent_count: int = 0
+    ready_host_count: int = 0
     """Number of hosts that can start ranks; the store host is not counted."""
-    spawned: bool = False
+    hosts_ordered: bool = False
     """Whether its hosts were ordered."""
     was_ready: bool = False
     """Whether all its ranks were ready at once, or it completed: the condition of `dependsOn: Ready`."""
-    hold: int = 0
+    backoff_count: int = 0
     """Number of incidents that wait out their backoff; a torch world does not start while there is one."""
     generation: int = 0
     """Count of the starts of the role as a whole: of its torch world, or of an Elastic role without one."""
@@ -308,7 +308,7 @@ class RoleState:
     """(when it was published, the earliest time of its new events) of versions that no rank has loaded yet."""
     weights_left_at: float = 0.0
     """When the newest of the versions was published that were left when the job went back to a cut (unix seconds)."""
-    barren: str = ""
+    failing_items_text: str = ""
     """Why its budget pays for failures of ranks that hold items, in words: a queue's items fail one after the other."""
     stop_by: float | None = None
     """Deadline of ranks that finish their requests before the role begins anew (unix seconds); None: there are none."""
@@ -328,14 +328,14 @@ class Incident:
     """Target of the restart, as messages name it: "job", a role, or "<role>/<rank>"."""
     reason: str
     members: tuple[RankKey, ...]
-    pending: int
+    pending_count: int
     """Number of members that are not ready again and belong to no later incident."""
-    detected: float
-    due: float
+    detected_at: float
+    due_at: float
     """End of the backoff, when the restart is launched."""
     deadline: float
     """When the restart counts as failed and the next larger level is tried."""
-    fresh: bool
+    replaces_hosts: bool
     """Whether hosts whose process lives are replaced as well."""
     launched: bool = False
     """Whether the backoff is over and the members may start."""
@@ -422,7 +422,7 @@ class Search:
     """Number of refused reservations, for the backoff."""
     retry_at: float | None = None
     """When the next attempt may be made; None: there is no backoff."""
-    why: str = ""
+    no_room_reason: str = ""
     """Why there is no room; empty: there is room, or no search is under way."""
     deadline: float | None = None
     """When the job fails because a lost unit found no room: the first of `until`."""
@@ -466,13 +466,13 @@ class JobState:
     hosts: Map[HostId, HostState]
     units: Map[str, UnitState]
     spares: Map[SpareKey, SpareState] = field(default_factory=Map[SpareKey, SpareState])
-    # Per role, by group. Empty until the job is admitted, which is how the code asks whether it is.
+    # Per role, by group; empty until the job is admitted.
     seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])
     nodes: tuple[NodeView, ...] = ()
     nodes_seen: bool = False
     exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])  # by node id
     replaced: int = 0  # count of nodes that units left, for the status
-    held: int = 0  # units held
+    held_unit_count: int = 0  # units held
     live: int = 0  # ranks with a process
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
     marks: Map[str, tuple[BudgetMark, ...]] = field(

@@ -50,18 +50,18 @@ from dljob.master.state.state import (
 from dljob.master.state.views import HostId, Level, NodeView
 
 _COUNTER = {
-    RankPhase.WAITING: "waiting",
-    RankPhase.STARTING: "starting",
-    RankPhase.READY: "ready",
-    RankPhase.STOPPING: "stopping",
-    RankPhase.SUCCEEDED: "succeeded",
-    RankPhase.FAILED: "failed",
-    RankPhase.STOPPED: "stopped",
-    RankPhase.ABSENT: "absent",
+    RankPhase.WAITING: "waiting_count",
+    RankPhase.STARTING: "starting_count",
+    RankPhase.READY: "ready_count",
+    RankPhase.STOPPING: "stopping_count",
+    RankPhase.SUCCEEDED: "succeeded_count",
+    RankPhase.FAILED: "failed_count",
+    RankPhase.STOPPED: "stopped_count",
+    RankPhase.ABSENT: "absent_count",
 }
 # The status shows these; older faults are in the timeline only.
 _RECENT_FAULTS = 10
-_FIELDS = tuple(each.name for each in fields(JobState))
+_FIELDS = tuple(entry.name for entry in fields(JobState))
 _values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
 # The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
 _PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
@@ -118,7 +118,7 @@ class StateTransaction:
     nodes_seen: bool
     exclusions: Map[str, Exclusion]
     replaced: int
-    held: int
+    held_unit_count: int
     live: int
     incidents: Map[int, Incident]
     marks: Map[str, tuple[BudgetMark, ...]]
@@ -172,23 +172,28 @@ class StateTransaction:
         changed = self._changed(values)
         if not changed and self.wake == self.base.wake:
             return self.base
-        made = object.__new__(JobState)
-        for put, value in zip(_PUTS, values, strict=True):
-            put(made, value)
+        state = object.__new__(JobState)
+        for put_field, value in zip(_PUTS, values, strict=True):
+            put_field(state, value)
         if changed:
-            _put_version(made, self.base.version + 1)
-        return made
+            _put_version(state, self.base.version + 1)
+        return state
 
     def _changed(self, values: tuple[object, ...]) -> bool:
         """Whether anything but a timer changed. A changed table is another object; a scalar may be an equal one."""
         # Nearly all fields are the same object in each event: no Python code runs for these.
         others = compress(zip(_FIELDS, self._before, values, strict=True), map(is_not, self._before, values))
-        return any(name not in _SILENT and (not isinstance(now, _PLAIN) or was != now) for name, was, now in others)
+        return any(name not in _SILENT and (not isinstance(new, _PLAIN) or old != new) for name, old, new in others)
 
     @property
     def ending(self) -> bool:
         """Whether the verdict is known, so that nothing is to be started any more."""
         return self.verdict is not None
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether all units had a place at once: the job has seats from then on."""
+        return bool(self.seats)
 
     def facts(self, role: str) -> RoleFacts:
         """Return the constants of a role."""
@@ -223,14 +228,14 @@ class StateTransaction:
         views = self.nodes if self.nodes is self.base.nodes else (*self.base.nodes, *self.nodes)
         return node_targets(nodes, views, self.base.exclusions)
 
-    def because(self, why: str) -> None:
+    def because(self, explanation: str) -> None:
         """Record why something was decided in PrimeMaster's log only, not in the timeline."""
-        self.reasons.append(why)
+        self.reasons.append(explanation)
 
-    def wake_at(self, when: float) -> None:
+    def wake_at(self, deadline: float) -> None:
         """Ask for a Tick at this time (unix seconds) at the latest."""
-        if self.wake is None or when < self.wake:
-            self.wake = when
+        if self.wake is None or deadline < self.wake:
+            self.wake = deadline
 
     @contextmanager
     def many(self) -> Generator[None]:
@@ -249,16 +254,16 @@ class StateTransaction:
         yield
         self.ranks, self.hosts, self._mutated = ranks.finish(), hosts.finish(), False
 
-    def set_rank(self, key: RankKey, new: RankState) -> None:
+    def set_rank(self, key: RankKey, new_state: RankState) -> None:
         """Replace a rank, and update its role's counts and the count of live ranks."""
-        old = self.ranks[key]
-        if old.phase is not new.phase:
+        old_state = self.ranks[key]
+        if old_state.phase is not new_state.phase:
             role = self.roles[key[0]]
-            gone, come = _COUNTER[old.phase], _COUNTER[new.phase]
-            counts = {gone: getattr(role, gone) - 1, come: getattr(role, come) + 1}
+            old_counter, new_counter = _COUNTER[old_state.phase], _COUNTER[new_state.phase]
+            counts = {old_counter: getattr(role, old_counter) - 1, new_counter: getattr(role, new_counter) + 1}
             self.roles = self.roles.set(key[0], evolve(role, **counts))
-            self.live += new.phase.live - old.phase.live
-        self.ranks = self.ranks.set(key, new) or self.ranks  # `MapMutation.set` returns None and changes in place
+            self.live += new_state.phase.live - old_state.phase.live
+        self.ranks = self.ranks.set(key, new_state) or self.ranks  # `MapMutation.set` returns None and changes in place
         self.touched.ranks.add(key)
 
     def set_host(self, host: HostId, new: HostState) -> None:
@@ -269,15 +274,15 @@ class StateTransaction:
         change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
         if change and host.index >= 0:
             role = self.roles[host.role]
-            self.roles = self.roles.set(host.role, evolve(role, hosts_ready=role.hosts_ready + change))
+            self.roles = self.roles.set(host.role, evolve(role, ready_host_count=role.ready_host_count + change))
         self.hosts = self.hosts.set(host, new) or self.hosts
 
     def set_unit(self, name: str, new: UnitState) -> None:
         """Replace a unit, and update the count of held units and the index of those without a place."""
-        self.held += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
+        self.held_unit_count += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
         self.put_unit(name, new)
-        # Before admission (no seats) the account of a rank does not depend on its own unit.
-        if self.seats:
+        # Before admission the account of a rank does not depend on its own unit.
+        if self.is_admitted:
             for role, group in self.job.plan.units[name].members:
                 self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 
@@ -285,19 +290,19 @@ class StateTransaction:
         """Replace a unit, or add one that is not held, and update the indices: units without a place, and by node."""
         old = self.units.get(name)
         self.units = self.units.set(name, new)
-        was = "" if old is None else old.node
-        if was != new.node:
-            self._move(name, was, new.node)
+        old_node = "" if old is None else old.node
+        if old_node != new.node:
+            self._move(name, old_node, new.node)
         if new.phase.settled == (name in self.homeless):
             self.homeless = self.homeless.delete(name) if new.phase.settled else self.homeless.set(name, True)
 
-    def _move(self, unit: str, was: str, node: str) -> None:
+    def _move(self, unit: str, old_node: str, new_node: str) -> None:
         """Update the index of units by node."""
-        if was:
-            left = tuple(each for each in self.housed[was] if each != unit)
-            self.housed = self.housed.set(was, left) if left else self.housed.delete(was)
-        if node:
-            self.housed = self.housed.set(node, tuple(sorted((*self.housed.get(node, ()), unit))))
+        if old_node:
+            others = tuple(name for name in self.housed[old_node] if name != unit)
+            self.housed = self.housed.set(old_node, others) if others else self.housed.delete(old_node)
+        if new_node:
+            self.housed = self.housed.set(new_node, tuple(sorted((*self.housed.get(new_node, ()), unit))))
 
     def set_role(self, role: str, new: RoleState) -> None:
         """Replace a role's own fields."""
@@ -326,10 +331,10 @@ class StateTransaction:
 
     def recover_faults(self, numbers: Iterable[int]) -> None:
         """Mark faults as recovered now."""
-        wanted = frozenset(numbers)
-        if not wanted:
+        fault_numbers = frozenset(numbers)
+        if not fault_numbers:
             return  # an equal tuple would count as a change of the state
-        self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
+        self.faults = tuple(evolve(f, recovered_at=self.now) if f.id in fault_numbers else f for f in self.faults)
 
     def count_restart(self, level: Level, *roles: str) -> None:
         """Count a restart of a level once, and for each of the roles whose ranks restart, where they are named."""

@@ -30,7 +30,7 @@ class RankWeights:
     """Number of loads in a row that failed."""
     retry_at: float | None = None
     """When a failed load is ordered again."""
-    why: str = ""
+    problem: str = ""
     """Why the last load failed, or what it holds was left; empty: neither."""
-    left: str = ""
+    left_reason: str = ""
     """Why the version that it is loading was left meanwhile; empty: it was not."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.actions import CheckNodes, CheckPlace
-from dljob.master.state.pairing import NodeFacts, Team, TeamFacts, waves
+from dljob.master.state.pairing import NodeFacts, Team, TeamFacts, disjoint_turns
 from dljob.plan.model import JobPlan
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.controller.worker_hosts import Offer
@@ -113,7 +113,7 @@ class _Round:
             fit = {one.node: one for one in facts}
             # No node is in two teams of a wave: a checker takes part in one all-reduce at a time.
             teams: list[TeamFacts | None] = []
-            for wave in waves(self.order.teams):
+            for wave in disjoint_turns(self.order.teams):
                 teams += await asyncio.gather(*(self._team(team, fit) for team in wave))
             return self._answer(facts, [team for team in teams if team is not None])
         except Exception as error:

@@ -20,7 +20,7 @@ from dljob.linux.interpreter import launcher
 from dljob.master.persistence.superseded import lasting
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
-from dljob.master.state.job import STORE
+from dljob.master.state.job import STORE_INDEX
 from dljob.master.state.memory_overrides import unit_of
 from dljob.master.state.views import HostId
 from dljob.plan.model import JobPlan
@@ -232,7 +232,7 @@ class Executor:
         try:
             async with self._admission.turn():
                 # With the memory that was raised after OOM kills (ADR 34), which the plan does not have.
-                unit = unit_of(self._plan, action.unit, action.given)
+                unit = unit_of(self._plan, action.unit, action.memory)
                 await self._backend.reserve(unit, action.node, name, action.deadline_s)
         except ReservationRefusedError as error:
             event = ev.UnitRefused(action.unit, action.token, error.message)
@@ -321,7 +321,7 @@ class Executor:
             self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes, self.numbers()
         )
         host = action.host
-        if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE))):
+        if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE_INDEX))):
             await self.hosts.tell(store, "start", order)  # first: the sub-master knows the ranks before they call it
         await self.hosts.tell(action.actor, "start", order)
 

@@ -155,11 +155,13 @@ class HangWatch:
     def _seek_early_ends(self, state: JobState) -> None:
         """Look at worlds whose rest has not made a step for long since a rank of them has ended with code 0."""
         for role, counts in state.roles.items():
-            if not (state.job.roles[role].world and counts.succeeded and counts.ready):
+            if not (state.job.roles[role].is_torch_world and counts.succeeded_count and counts.ready_count):
                 continue
             ended = self._ended_ranks(state, role)
             are_due = all(self._is_due((role, rank)) for rank in ended)
-            if are_due and early_end.is_due(ended, self._of(state, role), self._clock, state.job.fault_tolerance.hang):
+            if are_due and early_end.must_look(
+                ended, self._of(state, role), self._clock, state.job.fault_tolerance.hang
+            ):
                 self._inquire(role, self._look_for_early_end(role))
 
     def _ended_ranks(self, state: JobState, role: str) -> dict[int, EndedRank]:
@@ -189,7 +191,7 @@ class HangWatch:
     def _wait_for_ended(self, state: JobState, role: str, samples: Mapping[int, SamplePair]) -> HangFinding | None:
         """Return the finding that a world waits for a rank that has ended with code 0; None: it does not."""
         ended, paces = self._ended_ranks(state, role), self._of(state, role)
-        if not early_end.is_due(ended, paces, self._clock, state.job.fault_tolerance.hang):
+        if not early_end.must_look(ended, paces, self._clock, state.job.fault_tolerance.hang):
             return None
         return early_end.find_wait(role, ended, paces, samples)
 
@@ -222,7 +224,7 @@ class HangWatch:
     async def _look_at(self, role: str) -> None:
         state = self._state()
         policy = state.job.fault_tolerance.hang
-        world = state.job.roles[role].world
+        world = state.job.roles[role].is_torch_world
         paces = self._of(state, role)
         silent = hang.silent(paces, self._clock)
         measured = {rank for rank, pace in paces.items() if pace.measured}
@@ -250,13 +252,13 @@ class HangWatch:
         present_pairs = {
             rank: pair for rank, pair in looks.items() if state.ranks[role, rank].incarnation == before[rank]
         }
-        world = state.job.roles[role].world
+        world = state.job.roles[role].is_torch_world
         verdicts = hang.judge(paces, present_pairs, self._clock, policy, world=world)
         # A rank that has ended explains the silence of the others; a stopped process is proof.
         if (
             verdicts
             and world
-            and state.roles[role].succeeded
+            and state.roles[role].succeeded_count
             and not any(pair.stopped for pair in present_pairs.values())
         ):
             finding = self._wait_for_ended(state, role, present_pairs)
@@ -301,7 +303,7 @@ class HangWatch:
             return
         # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is blamed.
         dumps = () if self._witnesses is None else self._witnesses.dump(role, f"{role}-{rank}-{incarnation}")
-        path, culprit_look = await self._write_down(role, rank, incarnation, verdict.why)
+        path, culprit_look = await self._write_down(role, rank, incarnation, verdict.message)
         if self._witnesses is not None:
             await self._witnesses.wait_for_dumps()
         woke = (
@@ -313,7 +315,7 @@ class HangWatch:
         is_role_wide, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
         # A late dump is written when it comes; each file says so itself where none came.
-        words = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
+        words = f"{verdict.message}; dumps: {', '.join(dumps)}" if dumps else verdict.message
         look = looks.get(rank, UNSEEN)
         line = "" if is_role_wide or look.stopped else look.second.at_line
         await self._offer(

@@ -17,7 +17,7 @@ from typing import Any
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
 from dljob.master.state.actions import StartRanks
-from dljob.master.state.silence import frozen
+from dljob.master.state.silence import frozen_nodes
 from dljob.master.state.state import HostPhase, JobState
 from dljob.master.state.views import Clue, HostId
 from dljob.plan.labels import NODE_NAME
@@ -174,7 +174,7 @@ class NodeWatch:
             if node not in state.exclusions or not state.exclusions[node].silent
         }
         # An agent may hold back its answer for `pauses()[0]` without being silent.
-        found, why = frozen(silences, state.job.fault_tolerance.node, self.pauses()[0])
+        found, why = frozen_nodes(silences, state.job.fault_tolerance.node, self.pauses()[0])
         if why and why != self._why:
             log.warning("%s", why)
         self._why = why

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from dljob.master.state.staleness import why_out
+from dljob.master.state.staleness import no_requests_reason
 from dljob.master.state.state import JobState
 from dljob.master.status import numbers
 from dljob.master.status import peer as peer_view
@@ -53,7 +53,7 @@ def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
         (
             one.rank,
             one.incarnation,
-            one.ready and bool(one.actor) and not why_out(state, (role, one.rank)),
+            one.ready and bool(one.actor) and not no_requests_reason(state, (role, one.rank)),
             bool(one.gone),
         )
         for one in found

@@ -52,7 +52,7 @@ class Relaunching:
 
     async def tell(self, action: RelaunchNode) -> str:
         """Order the replacement of a node; return what went wrong, in words, empty if nothing did."""
-        bad = BadNode(action.node, action.reason, action.why, dict(action.labels))
+        bad = BadNode(action.node, action.reason, action.explanation, dict(action.labels))
         try:
             async with self._turn, asyncio.timeout(ANSWER_S):
                 await asyncio.to_thread(self._relaunch, bad)

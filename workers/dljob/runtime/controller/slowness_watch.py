@@ -230,7 +230,7 @@ class SlownessWatch:
 
     def _seen(self, state: JobState, role: str, slower: Mapping[int, SlowSteps]) -> Iterator[tuple[str, int, SlowRank]]:
         """Yield (reason, rank, cause) of a role's slower ranks by what they were seen at."""
-        if state.job.roles[role].world and slower and (last := slowness.last_of_group(self._looks[role])):
+        if state.job.roles[role].is_torch_world and slower and (last := slowness.last_of_group(self._looks[role])):
             rank, slow = last
             steps = slower.get(rank) or next(iter(slower.values()))
             yield reasons.SLOW_PEER, rank, slow._replace(words=f"{slow.words}: {steps}")

@@ -171,7 +171,9 @@ class StallWatch:
             sample = None if silent_rank is None else silent_rank.sample
             is_ready = phase is RankPhase.READY
             awaited_ranks = _awaited_ranks(state, role) if phase is RankPhase.WAITING else ()
-            facts[key] = RankFacts(rank.incarnation, phase.value, is_ready, rank.since, silent_s, sample, awaited_ranks)
+            facts[key] = RankFacts(
+                rank.incarnation, phase.value, is_ready, rank.process_ordered_at, silent_s, sample, awaited_ranks
+            )
         return facts
 
     # -- ranks that are silent

@@ -63,7 +63,7 @@ class CutFolder:
     def keep(self, cuts: Iterable[Cut], data: Mapping[str, Any] | None = None) -> None:
         """Write the manifests of these cuts that have none, and delete all other cuts.
 
-        `data`: the positions in the data (`shards.carry`), of now.
+        `data`: the positions in the data (`shards.carry_positions`), of now.
 
         Raises:
             OSError: The disk refused.
@@ -90,7 +90,7 @@ class CutFolder:
                 body = _read(path)
                 marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
                 queues = tuple(CutQueue(*one) for one in body["queues"])
-                feeds[int(number)] = shards.carried(body.get("data", {}))
+                feeds[int(number)] = shards.read_carried_positions(body.get("data", {}))
                 cuts.append(Cut(int(body["number"]), float(body["at"]), marks, queues))
             except FileNotFoundError:  # just deleted
                 continue

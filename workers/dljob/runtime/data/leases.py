@@ -11,7 +11,7 @@ from typing import Any
 
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.master.state.shard_table import Runs, covered, merged
+from dljob.master.state.shard_table import Runs, is_covered, merge_runs
 from dljob.runtime.checkpoint.checkpoints import checkpoint
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.process.context import current_worker, is_forked_child
@@ -131,7 +131,7 @@ class LeaseClient:
             with self._lock:
                 self._done = [*done, *self._done]
                 for after, runs in undoable.items():
-                    self._undoable[after] = merged((*self._undoable.get(after, ()), *runs))
+                    self._undoable[after] = merge_runs((*self._undoable.get(after, ()), *runs))
 
     @property
     def _called(self) -> str:
@@ -160,7 +160,7 @@ class LeaseClient:
         step, revision = after or (None, 0)
         self._done.append((*run, step, revision) if revision else (*run, step))
         if after is not None:
-            self._undoable[after] = merged((*self._undoable.get(after, ()), run))
+            self._undoable[after] = merge_runs((*self._undoable.get(after, ()), run))
 
     def went_back(self, client: CheckpointClient) -> None:
         """Give back all leases, and what was done that is not in the checkpoint which this life has loaded again.
@@ -172,7 +172,7 @@ class LeaseClient:
             if self._place.life != client.place().life:
                 return
             kept = {after: runs for after, runs in self._undoable.items() if self._in(after, client.loaded)}
-            undone = merged(run for after, runs in self._undoable.items() if after not in kept for run in runs)
+            undone = merge_runs(run for after, runs in self._undoable.items() if after not in kept for run in runs)
             self._drop()
             self._undoable = kept
         for first in range(0, max(1, len(undone)), AT_ONCE):
@@ -180,7 +180,7 @@ class LeaseClient:
 
     def _in(self, after: tuple[int, int], mark: CheckpointId | None) -> bool:
         """Whether a checkpoint has what this process did after it had saved another one, a (step, revision)."""
-        return covered(CheckpointId(self._place.life, *after), mark)
+        return is_covered(CheckpointId(self._place.life, *after), mark)
 
     def _held(self) -> int:
         """Return the number of leases in hand, which do not count as wanted."""

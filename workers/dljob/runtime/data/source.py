@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.master.state.shard_table import SPAN, Runs, merged, without
+from dljob.master.state.shard_table import SPAN, Runs, cut_out, merge_runs
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.data import source_cursor
@@ -174,7 +174,7 @@ class EventSource(LeaseClient):
         self._check_reads()
         session.continue_in(self._epoch)
         with self._lock:
-            self._handed_out = merged((*self._handed_out, *filling.runs))
+            self._handed_out = merge_runs((*self._handed_out, *filling.runs))
         return EventBatch(tuple(filling.events), tuple(filling.runs), self.watermark, self._finished)
 
     @property
@@ -321,7 +321,7 @@ class EventSource(LeaseClient):
                 seen = self._seen[name].next if name in self._seen else offset
                 self._cursors[number] = Cursor(number, name, offset, seen, until=offset)
             cursor = self._cursors[number]
-            source_cursor.read_next(cursor, merged((*cursor.unread, (offset, end - number * SPAN))))
+            source_cursor.read_next(cursor, merge_runs((*cursor.unread, (offset, end - number * SPAN))))
         self._leased = runs
 
     def _held(self) -> int:
@@ -342,7 +342,7 @@ class EventSource(LeaseClient):
             self._check_reads()
             for run in runs:
                 # Otherwise it is done, or the lease was lost with an earlier incarnation, and the work does not count.
-                left = without(self._handed_out, run)
+                left = cut_out(self._handed_out, run)
                 if left is not None and run[0] // SPAN in self._cursors:
                     self._handed_out = left
                     self._note_done(run)

@@ -54,7 +54,9 @@ class WitnessReader:
     def sightings(self) -> tuple[Sighting, ...]:
         """Return what witnesses have said for long enough, as of the last reading."""
         now = time.monotonic()
-        return tuple(one for name, row in tuple(self._rows.items()) for one in row.held(self._plans[name], now))
+        return tuple(
+            one for name, row in tuple(self._rows.items()) for one in row.lasting_sightings(self._plans[name], now)
+        )
 
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """Return (witness, why) of each witness whose last reading failed."""

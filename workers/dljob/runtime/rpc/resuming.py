@@ -191,7 +191,7 @@ class ResumingRequest:
     def _error(self, said: str, losses: Sequence[CalleeLoss], hint: str) -> PeerLostError:
         call = self._call
         who = [f"{call.role}/{x.rank} (incarnation {x.incarnation or '?'}) at item {x.position}" for x in losses]
-        whole = f"{call.role}.{call.method}: {said}: {', '.join(who)}; the last: {losses[-1].why}"
+        whole = f"{call.role}.{call.method}: {said}: {', '.join(who)}; the last: {losses[-1].reason}"
         return PeerLostError(whole, role=call.role, rank=call.rank, hint=hint)
 
     def go_on(self, error: CallError) -> Future[Reply]:

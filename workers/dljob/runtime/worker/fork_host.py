@@ -469,7 +469,7 @@ class ForkHost(Host):
         # Evidence is collected only for ends that were not ordered.
         if not rank.why:
             lost_children = causes.child_pids(bare)
-            killed = causes.killed(bare) or lost_children is not None
+            killed = causes.was_killed(bare) or lost_children is not None
             bare = causes.add_clues(bare, self.evidence.clues(rank.pid, killed=killed, children=lost_children or ()))
             if self.spec.role.quota is not None and (lost := self._lost_first(rank.start)):
                 # It is no error of the program, which would end the job when it happens twice.

@@ -100,7 +100,10 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         _search(s, now),
         frozenset((name, evolve(own, stop_by=_from(own.stop_by, now))) for name, own in s.roles.items()),
         frozenset(
-            (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0), _weights(r, now))
+            (
+                *(key, r.phase.value, r.incarnation, _since(r.process_ordered_at, now, join)),
+                *(number.get(r.incident, 0), _weights(r, now)),
+            )
             for key, r in s.ranks.items()
         ),
         frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
@@ -116,13 +119,14 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             for name, x in s.exclusions.items()
         ),
         frozenset(
-            (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.by, now)) for name, x in s.departures.items()
+            (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.gone_at, now))
+            for name, x in s.departures.items()
         ),
-        s.moving and (s.moving.units, _from(s.moving.by, now)),
+        s.moving and (s.moving.units, _from(s.moving.finish_by, now)),
         frozenset(
             # Before the launch only the time when it is due counts, after it the deadlines.
-            (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
-            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
+            (number[n], i.level.value, i.role, i.members, i.pending_count, i.replaces_hosts, i.launched)
+            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due_at, now),) * 2)
             for n, i in s.incidents.items()
         ),
         _held_ends(s, now),
@@ -145,8 +149,9 @@ def _weights(own: RankState, now: float) -> RankWeights | None:
 
 
 def _host(own: HostState, now: float) -> tuple[Any, ...]:
-    since = _since(own.since, now, limits.JOIN_S + 1)
-    return (own.phase.value, own.life, since, own.node, own.actor, own.past, own.address, own.slots, own.unconfirmed)
+    since = _since(own.process_ordered_at, now, limits.JOIN_S + 1)
+    process = own.phase.value, own.life, since, own.node, own.actor, own.previous_actor
+    return (*process, own.address, own.slots, own.unconfirmed)
 
 
 def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:

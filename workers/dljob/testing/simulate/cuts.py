@@ -24,7 +24,7 @@ from dljob.master.failure import cuts as core
 from dljob.master.start import shards
 from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
-from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, choices
+from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, restorable_checkpoints
 from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
 from dljob.master.state.evolve import evolve
 from dljob.testing.world.fault_schedule import chance
@@ -101,8 +101,8 @@ class CutCore:
         """Commit a cut: all of it is on disk."""
         marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
         made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
-        self.d.cuts = evolve(self.cuts, last=number, kept=(*self.cuts.kept, made)[-KEPT:])
-        shards.cut_committed(self.d, self.cuts.kept[0].number)
+        self.d.cuts = evolve(self.cuts, last=number, kept_cuts=(*self.cuts.kept_cuts, made)[-KEPT:])
+        shards.settle_oldest_cut(self.d, self.cuts.kept_cuts[0].number)
 
     def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
         """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
@@ -117,12 +117,12 @@ class CutCore:
 
     def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
         """Forget all, and read the manifests of the last cuts."""
-        kept = self.cuts.kept
+        kept = self.cuts.kept_cuts
         whole = tuple(one for one in kept if one.number not in unreadable)
         bad = tuple((one.number, "torn") for one in kept if one.number in unreadable)
         self.d.cuts = Cuts()
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
-        feeds = shards.carried(data[whole[-1].number]) if whole else ()
+        feeds = shards.read_carried_positions(data[whole[-1].number]) if whole else ()
         core.handle_found_cuts(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
 
 
@@ -305,14 +305,14 @@ class CutStory:
         feed, life = d.feeds["prompts"], self.reader.life
         held = feed.held.get(key)
         if held is not None and held.incarnation < life:
-            feed, held = shard_table.returned(feed, key), None
+            feed, held = shard_table.take_back_leases(feed, key), None
         for run in self.leased:
             cut = 0 if self.bug == "positions" else self.number
-            feed = shard_table.done(feed, key, life, run, None, cut=cut)
-        held = feed.held.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
-        feed = shard_table.take(feed, key, held, 1)
+            feed = shard_table.finish_shard(feed, key, life, run, None, cut=cut)
+        held = feed.leases.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
+        feed = shard_table.lease_shards(feed, key, held, 1)
         d.feeds = d.feeds.set("prompts", feed)
-        self.leased = feed.held[key].runs if key in feed.held else ()
+        self.leased = feed.leases[key].runs if key in feed.leases else ()
         self.shard = [position for run in self.leased for position in range(*run)]
         if self.bug != "lease":
             self.reader.epoch = max(self.reader.epoch, self.epoch + 1)
@@ -398,7 +398,7 @@ class CutStory:
         else:
             self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
             self.core.commit(self.number)
-            self.data[self.number] = shards.carry(self.core.d, 99)
+            self.data[self.number] = shards.carry_positions(self.core.d, 99)
             self.give_up()
 
     def save(self, client: QueueUser, role: str, state: dict[str, Any]) -> None:
@@ -429,16 +429,16 @@ class CutStory:
             self.end(self.driver, HolderEnd.LOST)
             self.end(self.trainer, HolderEnd.LOST)
         self.epoch, self.restores = self.epoch + 1, self.restores + 1
-        before, epoch = self.core.cuts.kept, self.core.cuts.epoch
+        before, epoch = self.core.cuts.kept_cuts, self.core.cuts.epoch
         chosen = self.decide()
-        self.passed += self.core.cuts.kept != before
-        self.anew += bool(before and not self.core.cuts.kept)
+        self.passed += self.core.cuts.kept_cuts != before
+        self.anew += bool(before and not self.core.cuts.kept_cuts)
         states = {
             world: self.files[mark.step][world] if mark is not None else FRESH[world] for world, mark in chosen.items()
         }
         if self.core.cuts.epoch == epoch:  # there has been no cut: all begins anew, the queues of this model as well
             self.core.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
-        back = self.core.cuts.present
+        back = self.core.cuts.restored_cut
         # A queue knows what it set aside, and that of another head by its cut alone, which has the key and no item.
         known = {(name, self.bodies[name][item]) for name, queue in self.queues.items() for item in queue.backlog.dead}
         if back is not None:
@@ -463,9 +463,9 @@ class CutStory:
         for _ in range(5):
             chosen = dict[str, CheckpointId | None]()
             for world in self.random.sample(WORLDS, 2):
-                if world not in self.core.cuts.pending and self.bug != "logged":
+                if world not in self.core.cuts.pending_worlds and self.bug != "logged":
                     self.verify()
-                among = choices(self.core.cuts, world) or ()
+                among = restorable_checkpoints(self.core.cuts, world) or ()
                 mark = next((one for one in among if (one.step, world) not in self.damaged), None)
                 if not self.core.decide(world, mark, force=self.bug == "alone"):
                     break
@@ -476,15 +476,15 @@ class CutStory:
 
     def verify(self) -> None:
         """Pass over the cuts with a damaged queue file."""
-        for cut in reversed(self.core.cuts.kept):
+        for cut in reversed(self.core.cuts.kept_cuts):
             if any((cut.number, queue) in self.damaged for queue in self.queues):
                 core.handle_damaged_cut(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
 
     def damage(self) -> None:
         """Damage one part of a cut on its disk."""
-        if self.core.cuts.kept:
+        if self.core.cuts.kept_cuts:
             part = self.random.choice([*WORLDS, *self.queues, "manifest"])
-            self.damaged.add((self.random.choice(self.core.cuts.kept).number, part))
+            self.damaged.add((self.random.choice(self.core.cuts.kept_cuts).number, part))
 
     def leave(self) -> None:
         """Let a rollout leave for good, as a role that shrinks, or come back."""

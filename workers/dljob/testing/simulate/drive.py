@@ -175,7 +175,7 @@ class Driver:
         problems = [*w.problems, *invariants.sweep(w), *invariants.replayed(w, written=not self.pace.whole)]
         # Another broken invariant would explain why the job does not end.
         if w.finished is None and not w.problems:
-            problems.append(f"no end: {w.known.phase} after {w.now - EPOCH_S:.0f} s; {w.known.search.why}")
+            problems.append(f"no end: {w.known.phase} after {w.now - EPOCH_S:.0f} s; {w.known.search.no_room_reason}")
         elif w.finished is not None:
             problems += invariants.left_behind(w)
         verdict = w.known.verdict

@@ -94,7 +94,7 @@ class Scenario(Driver):
         """Read what the job reports, and inject the faults that are due."""
         w = self.world
         for fault in w.known.faults:
-            made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected, fault.recovered)
+            made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected_at, fault.recovered_at)
             self._incidents[made.key] = made
         for _, note in w.notes[self._heard :]:
             self._events[note.reason] += 1

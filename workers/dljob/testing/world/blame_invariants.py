@@ -22,15 +22,16 @@ def check_blame(state: JobState, now: float) -> Iterator[str]:
             yield f"blame: the ends of {role} are held beyond their time"
     for fault in state.faults:
         role = fault.rank.rpartition("/")[0]
-        if fault.secondary and not fault.root and role in state.job.roles and state.job.roles[role].world:
+        is_torch_world = role in state.job.roles and state.job.roles[role].is_torch_world
+        if fault.secondary and not fault.root_number and is_torch_world:
             yield from _waited_for(state, role, fault)
 
 
 def _waited_for(state: JobState, role: str, fault: FaultRecord) -> Iterator[str]:
     """Name a rank that had ended with code 0 in the same generation, shortly before its peers lost it."""
-    restarts = [f.detected for f in state.faults if f.id != fault.id and f.rank.startswith(f"{role}/")]
+    restarts = [f.detected_at for f in state.faults if f.id != fault.id and f.rank.startswith(f"{role}/")]
     for rank in state.job.roles[role].ranks:
         ended_at = state.ranks[role, rank].ended_at
-        shortly = ended_at > 0.0 and 0.0 < fault.detected - ended_at <= limits.PEER_WAIT_S
-        if shortly and not any(ended_at <= at <= fault.detected for at in restarts):
+        shortly = ended_at > 0.0 and 0.0 < fault.detected_at - ended_at <= limits.PEER_WAIT_S
+        if shortly and not any(ended_at <= at <= fault.detected_at for at in restarts):
             yield f"blame: {fault.rank} only lost a peer, and {role}/{rank} had ended with code 0 before"

@@ -13,7 +13,7 @@ from dljob.master.placement import elastic
 from dljob.master.state.actions import Action
 from dljob.master.state.events import RankEnded, RankReady, RankServes, WeightsLoaded
 from dljob.master.state.evolve import evolve
-from dljob.master.state.memory_overrides import Given, unit_of
+from dljob.master.state.memory_overrides import Overrides, unit_of
 from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
@@ -58,7 +58,7 @@ class Surroundings:
         """Set up the nodes, without anything running on them."""
         self.nodes = NodeTable(nodes)
         self.groups = PlacedTable[tuple[str, int], str](str)
-        self.granted: dict[tuple[str, int], Given] = {}
+        self.granted: dict[tuple[str, int], Overrides] = {}
         """The memory that reservations hold beyond the plan."""
         self.struck: set[tuple[str, int]] = set()
         """Reservations that disappeared with their nodes without being released."""
@@ -191,7 +191,7 @@ class Surroundings:
         if self.met:
             self.met = {pair for pair in self.met if pair[0] != running}
 
-    def take(self, node: str, unit: str, times: int, given: Given = ()) -> bool:
+    def take(self, node: str, unit: str, times: int, given: Overrides = ()) -> bool:
         """Take a unit's resources from a node, or with `times` -1 give them back; False where there is no room."""
         found = self.nodes.get(node)
         if found is None:

@@ -146,13 +146,13 @@ def _reserve(w: WorldState, a: Reserve) -> None:
     # A reservation that an earlier PrimeMaster ordered may exist already: it is adopted.
     if key not in w.groups:
         drained = a.node in w.nodes and w.nodes[a.node].view.leaving is not None
-        if w.refusing or drained or not w.reachable(a.node) or not w.take(a.node, a.unit, 1, a.given):
+        if w.refusing or drained or not w.reachable(a.node) or not w.take(a.node, a.unit, 1, a.memory):
             w.refusing = max(0, w.refusing - 1)
             w.later(Arrive(UnitRefused(a.unit, a.token, f"node {a.node} would not hold it")), a.deadline_s)
             return
         w.groups[key] = a.node
-        if a.given:
-            w.granted[key] = a.given
+        if a.memory:
+            w.granted[key] = a.memory
         invariants.held(w)
     w.later(Arrive(UnitReserved(a.unit, a.token, w.groups[key])))
     w.look()

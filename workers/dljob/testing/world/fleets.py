@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dljob.master.failure.ending import is_inhabited
+from dljob.master.failure.ending import has_unfinished_rank
 from dljob.master.state.events import Event, LoadSeen
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import JobState, RankPhase, UnitPhase
@@ -57,7 +57,9 @@ def gives_room(state: JobState) -> Iterator[str]:
         return
     d = StateTransaction(state, state.started_at)
     lost = [
-        name for name in sorted(state.homeless) if state.units[name].phase is UnitPhase.LOST and is_inhabited(d, name)
+        name
+        for name in sorted(state.homeless)
+        if state.units[name].phase is UnitPhase.LOST and has_unfinished_rank(d, name)
     ]
     needed = [name for name in lost if any(not _above(state, role) for role, _ in state.job.plan.units[name].members)]
     for role, own in state.sizes.items() if needed else ():

@@ -118,7 +118,7 @@ def may_start(w: WorldState, running: Running) -> None:
         w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
     if running.rank not in w.job.roles[running.role].ranks:
         w.problems.append(f"elastic: {name} starts, its role has {w.job.roles[running.role].plan.replicas} ranks")
-    if w.job.roles[running.role].world:
+    if w.job.roles[running.role].is_torch_world:
         w.problems.extend(_mixed(w, running))
         w.problems.extend(checks.unfit(w, running))
     w.problems.extend(coupling_invariants.outlived(w, running))
@@ -217,15 +217,15 @@ def _counts(state: JobState) -> Iterator[str]:
     for name, role in state.roles.items():
         for phase in RankPhase:
             count = seen[name, phase.value.lower()]
-            if getattr(role, phase.value.lower()) != count:
-                yield f"count: {name} has {count} {phase.value}, not {getattr(role, phase.value.lower())}"
-        if role.hosts_ready != ready[name]:
-            yield f"count: {name} has {ready[name]} hosts ready, not {role.hosts_ready}"
+            if (kept_count := getattr(role, f"{phase.value.lower()}_count")) != count:
+                yield f"count: {name} has {count} {phase.value}, not {kept_count}"
+        if role.ready_host_count != ready[name]:
+            yield f"count: {name} has {ready[name]} hosts ready, not {role.ready_host_count}"
     if state.live != live:
         yield f"count: {live} ranks live, not {state.live}"
     held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
-    if state.held != held:
-        yield f"count: {held} units held, not {state.held}"
+    if state.held_unit_count != held:
+        yield f"count: {held} units held, not {state.held_unit_count}"
     if (lacking := homeless_units(state.units)) != state.homeless:
         yield f"count: {', '.join(sorted(lacking))} have no place, not {', '.join(sorted(state.homeless))}"
     if housed_units(state.units) != state.housed:
@@ -244,10 +244,10 @@ def _granted(w: WorldState) -> Iterator[str]:
     """A unit's reservation has the memory that PrimeMaster granted."""
     given = w.known.grants
     # Few jobs let memory grow, and the others have nothing to compare.
-    for key, node in w.groups.items() if w.granted or given.given else ():
+    for key, node in w.groups.items() if w.granted or given.overrides else ():
         own = w.known.units[key[0]]
         if own.phase is UnitPhase.HELD and own.token == key[1]:
-            has, meant = w.granted.get(key, ()), memory_overrides.given(given, key[0])
+            has, meant = w.granted.get(key, ()), memory_overrides.overrides_of(given, key[0])
             if has != meant:
                 yield f"memory: {key[0]} has {has} on {node}, and was given {meant}"
 
@@ -259,8 +259,8 @@ def _incidents(state: JobState) -> Iterator[str]:
         if incident not in state.incidents and state.verdict is None:
             yield f"incident: {key} belongs to {incident}, which is over"
     for number, incident in state.incidents.items():
-        if incident.pending != members[number] or incident.pending <= 0:
-            yield f"incident: {number} waits for {incident.pending}, {members[number]} belong to it"
+        if incident.pending_count != members[number] or incident.pending_count <= 0:
+            yield f"incident: {number} waits for {incident.pending_count}, {members[number]} belong to it"
     if state.phase is Phase.RUNNING and state.incidents:
         yield "incident: the job runs while something is being restarted"
     if state.verdict is None:
@@ -268,9 +268,9 @@ def _incidents(state: JobState) -> Iterator[str]:
             hold = sum(
                 not i.launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
             )
-            if role.hold != hold:
-                yield f"hold: {name} is held back by {hold}, not {role.hold}"
-            if role.stop_by is not None and not role.stopping:
+            if role.backoff_count != hold:
+                yield f"hold: {name} is held back by {hold}, not {role.backoff_count}"
+            if role.stop_by is not None and not role.stopping_count:
                 yield f"stop: {name} waits for ranks that have ended, and begins anew never"
 
 
@@ -289,7 +289,7 @@ def _budgets(w: WorldState) -> Iterator[str]:
         most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
         if recent > most:
             yield f"budget: {key} used {recent} of {most}"
-    if any(count < 0 for count in state.restarts.values()) or state.held < 0 or state.live < 0:
+    if any(count < 0 for count in state.restarts.values()) or state.held_unit_count < 0 or state.live < 0:
         yield "budget: a count is negative"
 
 

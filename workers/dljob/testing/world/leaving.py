@@ -73,7 +73,7 @@ def may_reserve(w: WorldState, a: Reserve) -> None:
     """A unit may not be reserved on a node whose departure is announced."""
     own = w.known.departures.get(a.node)
     if own is not None:
-        w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {own.why}")
+        w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {own.announcement}")
 
 
 def notices(seed: int) -> tuple[Timed, ...]:

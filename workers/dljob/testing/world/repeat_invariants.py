@@ -48,7 +48,7 @@ def _without_cause(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
     if not heard or _fatal(heard[-1]) or len(state.faults) >= _REMEMBERED:
         return
     role = heard[-1].rank.partition("/")[0]
-    world = state.job.roles[role].world
+    world = state.job.roles[role].is_torch_world
     mine = [f for f in heard if f.rank == heard[-1].rank or (world and f.rank.startswith(f"{role}/"))]
     if not any(_same(state, first, second) for first, second in combinations(mine, 2)):
         yield f"repeats: the job ends with {heard[-1].cause}, which is no repetition"
@@ -59,10 +59,10 @@ def _same(state: JobState, first: FaultRecord, second: FaultRecord) -> bool:
     old, new = first.outcome, second.outcome
     if old is None or new is None or _end(old) != _end(new) or {old.reason, new.reason} & set(_BLAMED):
         return False
-    saved = any(saves.last is not None and saves.last.at > first.detected for saves in state.saves.values())
+    saved = any(saves.last is not None and saves.last.at > first.detected_at for saves in state.saves.values())
     # A step further than at the last failure is progress, and so is a checkpoint saved in between.
     further = new.step is not None and (old.step is None or new.step > old.step)
-    return not saved and not further and second.detected - first.detected < _HOUR_S
+    return not saved and not further and second.detected_at - first.detected_at < _HOUR_S
 
 
 def _end(outcome: Outcome) -> tuple[str, str, int | None]:

@@ -168,7 +168,7 @@ def departs(w: WorldState, state: JobState, node: str) -> Iterator[str]:
         return
     for role, rank in listed(state):
         facts = state.job.roles[role]
-        at = own.by - limits.DEPART_S - facts.plan.drain_s + ACT_S
+        at = own.gone_at - limits.DEPART_S - facts.plan.drain_s + ACT_S
         if facts.plan.drain is None or facts.fleet or at > w.now:
             continue
         if state.units[facts.unit_of(facts.host_of(rank))].node == node:

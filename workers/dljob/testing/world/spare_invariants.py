@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dljob.master.start.assign import of_group, spare_nodes
+from dljob.master.start.assign import nodes_of_group, spare_nodes
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase
 from dljob.testing.world.model import Arrive, AskIfKnown, Carry, PollNodes, Process, SpareKey, Up
 from dljob.testing.world.state import WorldState
@@ -50,7 +50,7 @@ def _refilled(w: WorldState, state: JobState, ready: Counter[tuple[str, str]]) -
     lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
     taken = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
     for group, count in spare_nodes(state.job.plan).items():
-        mine = {view.id for view in of_group(views, group)}
+        mine = {view.id for view in nodes_of_group(views, group)}
         free = mine - taken
         silent = {node for node in free if not w.reachable(node)}
         need = _needs(state, mine)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from dljob.master.state.actions import Action, HoldCalls, LoadWeights
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.cuts import CutQueue, choices
+from dljob.master.state.cuts import CutQueue, restorable_checkpoints
 from dljob.master.state.events import (
     CheckpointCommitted,
     CheckpointDecided,
@@ -22,7 +22,7 @@ from dljob.master.state.events import (
     WeightsPublished,
 )
 from dljob.master.state.evolve import evolve
-from dljob.master.state.staleness import why_out
+from dljob.master.state.staleness import no_requests_reason
 from dljob.master.state.state import JobState, RankKey, RankPhase
 from dljob.testing.world.model import Arrive, FaultMove
 from dljob.testing.world.state import WorldState
@@ -82,7 +82,7 @@ def go_back(w: WorldState, f: FaultMove) -> None:
     if w.state is None or not life or restored:
         return
     world = f"{w.job.drivers[0]}/0"
-    found = choices(w.known.cuts, world)
+    found = restorable_checkpoints(w.known.cuts, world)
     if found is not None:
         w.left_versions[life] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
     w.later(Arrive(CheckpointDecided(world, RunId(1, life), found[0] if found else None)))
@@ -119,7 +119,7 @@ def hold(w: WorldState, a: HoldCalls) -> None:
 
 def _told(state: JobState, key: RankKey) -> bool:
     """Whether PrimeMaster tells a rank as one that gets requests, as far as its weights are concerned."""
-    return state.ranks[key].phase is RankPhase.READY and not why_out(state, key)
+    return state.ranks[key].phase is RankPhase.READY and not no_requests_reason(state, key)
 
 
 def ordered(after: JobState, actions: Iterable[Action]) -> Iterator[str]:
@@ -163,8 +163,9 @@ def served(w: WorldState) -> Iterator[str]:
             plan, newest = state.job.roles[running.role].plan.weights, state.roles[running.role].newest
             if plan is None or newest is None or key not in state.ranks:
                 continue
-            if (rank_state := state.ranks[key]).phase.live and why_out(state, key) and not rank_state.holds_calls:
-                yield f"weights: {key[0]}/{key[1]} serves calls, though {why_out(state, key)}"
+            reason, rank_state = no_requests_reason(state, key), state.ranks[key]
+            if rank_state.phase.live and reason and not rank_state.holds_calls:
+                yield f"weights: {key[0]}/{key[1]} serves calls, though {reason}"
             if not _told(state, key):
                 continue
             if state.ranks[key].incarnation != running.incarnation:

@@ -9,7 +9,7 @@ from typing import Any
 from dljob.master.start import checkpoints
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId, Saves
-from dljob.master.state.cuts import choices, pinned
+from dljob.master.state.cuts import checkpoints_in_cuts, restorable_checkpoints
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.controller.services import shard_service
 from dljob.telemetry import reasons
@@ -54,8 +54,8 @@ class CheckpointService:
             if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
                 oldest = question.get("oldest") and CheckpointId.of(question["oldest"])
                 await shell.offer(ev.CheckpointCommitted(world, mark, oldest))
-            keep = [one.json() for one in pinned(shell.state.cuts, world)]
-            return {"why": checkpoints.refused(shell.state, world, mark), "keep": keep}
+            keep = [one.json() for one in checkpoints_in_cuts(shell.state.cuts, world)]
+            return {"why": checkpoints.refusal_reason(shell.state, world, mark), "keep": keep}
         if question["what"] == "not saved":
             last = shell.state.saves.get(world, Saves()).last
             # A report may be later than the commit of a save that was tried after it.
@@ -92,7 +92,7 @@ class CheckpointService:
             return {**await self._taken_back(shell, world, life), "yours": False}
         self._turns[world, life] = node, time.monotonic() + TURN_S
         await shell.cuts.verify(world)
-        among = choices(shell.state.cuts, world)
+        among = restorable_checkpoints(shell.state.cuts, world)
         said = _decided(shell, world, life)
         return {
             **said,
@@ -120,6 +120,6 @@ def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:
     """Return the checkpoint that a run restores, whether that is known, and why it never will be."""
     made = shell.state.saves.get(world, Saves()).decision(life)
     if made is None:
-        why = checkpoints.superseded(shell.state, world, life)
+        why = checkpoints.superseded_reason(shell.state, world, life)
         return {"known": bool(why), "chosen": None, "why": why}
     return {"known": True, "chosen": made.chosen and made.chosen.json(), "why": ""}

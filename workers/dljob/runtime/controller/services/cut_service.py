@@ -15,7 +15,7 @@ from dljob.logs import archive
 from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.master.state.cuts import CutQueue, OpenCut, choices
+from dljob.master.state.cuts import CutQueue, OpenCut, restorable_checkpoints
 from dljob.master.state.evolve import evolve
 from dljob.runtime.controller.services.holder_ends import call_queue
 from dljob.runtime.data.cut_folder import CutFolder, damage_of
@@ -111,7 +111,7 @@ class CutService:
         """Begin a cut; return its number, that of the one under way, or why there can be none now."""
         await self._shell.offer(ev.CutAsked(by))
         cuts = self._shell.state.cuts
-        return {"number": cuts.last, "why": cuts.refused if cuts.open is None else ""}
+        return {"number": cuts.last, "why": cuts.refusal if cuts.open is None else ""}
 
     def order_of(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut: the one after that of the first rank that asks.
@@ -151,9 +151,9 @@ class CutService:
         """
         async with self._verifying:
             cuts = self._shell.state.cuts
-            if world in cuts.pending or choices(cuts, world) is None:
+            if world in cuts.pending_worlds or restorable_checkpoints(cuts, world) is None:
                 return
-            for cut in reversed(cuts.kept):
+            for cut in reversed(cuts.kept_cuts):
                 # Many worlds ask at once, and a saver asks again when reading takes long.
                 if self._shell.now() < self._whole.get(cut.number, 0.0) + VERIFIED_S:
                     continue
@@ -170,7 +170,7 @@ class CutService:
         async with self._going_back:
             cuts = self._shell.state.cuts
             if cuts.broken:
-                return f"cut {cuts.back} is damaged"
+                return f"cut {cuts.restored_number} is damaged"
             if self._back == cuts.epoch:
                 return ""
             for name in cuts.queues:
@@ -183,7 +183,7 @@ class CutService:
                 if why:
                     log.error("%s", why)
                     # What was whole when the decision was made may be damaged by now.
-                    if (cut := cuts.present) is not None and (bad := await asyncio.to_thread(damage_of, cut)):
+                    if (cut := cuts.restored_cut) is not None and (bad := await asyncio.to_thread(damage_of, cut)):
                         await self._shell.offer(ev.CutDamaged(cut.number, bad))
                     return why
             self._back = cuts.epoch
@@ -191,7 +191,7 @@ class CutService:
 
     def _state_of(self, name: str) -> dict[str, Any]:
         cuts = self._shell.state.cuts
-        found = [one for one in cuts.present.queues if one.name == name] if cuts.present is not None else []
+        found = [one for one in cuts.restored_cut.queues if one.name == name] if cuts.restored_cut is not None else []
         own = {"path": found[0].path, "crc": found[0].crc} if found else {"path": "", "crc": 0}
         return {"epoch": cuts.epoch, **own}
 
@@ -213,17 +213,17 @@ class CutService:
     async def _advance(self, cut: OpenCut) -> None:
         shell, now = self._shell, self._shell.now()
         if now > cut.at + self._deadline_s:
-            late = [f"{one.role}/{one.rank}" for one in cut.late]
+            late = [f"{one.role}/{one.rank}" for one in cut.unsaved_members]
             who = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
             await shell.offer(ev.CutGivenUp(cut.number, f"{who} within {self._deadline_s} s"))
         elif not cut.begun:
             await self._begin(cut)
-        elif called := cut.called:
+        elif called := cut.members_to_save:
             keys = [(one.role, one.rank) for one in called]
             due = [key for key in keys if now > self._told.get(key, 0.0) + AGAIN_S]
             self._told.update(dict.fromkeys(due, now))
             await self._inform(due, cut.number)
-        elif not cut.sealed:
+        elif not cut.queues_on_disk:
             await self._seal(cut)
 
     async def _begin(self, cut: OpenCut) -> None:
@@ -267,8 +267,8 @@ class CutService:
         await self._inform(self._told, 0)
         self._told = {}
         try:
-            data = shards.carry(self._shell.state, POSITIONS)
-            await asyncio.to_thread(self._folder.keep, cuts.kept, data)
+            data = shards.carry_positions(self._shell.state, POSITIONS)
+            await asyncio.to_thread(self._folder.keep, cuts.kept_cuts, data)
         except OSError as error:
             log.error(
                 "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s", cuts.last, error

@@ -34,9 +34,9 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     if event.done or event.lost or event.news or event.undone is not None or _wanting(shell, event):
         await shell.offer(event)
     # All below reads the state after the event: another rank's question may have been folded before this one.
-    if why := shards.refused(shell.state, event):
+    if why := shards.refusal_reason(shell.state, event):
         return {"why": f"data set {event.name}: {why}"}
-    if (event.want or event.undone is not None) and not shards.present(shell.state, event):
+    if (event.want or event.undone is not None) and not shards.is_from_present_process(shell.state, event):
         return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
@@ -85,9 +85,9 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
     feed = shell.state.feeds.get(event.name)
     if feed is None or any(name not in feed.partitions for name, _ in event.partitions):
         return True
-    held = feed.held.get((event.role, event.rank))
+    held = feed.leases.get((event.role, event.rank))
     old = held is not None and held.incarnation < event.incarnation
-    return old or (bool(feed.todo) and shard_table.wants(feed, (event.role, event.rank), event.want))
+    return old or (bool(feed.todo) and shard_table.wants_more(feed, (event.role, event.rank), event.want))
 
 
 def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
