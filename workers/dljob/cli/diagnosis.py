@@ -61,6 +61,11 @@ MASTER = "master"
 """Target of a restart of PrimeMaster."""
 WAIT = "Wait"
 """Level of a fault that restarts nothing: a part of the job is silent, and is waited for."""
+_ENDS_WITHOUT_FAILURE = (
+    *(reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED, reasons.PRE_RUNNING_DEADLINE),
+    *(reasons.RUNNER_KILLED, reasons.MACHINE_RESTARTED),
+)
+"""Reasons of ends that no failure brings about: one from which the job had not recovered by then did not end it."""
 _ORDERED = ("Requested", "Resized")
 """Reasons of restarts that somebody ordered: no failures."""
 
@@ -132,12 +137,17 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
         return Diagnosis(CauseKind.UNKNOWN, lines, advice=advice)
     verdict = VERDICTS.get(reason) or (POD if phase == "Provisioning" and message.startswith("pod ") else None)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
-    if verdict and not (faults and _open(faults[-1])):
+    # The failure that ends a job has the level Fail.
+    has_open_fault = bool(faults) and _open(faults[-1])
+    is_end_without_failure = reason in _ENDS_WITHOUT_FAILURE and has_open_fault and faults[-1].get("level") != "Fail"
+    if verdict and (is_end_without_failure or not has_open_fault):
         verdict = _for_job(verdict, status)
         # No other line has the facts of a verdict, and of the stalls in which the job was.
         title, stood_still, sentences = title.partition(STOOD_STILL)
         stalls_then = [f"  {stood_still.strip('; ')} {sentences}"] if sentences else []
-        lines = [_both_ends(title), *stalls_then, *_earlier(faults), f"next: {verdict.advice}"]
+        last_failure = _cause_of(faults[-1], (), (), ended_job=False) if is_end_without_failure else []
+        earlier = _earlier(faults[:-1] if last_failure else faults)
+        lines = [_both_ends(title), *stalls_then, *last_failure, *earlier, f"next: {verdict.advice}"]
         return Diagnosis(verdict.kind, lines, advice=verdict.advice)
     if not isinstance(status.get("recentFaults"), list | tuple | None):
         lines = [*head, "first cause: unreadable: the status is damaged, or of another version"]
@@ -152,9 +162,10 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     last = faults[-1]
     remedy = _for_job(_remedy(last), status)
     pod_places = _kubernetes_nodes(status, last)
+    ended_job = _open(last) and (last.get("level") == "Fail" or phase in (*TERMINAL, "Lost"))
     lines = [
         *head,
-        *_cause_of(last, phase, pod_places, restarts),
+        *_cause_of(last, pod_places, restarts, ended_job=ended_job),
         *_done(status, faults),
         *_next(last, remedy, name, flags),
     ]
@@ -300,13 +311,12 @@ def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
     )
 
 
-def _cause_of(fault: Json, phase: str, pod_places: Sequence[str], restarts: Sequence[str]) -> list[str]:
+def _cause_of(fault: Json, pod_places: Sequence[str], restarts: Sequence[str], *, ended_job: bool) -> list[str]:
     """Return the lines of the last failure, with its evidence and what followed from it."""
     rank, (_, cause) = _whose(fault), _cause(fault)
     life = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
     at = f", at {fault['detectedAt']}" if fault.get("detectedAt") else ""
     recovery = "" if _open(fault) else f", recovered at {fault['recoveredAt']}"
-    ended_job = _open(fault) and (fault.get("level") == "Fail" or phase in (*TERMINAL, "Lost"))
     title = "first cause" if ended_job else "last failure"
     return [
         one_line(f"{title}: {rank}{life}{at}{recovery}: {cause}", 2 * WIDTH),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dljob.api import registry
 from dljob.api.local import views
+from dljob.api.local.final_status import AbruptEnd, with_end
 from dljob.cli import diagnosis, main
 from dljob.cli.diagnosis import diagnose
 from dljob.kube.api import CONFIG_MAPS
@@ -167,6 +168,44 @@ def test_a_verdict_is_not_blamed_on_a_fault_that_the_job_recovered_from():
 def test_a_fault_still_open_is_the_cause_of_an_exhausted_deadline():
     kind, lines = explained(status("Failed", reasons.DEADLINE_EXCEEDED, "after 60 s", (RAISED,)))
     assert (kind, lines[1].split(":")[0]) == (CauseKind.USER_CODE, "first cause")
+
+
+BACKING_OFF: dict[str, Any] = {**RAISED, "level": "Process"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "kind"),
+    [
+        ("Stopping", reasons.STOPPED, CauseKind.STOPPED),
+        ("Stopped", reasons.STOPPED, CauseKind.STOPPED),
+        ("Suspended", reasons.SUSPENDED, CauseKind.STOPPED),
+        ("Failed", reasons.DEADLINE_EXCEEDED, CauseKind.SPEC),
+        ("Failed", reasons.PRE_RUNNING_DEADLINE, CauseKind.SPEC),
+        ("Lost", reasons.RUNNER_KILLED, CauseKind.STOPPED),
+        ("Lost", reasons.MACHINE_RESTARTED, CauseKind.NODE),
+    ],
+)
+def test_an_end_during_a_backoff_is_not_blamed_on_the_failure_before_it(
+    phase: str, reason: str, kind: CauseKind
+) -> None:
+    exit_kind, lines = explained(status(phase, reason, "by ann", (LOST, BACKING_OFF)))
+    assert (exit_kind, lines[:3]) == (
+        kind,
+        [
+            f"ppo (a7efe1a7): {phase}: {reason}: by ann",
+            "last failure: actor/0, incarnation 2, at 2026-01-01T00:09:00Z: UserError: ValueError: bad (at a.py:1 in m)",
+            "earlier: 2026-01-01T00:05:00Z trainer/2: OOMKilled: ended by SIGKILL, exit code 137",
+        ],
+    )
+    assert [line for line in lines[3:] if not line.startswith("next: ")] == []
+
+
+def test_a_runner_that_was_killed_during_a_backoff_ended_the_job_itself() -> None:
+    end = AbruptEnd("Lost", reasons.RUNNER_KILLED, "it was killed")
+    kind, lines = explained(with_end(status("Recovering", faults=(BACKING_OFF,)), end))
+    assert kind is CauseKind.STOPPED
+    assert lines[1] == "first cause: job: RunnerKilled: it was killed"
+    assert "earlier: 2026-01-01T00:09:00Z actor/0: UserError: ValueError: bad (at a.py:1 in m)" in lines
 
 
 @pytest.mark.parametrize(
