@@ -20,6 +20,7 @@ GIB = 1 << 30
 SOUND = Facts(
     addresses=Addresses("box", ("10.0.0.5",), ("127.0.0.1", "::1"), "10.0.0.5"),
     loopback=None,
+    limits=None,
     ports=(32768, 60999),
     cpus=8,
     quota=None,
@@ -42,8 +43,8 @@ SOUND = Facts(
 def test_a_sound_machine_has_an_ok_line_for_each_check():
     found = checks.examine(SOUND)
     assert {(one.state, one.fix) for one in found} == {("ok", "")}
-    assert [one.check for one in found] == ["host name", "localhost", "address", "loopback", "ports", "CPUs", "memory",
-                                            "/dev/shm", "disk", "open files", "processes", "devices",
+    assert [one.check for one in found] == ["host name", "localhost", "address", "loopback", "limits", "ports", "CPUs",
+                                            "memory", "/dev/shm", "disk", "open files", "processes", "devices",
                                             "leftovers"]  # fmt: skip
 
 
@@ -66,6 +67,8 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
         (addresses(localhost=None), "localhost", "warn", "does not resolve in time", "/etc/hosts"),
         (addresses(outward=""), "address", "ok", "loopback alone", ""),
         ({"loopback": ("lo is down", "ip link set lo up")}, "loopback", "fail", "lo is down", "ip link set lo up"),
+        ({"limits": ("RLIMIT_AS allows 3 MiB", "ulimit -v unlimited")}, "limits", "fail", "RLIMIT_AS allows 3 MiB",
+         "ulimit -v unlimited"),
         ({"ports": (50000, 50099)}, "ports", "warn", "100 ports for connections (50000 to 50099)", "sysctl -w"),
         ({"ports": None}, "ports", "skip", "does not say", ""),
         ({"quota": 1.5}, "CPUs", "warn", "8 CPUs, of which the control group grants 1.5", "OMP_NUM_THREADS=1"),

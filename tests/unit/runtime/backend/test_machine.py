@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shutil
 import tempfile
 import threading
 from collections import namedtuple
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +21,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
 from dljob.cli import main
 from dljob.errors import PlacementError, UnreachableError, UsageError
+from dljob.linux.process_limit import process_limits
 from dljob.plan.model import GRAIN, JobPlan, MachineGroup
 from dljob.plan.one_machine import largest_sizes
 from dljob.plan.plan import plan
@@ -122,6 +126,43 @@ def test_a_ray_that_misses_its_time_on_a_busy_machine_is_started_once_more(load,
     with pytest.raises(UnreachableError, match="did not come up"):
         EmbeddedRay([]).__enter__()
     assert len(set(begun)) == starts
+
+
+def set_limit(kind: int, amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process have one limit, as an ordinary user, and an object store of 4 GiB."""
+    none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (amount, amount) if of == kind else none)
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    monkeypatch.setattr(machine, "process_limits", partial(process_limits, Path("/gone")))
+    monkeypatch.setattr(machine, "lack_of_shared_memory", lambda _: "")
+    monkeypatch.setattr(machine, "store_bytes", lambda *_: 4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "words"),
+    [
+        (resource.RLIMIT_AS, 4000 << 20, "RLIMIT_AS.*4000 MiB.* 6656.*ulimit -v unlimited"),
+        (resource.RLIMIT_NPROC, 150, "ulimit -u of user 7 allows 150 .* 200 or more.*raise it"),
+        (resource.RLIMIT_NOFILE, 63, "RLIMIT_NOFILE.* 63 open files.* 64 or more.*prlimit"),
+    ],
+)
+def test_no_ray_starts_under_a_limit_that_would_end_it(
+    kind: int, amount: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_limit(kind, amount, monkeypatch)
+    monkeypatch.setattr(embedded, "scratch_folder", lambda: pytest.fail("the start went on"))
+    with pytest.raises(UnreachableError) as refusal:
+        EmbeddedRay([]).__enter__()
+    assert re.search(words, f"{refusal.value.message} {refusal.value.hint}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"),
+    [(resource.RLIMIT_AS, 6656 << 20), (resource.RLIMIT_NPROC, 1 << 20), (resource.RLIMIT_NOFILE, 64)],
+)
+def test_a_limit_with_room_for_a_ray_is_no_trouble(kind: int, amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limit(kind, amount, monkeypatch)
+    assert machine.limit_trouble(1) is None
 
 
 def test_the_end_of_a_ray_waits_for_no_thread_that_ray_holds(monkeypatch):

@@ -84,6 +84,14 @@ def loopback(facts: Facts) -> CheckResult:
     return CheckResult("loopback", "ok", "a server on 127.0.0.1 is reached")
 
 
+def limits(facts: Facts) -> CheckResult:
+    """Check that no limit of a process is too low for Ray to start."""
+    if facts.limits:
+        trouble, fix = facts.limits
+        return CheckResult("limits", "fail", f"no job can start: {trouble}", fix)
+    return CheckResult("limits", "ok", "address space, threads and open files are enough to start")
+
+
 def ports(facts: Facts) -> CheckResult:
     """Check that there are enough ephemeral ports."""
     if facts.ports is None:
@@ -257,6 +265,7 @@ CHECKS: tuple[Callable[[Facts], CheckResult], ...] = (
     localhost,
     address,
     loopback,
+    limits,
     ports,
     cpus,
     memory,

@@ -105,6 +105,8 @@ class Facts:
     addresses: Addresses
     loopback: tuple[str, str] | None
     """Why nothing can be sent over loopback, and a command against it; None: it works."""
+    limits: tuple[str, str] | None
+    """Which limit of a process is too low for Ray to start, and a command against it; None: none is."""
     ports: tuple[int, int] | None
     """First and last ephemeral port, for outgoing connections and for servers on port 0."""
     cpus: int
@@ -141,6 +143,7 @@ def gather() -> Facts:
         Facts,
         addresses=_addresses(),
         loopback=ray_processes.loopback_trouble(),
+        limits=machine.limit_trouble(1),
         ports=_ports(),
         cpus=len(os.sched_getaffinity(0)),
         quota=quota(),

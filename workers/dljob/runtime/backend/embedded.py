@@ -44,6 +44,7 @@ from dljob.runtime.backend.machine import (
     SHM,
     STORE_BYTES,
     EmbeddedNode,
+    check_limits,
     cpus_here,
     lack_of_shared_memory,
     scratch_folder,
@@ -153,7 +154,8 @@ class EmbeddedRay:
         """Start Ray.
 
         Raises:
-            UnreachableError: Loopback cannot be used, there is no folder, or a process failed (with its log).
+            UnreachableError: Loopback cannot be used, a limit is too low, there is no folder, or a process failed (with
+                its log).
         """
         try:
             self._enter()
@@ -170,6 +172,7 @@ class EmbeddedRay:
 
     def _enter(self) -> None:
         ray_processes.check_loopback()
+        check_limits(len(self._nodes))
         self.folder = scratch_folder()
         self._place_stores(len(self._nodes))
         self.forks = self.folder / "forks"

@@ -1,8 +1,9 @@
-"""Checks of this machine before an embedded Ray starts: devices, shared memory, a folder."""
+"""Checks of this machine before an embedded Ray starts: devices, limits, shared memory, a folder."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from dljob import ray_private
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.linux import memory_limit
+from dljob.linux.process_limit import RAISE, process_limits
 from dljob.plan.model import GRAIN, JobPlan, MachineGroup
 from dljob.plan.one_machine import largest_sizes, with_room_to_grow
 from dljob.runtime.process.environment import variable_of
@@ -27,6 +29,10 @@ STORES_PART = 0.3
 only once there are objects; a store that is too small for a model's weights writes them to disk, at a disk's pace."""
 SCRATCH_BYTES = 64 * 2**20
 """The free space needed for Ray's logs and sockets; without any its processes end in silence."""
+START_ADDRESS_SPACE = 5 << 29
+"""Bytes of address space without which no Ray starts, beside the object store that each process maps."""
+START_THREADS, START_FILES = 200, 64
+"""The threads of a Ray with one rank, and the open files of its GCS: with fewer it does not start."""
 SOCKET_PATH_MAX = 107
 """The longest path of a unix socket on Linux."""
 SHM = Path("/dev/shm")  # noqa: S108 - the machine's shared memory, where Ray keeps its objects
@@ -288,6 +294,38 @@ def lack_of_shared_memory(nodes: int, shm: Path = SHM) -> str:
     return (
         f"{shm} is small: {counted(nodes + 1, 'object store')} of Ray may need {need >> 20} MiB, {free >> 20} are free"
     )
+
+
+def limit_trouble(nodes: int) -> tuple[str, str] | None:
+    """Return which limit is too low for a Ray of so many raylets, and a command against it; None: none is."""
+    store = STORE_BYTES if lack_of_shared_memory(nodes) else store_bytes(nodes, memory_limit.free()[0])
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY and address_space < store + START_ADDRESS_SPACE:
+        cause = f"RLIMIT_AS (ulimit -v) allows a process {address_space >> 20} MiB of address space; those of Ray map"
+        fix = "ulimit -v unlimited; where that is refused, start a new shell or batch job without this limit"
+        return f"{cause} {store + START_ADDRESS_SPACE >> 20}, most of which takes no memory", fix
+    for limit in process_limits():
+        if limit.most - limit.used < START_THREADS:
+            return f"{limit}; Ray and one rank start {START_THREADS} or more", RAISE
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Ray raises the soft limit to the hard one, which root may exceed.
+    if files != resource.RLIM_INFINITY and files < START_FILES and os.geteuid() != 0:
+        return (
+            f"RLIMIT_NOFILE (ulimit -Hn) allows a process {files} open files; Ray opens {START_FILES} or more",
+            "sudo prlimit --pid $$ --nofile=65536:65536; a container: --ulimit nofile=65536",
+        )
+    return None
+
+
+def check_limits(nodes: int) -> None:
+    """Refuse to start a Ray under a limit that ends its processes, some without a word.
+
+    Raises:
+        UnreachableError: A limit is too low; the message has the numbers.
+    """
+    if trouble := limit_trouble(nodes):
+        cause, fix = trouble
+        raise UnreachableError(f"Ray cannot start: {cause}", hint=fix)
 
 
 def scratch_places() -> tuple[Path, ...]:
