@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dljob.cli.failure import LAST_LINES, MOST_LINES, report
+from dljob.telemetry import reasons
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/train.py", line 12, in main
@@ -66,6 +69,15 @@ def test_a_progress_bar_and_bytes_that_are_no_text_are_lines_too(tmp_path):
     with (folder / "logs" / "trainer-0.log").open("ab") as log:
         log.write(b"\r10%\r90%\n\xff\n\n\n")
     assert report("train", folder, FAULT)[2:-1] == ["  90%", "  \\xff"]
+
+
+@pytest.mark.parametrize("reason", [reasons.STOPPED, reasons.DEADLINE_EXCEEDED, reasons.SUSPENDED])
+def test_a_rank_in_backoff_is_not_blamed_for_the_end_of_its_job(reason, tmp_path):
+    folder = write(tmp_path, TRACEBACK, TRACEBACK)
+    backing_off = status(rank="trainer/0", incarnation=2, level="Process")
+    assert len(report("train", folder, {**backing_off, "reason": reason})) == 1
+    last_failure = status(rank="trainer/0", incarnation=2, level="Fail")
+    assert report("train", folder, {**last_failure, "reason": reason})[-1] == WHOLE
 
 
 def test_a_log_that_lies_elsewhere_is_named(tmp_path):

@@ -18,7 +18,16 @@ from dljob.cli.terminal import safe
 from dljob.master.state.stalls import STOOD_STILL, RootState
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
-from dljob.telemetry.remedies import FAULTS, HEAD_MEMORY, POD, VERDICTS, CauseKind, Remedy, of_fault
+from dljob.telemetry.remedies import (
+    ENDS_WITHOUT_FAILURE,
+    FAULTS,
+    HEAD_MEMORY,
+    POD,
+    VERDICTS,
+    CauseKind,
+    Remedy,
+    of_fault,
+)
 from dljob.telemetry.wording import counted, level_words, seconds
 
 Json = Mapping[str, Any]
@@ -61,11 +70,6 @@ MASTER = "master"
 """Target of a restart of PrimeMaster."""
 WAIT = "Wait"
 """Level of a fault that restarts nothing: a part of the job is silent, and is waited for."""
-_ENDS_WITHOUT_FAILURE = (
-    *(reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED, reasons.PRE_RUNNING_DEADLINE),
-    *(reasons.RUNNER_KILLED, reasons.MACHINE_RESTARTED),
-)
-"""Reasons of ends that no failure brings about: one from which the job had not recovered by then did not end it."""
 _ORDERED = ("Requested", "Resized")
 """Reasons of restarts that somebody ordered: no failures."""
 
@@ -139,7 +143,7 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     # The failure that ends a job has the level Fail.
     has_open_fault = bool(faults) and _open(faults[-1])
-    is_end_without_failure = reason in _ENDS_WITHOUT_FAILURE and has_open_fault and faults[-1].get("level") != "Fail"
+    is_end_without_failure = reason in ENDS_WITHOUT_FAILURE and has_open_fault and faults[-1].get("level") != "Fail"
     if verdict and (is_end_without_failure or not has_open_fault):
         verdict = _for_job(verdict, status)
         # No other line has the facts of a verdict, and of the stalls in which the job was.

@@ -12,6 +12,7 @@ from dljob.api import logs
 from dljob.cli import output
 from dljob.cli.terminal import rewritten
 from dljob.linux.plain_files import open_plain
+from dljob.telemetry.remedies import ENDS_WITHOUT_FAILURE
 
 Log: TypeAlias = Callable[[str, int], BinaryIO]
 LAST_LINES = 20
@@ -53,11 +54,11 @@ def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = ""
     if status.get("phase") == "Succeeded":
         return []
     lines = [output.fate(name, status)]
-    # The job was stopped on order: its last fault is not the reason of its end.
-    fault: Mapping[str, Any] = {} if status.get("phase") == "Stopped" else status.get("lastFault") or {}
+    fault: Mapping[str, Any] = status.get("lastFault") or {}
     rank = str(fault.get("rank") or "")
-    # The job recovered from its last fault, so that something else ended it.
-    if not rank or fault.get("recoveredAt"):
+    is_end_without_failure = status.get("reason") in ENDS_WITHOUT_FAILURE and fault.get("level") != "Fail"
+    # The job recovered from its last fault, or was to end anyway: something else ended it.
+    if not rank or fault.get("recoveredAt") or is_end_without_failure:
         return lines
     role, _, number = rank.rpartition("/")
     incarnation = int(fault.get("incarnation") or 1)

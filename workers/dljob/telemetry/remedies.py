@@ -169,6 +169,11 @@ UNNAMED = (
 """Advice for an error of the user's code without a place."""
 _PLACE = re.compile(r" at (\S+:\d+ in [\w<>.]+)|\(at ([^()]*?:\d+ in [\w<>.]+)\)")
 
+ENDS_WITHOUT_FAILURE = (
+    *(reasons.STOPPED, reasons.SUSPENDED, reasons.DEADLINE_EXCEEDED, reasons.PRE_RUNNING_DEADLINE),
+    *(reasons.RUNNER_KILLED, reasons.MACHINE_RESTARTED),
+)
+"""Reasons of ends that no failure brings about: one from which the job had not recovered by then did not end it."""
 VERDICTS: Mapping[str, Remedy] = {
     reasons.STOPPED: Remedy(
         CauseKind.STOPPED,
