@@ -17,8 +17,8 @@ CLUE = "word " * 100
 def fault(number: int, **fields: Any) -> dict[str, Any]:
     outcome = {"code": 137, "clues": [{"source": "kernel", "text": CLUE}], "detail": "a\n\x1b[31mlast\n \n"}
     whole = {"id": number, "level": "Role", "reason": "Killed", "target": "a", "cause": f"a/1: \x1b[1mcause {number}",
-             "detected": 110.0, "recovered": 120.0, "rank": "a/1", "incarnation": 2, "outcome": outcome,
-             "root": 0, "followed": [], "lost": 3}  # fmt: skip
+             "detected_at": 110.0, "recovered_at": 120.0, "rank": "a/1", "incarnation": 2, "outcome": outcome,
+             "root_number": 0, "consequences": [], "lost": 3}  # fmt: skip
     return {**whole, **fields}
 
 
@@ -39,7 +39,7 @@ def test_stages_follow_the_rank_that_was_productive_last() -> None:
 
 
 def test_an_incident_that_lasts_counts_until_the_end_of_the_record() -> None:
-    own = history(fault(1, recovered=None))
+    own = history(fault(1, recovered_at=None))
     own.lanes["a", 1] = own.lanes["a", 1][:5]
     (found,) = incidents.of_history(own, 118.0)
     assert sum(stage["seconds"] for stage in found["stages"]) == pytest.approx(10.0)
@@ -47,7 +47,7 @@ def test_an_incident_that_lasts_counts_until_the_end_of_the_record() -> None:
 
 
 def test_a_fault_without_a_restart_has_no_stages_and_shows_its_first_cause() -> None:
-    follower = fault(2, root=1, outcome=None, followed=[{"cause": "b/0: \x1b]0;x\x07gone"}])
+    follower = fault(2, root_number=1, outcome=None, consequences=[{"cause": "b/0: \x1b]0;x\x07gone"}])
     found = incidents.of_history(history(fault(1), follower), 200.0)[1]
     assert found["stages"] == []
     assert found["evidence"] == []

@@ -84,7 +84,7 @@ def test_log_lines_until_a_failure_and_stacks_of_a_hang_are_shown(folder: Path) 
     log.parent.mkdir()
     lines = [f"line {number}\n" for number in range(40)]
     log.write_text("".join(lines) + "of the next life\n")
-    at = [int((fault["detected"] + later) * 1e9) for later in (-1, 1, 5)]
+    at = [int((fault["detected_at"] + later) * 1e9) for later in (-1, 1, 5)]
     sizes = [0, sum(map(len, lines)), log.stat().st_size]
     log.with_suffix(".marks").write_bytes(b"".join(struct.pack("<QQ", *pair) for pair in zip(at, sizes, strict=True)))
     (folder / "stacks").mkdir()

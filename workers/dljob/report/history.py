@@ -198,7 +198,7 @@ class HistoryReader:
     def _incident(self, number: int, row: Mapping[str, Any]) -> None:
         if number not in self._open:
             members = [(role, rank) for role, rank in row["members"]]
-            incident = IncidentRecord(row["detected"], row["role"], members, list(row["faults"]))
+            incident = IncidentRecord(row["detected_at"], row["role"], members, list(row["faults"]))
             self._open[number] = incident
             self.history.incidents.append(incident)
 

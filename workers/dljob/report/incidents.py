@@ -61,10 +61,10 @@ def of_history(history: JobHistory, until: float, faults: Mapping[int, Json] | N
         rows.append(
             {
                 **shown,
-                "at": round(fault["detected"], 3),
-                "until": fault["recovered"] and round(fault["recovered"], 3),
+                "at": round(fault["detected_at"], 3),
+                "until": fault["recovered_at"] and round(fault["recovered_at"], 3),
                 "cause": _root(history, fault),
-                "followed": [plain(effect["cause"]) for effect in fault["followed"]],
+                "followed": [plain(effect["cause"]) for effect in fault["consequences"]],
                 "restarted": [f"{role}/{rank}" for role, rank in members],
                 "stages": _stages(history, fault, members, until),
                 "lostSteps": fault["lost"],
@@ -118,7 +118,7 @@ def _texts(fault: Json, key: str) -> list[str]:
 
 def _root(history: JobHistory, fault: Json) -> str:
     """Return the first cause: that of the fault from which this one follows, if it is known."""
-    return plain(str(history.faults.get(fault["root"], fault)["cause"]))
+    return plain(str(history.faults.get(fault["root_number"], fault)["cause"]))
 
 
 def _evidence(outcome: Json) -> list[str]:
@@ -139,13 +139,13 @@ def _stages(history: JobHistory, fault: Json, members: Sequence[RankKey], until:
     """Return the seconds of each stage, on the lane of the member that took longest to be productive again."""
     if not members:
         return []
-    begin = fault["detected"]
+    begin = fault["detected_at"]
     # All ranks of a world are productive again at the same time: a part of a thousand tells it.
     members = members if len(members) <= SAMPLED else members[:: len(members) // SAMPLED]
     noticed = max(lanes.detected(history, key, begin) for key in members)
     back = {key: lanes.next_in(history, key, "productive", begin, until) for key in members}
     last = max(members, key=lambda key: back[key])
-    ready = min(fault["recovered"] or until, back[last])
+    ready = min(fault["recovered_at"] or until, back[last])
     first = lanes.spent(history, last, begin, ready)
     stages = {
         "noticed": noticed,

@@ -148,7 +148,7 @@ def texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict
     texts_by_fault: dict[int, IncidentText] = {}
     for number, fault in shown:
         role, _, rank = str(fault.get("rank") or "").rpartition("/")
-        at = fault.get("detected") or unix(fault.get("detectedAt"))
+        at = fault.get("detected_at") or unix(fault.get("detectedAt"))
         if not role or not rank.isdigit() or "/" in role or at is None:
             continue
         lines = _lines(folder / "logs" / f"{role}-{rank}.log", float(at))

@@ -65,9 +65,9 @@ def test_saves_count_over_the_lives_of_a_rank() -> None:
 def test_kills_for_memory_and_failures_are_counted_by_role() -> None:
     history = JobHistory(
         faults={
-            1: {"reason": "OOMKilled", "rank": "t/0", "target": "t/0", "detected": 10.0, "recovered": 14.0},
-            2: {"reason": "OOMKilled", "rank": "other/0", "detected": 10.0, "recovered": 90.0},
-            3: {"reason": "Crashed", "rank": "t/1", "detected": 20.0, "recovered": None},
+            1: {"reason": "OOMKilled", "rank": "t/0", "target": "t/0", "detected_at": 10.0, "recovered_at": 14.0},
+            2: {"reason": "OOMKilled", "rank": "other/0", "detected_at": 10.0, "recovered_at": 90.0},
+            3: {"reason": "Crashed", "rank": "t/1", "detected_at": 20.0, "recovered_at": None},
         },
         incidents=[IncidentRecord(1.0, "t", [("t", 0), ("t", 1)], [1]), IncidentRecord(2.0, "o", [("o", 0)], [2])],
     )

@@ -225,7 +225,7 @@ def _took(fault: Mapping[str, Any]) -> float:
     """Return the seconds to the recovery of a fault, as the journal or as a status has it."""
     if "seconds" in fault:
         return number(fault["seconds"])
-    return max(0.0, number(fault.get("recovered")) - number(fault.get("detected")))
+    return max(0.0, number(fault.get("recovered_at")) - number(fault.get("detected_at")))
 
 
 def _role_of(fault: Mapping[str, Any]) -> str:

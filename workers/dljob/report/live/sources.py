@@ -188,7 +188,7 @@ class FolderSource:
         moving = {
             number: fault
             for number, fault in history.faults.items()
-            if number not in self._shown or now - (fault["recovered"] or now) < SETTLED_S
+            if number not in self._shown or now - (fault["recovered_at"] or now) < SETTLED_S
         }
         found = incidents.of_history(history, now, moving)
         texts = job_folder.texts(self._folder, moving.items())
