@@ -71,9 +71,6 @@ def test_most_of_the_corpus_becomes_jobs_that_lose_nothing() -> None:
     assert kinds.total() >= 40
     assert all(kinds[kind] >= 5 for kind in JOBS)
     assert good.total() >= 0.8 * kinds.total()
-    page = (CORPUS.parents[2] / "docs" / "howto" / "convert.md").read_text(encoding="utf-8")
-    share = round(100 * good.total() / kinds.total())
-    assert f"Of their {kinds.total()} jobs, {good.total()} ({share} %) validate" in page
 
 
 def key_paths(data: Any, loc: Loc = ()) -> Iterator[Loc]:
