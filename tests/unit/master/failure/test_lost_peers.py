@@ -88,6 +88,17 @@ def test_the_end_with_code_0_may_be_reported_after_the_peers_and_before_another_
     assert first_cause(world).startswith("t/1: UserError: ended with code 0; t/2 waits for it in all_reduce")
 
 
+def test_the_end_that_came_first_says_whether_a_rank_with_code_0_was_waited_for():
+    """Whatever order a Map has them in, which changes with the hash seed of PrimeMaster's process."""
+    world = started({**SCRIPTS, "replicas": 10, "replicasPerGroup": 10})
+    end(world, 9, evolve(PEER, step=20, advanced=world.now + 100))
+    for rank in range(8, 1, -1):
+        end(world, rank, PEER)
+    until = world.state.inquiries["t"].until
+    end(world, 0, Outcome(ok=True, code=0, step=8))
+    assert world.state.inquiries["t"].until == until
+
+
 def test_a_death_that_is_reported_last_is_the_cause_although_another_rank_has_ended_with_code_0():
     world = started()
     end(world, 1, Outcome(ok=True, code=0))

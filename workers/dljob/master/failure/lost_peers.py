@@ -113,7 +113,7 @@ def end_inquiries(tx: StateTransaction) -> list[HeldEvent]:
         needs_no_culprit = _needs_no_culprit(tx, role)
         if not needs_no_culprit and not _is_inquiry_over(tx, role, inquiry):
             continue
-        held_ends = sorted(_held_ends_of(tx, role), key=lambda pair: pair[1].number)
+        held_ends = _held_ends_of(tx, role)
         ends = [(key[1], held_end.outcome) for key, held_end in held_ends]
         culprit = None if needs_no_culprit else _find_culprit(tx, role, inquiry, ends)
         for key, _ in held_ends:
@@ -178,7 +178,9 @@ def _is_inquiry_over(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> b
 
 
 def _held_ends_of(tx: StateTransaction, role: str) -> list[tuple[RankKey, HeldEnd]]:
-    return [(key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role]
+    """Return the held ends of a role in the order in which they came: a Map has that of its hashes."""
+    held_ends = [(key, held_end) for key, held_end in tx.held_ends.items() if key[0] == role]
+    return sorted(held_ends, key=lambda pair: pair[1].number)
 
 
 def _set_inquiry(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
@@ -222,12 +224,12 @@ def _culprit_by_samples(tx: StateTransaction, role: str, inquiry: PeerInquiry) -
     if not absent_samples or len(absent_samples) > len(current_samples) - len(absent_samples) + inquiry.count:
         return None
     sample = absent_samples[0]
-    held_ends = sorted((held_end.number, key[1], held_end.outcome) for key, held_end in _held_ends_of(tx, role))
-    first_outcome = held_ends[0][2]
+    held_ends = [(key[1], held_end.outcome) for key, held_end in _held_ends_of(tx, role)]
+    first_outcome = held_ends[0][1]
     if not _TORCH_ERROR.search(f"{first_outcome.error_type} {first_outcome.message} {first_outcome.detail}"):
         return None  # it has lost a connection of its own, for which no other rank of the world has to be anywhere
     collective = early_end.collective_of(first_outcome.detail) or "a collective"
-    peers = early_end.ranks_in_words(role, sorted(rank for _, rank, _ in held_ends))
+    peers = early_end.ranks_in_words(role, sorted(rank for rank, _ in held_ends))
     also_absent = [absent_sample.rank for absent_sample in absent_samples[1:]]
     absent_text = f", as does {early_end.ranks_in_words(role, also_absent)}" if also_absent else ""
     message = f"{sample.away}{absent_text}, while {peers} waited for it in {collective}, in vain"
