@@ -59,7 +59,7 @@ def drops_the_fence_of_incarnations(patch):
 @bug
 def blames_a_witness(patch):
     """The rank that reports the loss of a peer is the cause, and not the one that ended before."""
-    patch.setattr(lost_peers, "_first_early_end", lambda *_: None)
+    patch.setattr(lost_peers, "_first_rank_ended_with_code_0", lambda *_: None)
 
 
 @bug
@@ -450,20 +450,20 @@ def kills_servers_that_begin_anew(patch):
             ending.mark_without_process(d, (role, rank))
             d.set_rank((role, rank), evolve(d.ranks[role, rank], incident=0))
 
-    patch.setattr(restart, "_end_later_role", end)
+    patch.setattr(restart, "_drain_or_kill_role", end)
 
 
 @bug
 def waits_for_ever_to_begin_anew(patch):
     """A server that ignores its drain keeps its role from beginning anew."""
-    old = restart._end_later_role
+    old = restart._drain_or_kill_role
 
     def end(d, role, reason):
         old(d, role, reason)
         if d.roles[role].stop_by is not None:
             d.set_role(role, evolve(d.roles[role], stop_by=d.now + 1e6))
 
-    patch.setattr(restart, "_end_later_role", end)
+    patch.setattr(restart, "_drain_or_kill_role", end)
 
 
 @bug

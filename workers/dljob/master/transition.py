@@ -340,7 +340,7 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
-    failover.finish_rank_restart(d, key)
+    failover.mark_rank_done_in_restart(d, key)
     new = evolve(
         rank,
         phase=RankPhase.READY,
@@ -450,7 +450,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
         attribution.handle_late_end(d, *key, event.incarnation, event.outcome)
         departures.leave_after_drain(d)
     elif event.outcome.ok:
-        failover.finish_rank_restart(d, key)
+        failover.mark_rank_done_in_restart(d, key)
         step = event.outcome.step
         ended = evolve(rank, phase=RankPhase.SUCCEEDED, incident=0, ended_at=d.now, end_step=step)
         d.set_rank(key, evolve(ended, serves_after_end=event.outcome.serves))

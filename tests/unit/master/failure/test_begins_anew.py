@@ -64,11 +64,11 @@ def phase(world, rank=0):
 def test_a_server_that_waits_for_another_role_finishes_its_requests_before_it_begins_anew(more):
     world = serving(**more)
     end_events, since = again(world)
-    assert stops(world, since) == [("s", (0,), limits.SCRIPT_GRACE_S)]
+    assert stops(world, since) == [("s", (0,), limits.SIGTERM_GRACE_S)]
     assert kills(world, since)[1:] == [] if more else kills(world, since) == []
     assert status.endpoints(world.state)["s"] == [], "it is out of the endpoints at once"
     stop_by = world.state.roles["s"].stop_by
-    assert stop_by == world.now + DRAIN_S + limits.SCRIPT_GRACE_S + limits.STOP_S
+    assert stop_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S + limits.STOP_S
     assert world.state.phase is Phase.RUNNING, "the restart of the others does not wait for it"
     give(world, end_events)
     assert (phase(world), world.state.roles["s"].stop_by) == (RankPhase.WAITING, None)
@@ -116,7 +116,7 @@ def test_a_second_restart_of_the_job_gives_a_drain_no_more_time():
     stop_by = world.state.roles["s"].stop_by
     world.now += 30
     _, since = again(world, 2)
-    assert stops(world, since) == [("s", (0,), limits.SCRIPT_GRACE_S)]
+    assert stops(world, since) == [("s", (0,), limits.SIGTERM_GRACE_S)]
     assert world.state.roles["s"].stop_by == stop_by
     give(world, end_events)
     world.end_role("first")

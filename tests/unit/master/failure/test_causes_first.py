@@ -83,7 +83,7 @@ def test_a_failure_reported_twice_is_listed_once():
     assert [consequence.rank for consequence in root(world).consequences] == ["t/2"]
 
 
-@pytest.mark.parametrize("way", [{"after": limits.JOIN_S + 1}, {"incarnation": 7}])
+@pytest.mark.parametrize("way", [{"after": limits.SAME_FAILURE_S + 1}, {"incarnation": 7}])
 def test_a_failure_long_after_the_first_or_of_another_incarnation_is_another_fault(way: dict[str, Any]):
     world = world_on_nodes()
     ended(world, 1, GONE)

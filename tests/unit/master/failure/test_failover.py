@@ -42,7 +42,7 @@ def restarts(world):
 def test_a_restart_says_which_rule_it_follows_what_it_costs_and_how_long_it_waits():
     world = World(job({"name": "w", "replicas": 4})).boot()
     fail(world, "w", 2)
-    world.now += limits.JOIN_S + 1
+    world.now += limits.SAME_FAILURE_S + 1
     world.kill("w", 2)
     reason = transition(world.state, world.pending[0], world.now).reason.partition("; Restarting w/2: ")[0]
     assert reason == (
@@ -222,7 +222,7 @@ def test_a_group_in_a_living_fork_host_is_stopped_and_started_on_the_same_host()
     world.end("t", 1, exited(137))
     world.deliver()
     (stop,) = world.of(act.StopRanks, action_count)
-    assert (stop.ranks, stop.grace_s) == ((0,), limits.SCRIPT_GRACE_S), "it may save first, as under torchrun"
+    assert (stop.ranks, stop.grace_s) == ((0,), limits.SIGTERM_GRACE_S), "it may save first, as under torchrun"
     assert not world.of(act.StartRanks, action_count)
     world.settle()
     (start,) = world.of(act.StartRanks, action_count)
@@ -238,7 +238,7 @@ def test_a_fork_host_that_does_not_end_its_ranks_in_time_is_killed_and_made_anew
     world.deliver()
     world.pending.clear()
     world.tick()
-    assert world.now == world.start + limits.SCRIPT_GRACE_S + limits.STOP_S
+    assert world.now == world.start + limits.SIGTERM_GRACE_S + limits.STOP_S
     world.settle()
     assert world.state.hosts[host("t", 0)].life == 2
     assert world.state.phase is Phase.RUNNING

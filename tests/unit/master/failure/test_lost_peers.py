@@ -110,8 +110,8 @@ def test_a_death_that_is_reported_last_is_the_cause_although_another_rank_has_en
 def test_a_rank_without_which_the_others_went_on_is_not_the_cause():
     world = started()
     end(world, 1, Outcome(ok=True, code=0, step=8))
-    later = replace(PEER, step=20, advanced=world.now + limits.JOIN_S + 9)
-    end(world, 2, later, after=limits.JOIN_S + 10)
+    later = replace(PEER, step=20, advanced=world.now + limits.SAME_FAILURE_S + 9)
+    end(world, 2, later, after=limits.SAME_FAILURE_S + 10)
     end(world, 0, later, after=0.1)
     assert first_cause(world).startswith("t/2: cause unknown, it lost its peer: RuntimeError")
 

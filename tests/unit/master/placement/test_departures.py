@@ -237,7 +237,7 @@ def test_a_process_that_dies_again_and_again_on_a_node_that_is_to_go_waits_longe
     world.settle()
     waits = []
     for _ in range(3):
-        world.now += limits.JOIN_S + 1
+        world.now += limits.SAME_FAILURE_S + 1
         world.kill("w", 0)
         world.settle()
         waits.append(max((own.due_at - world.now for own in world.state.incidents.values()), default=0.0))

@@ -81,7 +81,7 @@ def test_servers_finish_their_requests_before_they_go_to_another_domain():
     assert phases(world) == ["Waiting", "Stopping", "Stopping"]
     assert status.endpoints(world.state)["s"] == []
     assert [(a.host.index, a.ranks) for a in world.of(act.StopRanks, since)] == [(1, (1,)), (2, (2,))]
-    assert world.state.moving.finish_by == world.now + DRAIN_S + limits.SCRIPT_GRACE_S
+    assert world.state.moving.finish_by == world.now + DRAIN_S + limits.SIGTERM_GRACE_S
     (note,) = [note for note in world.notes(reasons.NO_ROOM) if note.target == "s"]
     assert note.message == "it goes to another topology domain: 2 servers of it finish requests first, within 90 s"
     assert kills(world, since) == [host("s", 0)], "only the lost one is ended"
@@ -100,7 +100,7 @@ def test_servers_that_ignore_their_drain_go_to_another_domain_in_time():
     while world.state.moving is not None:
         world.tick()
     world.settle()
-    assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SCRIPT_GRACE_S, ["a", "a", "a"])
+    assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SIGTERM_GRACE_S, ["a", "a", "a"])
 
 
 def test_servers_start_again_where_they_are_if_their_domain_has_room_meanwhile():
@@ -199,7 +199,7 @@ def test_the_search_for_room_does_not_end_while_servers_finish():
     while world.state.moving is not None:
         world.tick()
     world.settle()
-    assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SCRIPT_GRACE_S, ["a", "a", "a"])
+    assert (world.now, racks_of(world)) == (at + DRAIN_S + limits.SIGTERM_GRACE_S, ["a", "a", "a"])
     assert world.state.verdict is None
 
 

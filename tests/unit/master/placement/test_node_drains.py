@@ -64,7 +64,7 @@ def test_a_server_of_a_departing_node_leaves_the_endpoints_and_finishes_before_i
     victim = to_the_drain(world)
     assert serving(world) == [1]
     order = world.of(act.StopRanks)[-1]
-    assert (order.host.role, order.ranks, order.grace_s) == ("s", (0,), limits.SCRIPT_GRACE_S)
+    assert (order.host.role, order.ranks, order.grace_s) == ("s", (0,), limits.SIGTERM_GRACE_S)
     assert where(world, "s/0") == victim, "it is still there, with its requests"
     assert not world.of(act.KillHost)
     assert reasons.NODE_LEAVING in {note.reason for note in world.notes(reasons.NODE_LEAVING)}
@@ -97,7 +97,7 @@ def test_a_server_that_ignores_its_drain_leaves_when_its_time_is_over():
     world = servers(count=4)
     victim = to_the_drain(world)
     by = world.state.departures[victim].drain_by
-    assert by == world.now + 20 + limits.SCRIPT_GRACE_S
+    assert by == world.now + 20 + limits.SIGTERM_GRACE_S
     assert earliest_timer(world.state) == by
     ends_not(world)
     world.now = by

@@ -21,7 +21,7 @@ from dljob.master.state.state import RankKey, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
 from dljob.telemetry import reasons
-from dljob.telemetry.causes import LOCAL_CONNECTION
+from dljob.telemetry.causes import SAME_MACHINE_CONNECTION_RULE
 
 MAX_CONSEQUENCES = 16
 """Largest number of failures listed under one cause: a world of thousands would fill the state with echoes."""
@@ -29,7 +29,7 @@ MAX_DETAIL = 2048
 """Last characters of a log or traceback that are kept with a fault."""
 # Reasons that say that a process or connection is gone, but not why.
 _VAGUE_REASONS = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
-_EXPLAINABLE_REASONS = _VAGUE_REASONS | {Reason.PREEMPTED.value}
+_REASONS_NODE_NEWS_EXPLAINS = _VAGUE_REASONS | {Reason.PREEMPTED.value}
 """Reasons that later news about the node may explain: a pod reports its end, Kubernetes who deleted or evicted it."""
 # Ranks in the message of a failure: a failure of one of them can be its cause.
 _RANK_NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
@@ -39,7 +39,7 @@ def attribute_failure(tx: StateTransaction, role: str, rank: int, outcome: Outco
     """Classify a failure, with the evidence that was announced for its rank or node before."""
     node, rank_name = _node_of_rank(tx, role, rank), f"{role}/{rank}"
     for target in (node, rank_name):
-        outcome = causes.add_clues(outcome, _announced_clues(tx, target))
+        outcome = causes.add_clues(outcome, _recent_announced_clues(tx, target))
     # A notice about a rank concerns one process; one about a node concerns every process that dies there.
     if rank_name in tx.notices:
         tx.notices = tx.notices.delete(rank_name)
@@ -58,9 +58,9 @@ def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outco
     role, rank = key
     rank_state, node, rank_name = tx.ranks[key], _node_of_rank(tx, role, rank), f"{role}/{rank}"
     for target in (node, rank_name):
-        outcome = causes.add_clues(outcome, _announced_clues(tx, target))
+        outcome = causes.add_clues(outcome, _recent_announced_clues(tx, target))
     failure = _classify_failure(tx, key, rank_state.incarnation, outcome, node)
-    is_local = failure.rule == LOCAL_CONNECTION
+    is_local = failure.rule == SAME_MACHINE_CONNECTION_RULE
     if failure.ended_by_master or not (failure.secondary or is_local):
         return 0.0
     cause = _describe_failure(failure)
@@ -75,7 +75,7 @@ def seconds_to_hold_peer_loss(tx: StateTransaction, key: RankKey, outcome: Outco
 
 def is_local_connection(tx: StateTransaction, outcome: Outcome) -> bool:
     """Whether an end reports a broken connection to an address of its own machine."""
-    return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == LOCAL_CONNECTION
+    return causes.classify(outcome, tx.job.fault_tolerance.causes).rule == SAME_MACHINE_CONNECTION_RULE
 
 
 def _describe_failure(failure: Failure) -> str:
@@ -143,7 +143,7 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
     # An echo of this rank's failure may have restarted a coupled role first.
     possible_roles = {role, *(name for name, facts in tx.job.roles.items() if role in facts.coupled_roles)}
     faults = [fault for fault in tx.faults if fault.rank.rpartition("/")[0] in possible_roles]
-    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected_at <= limits.JOIN_S), None)
+    fault = next((fault for fault in reversed(faults) if tx.now - fault.detected_at <= limits.SAME_FAILURE_S), None)
     if fault is None:
         return
     failure = _classify_failure(tx, (role, rank), incarnation, outcome, _node_of_rank(tx, role, rank))
@@ -151,7 +151,7 @@ def handle_late_end(tx: StateTransaction, role: str, rank: int, incarnation: int
         return
     fault, cause = root_fault_of(tx.faults, fault), _describe_failure(failure)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
-    if failure.secondary or not (fault.secondary or fault.rule == LOCAL_CONNECTION):
+    if failure.secondary or not (fault.secondary or fault.rule == SAME_MACHINE_CONNECTION_RULE):
         _add_consequences(tx, fault, (Consequence(rank_name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
@@ -183,8 +183,8 @@ def handle_learned_cause(tx: StateTransaction, event: CauseLearned) -> None:
     target_kind, _, node = event.target.partition("/")
     if target_kind == "node":
         _add_notice(tx, node, event.clues)
-        faults = [fault for fault in tx.faults if fault.node == node and fault.reason in _EXPLAINABLE_REASONS]
-        faults = [fault for fault in faults if tx.now - fault.detected_at <= limits.LEARN_S]
+        faults = [fault for fault in tx.faults if fault.node == node and fault.reason in _REASONS_NODE_NEWS_EXPLAINS]
+        faults = [fault for fault in faults if tx.now - fault.detected_at <= limits.LATE_CAUSE_S]
     elif event.host is not None:
         faults = _recent_faults_of_host(tx, event.host)[-1:]
     else:
@@ -202,18 +202,18 @@ def _recent_faults_of_host(tx: StateTransaction, host: HostId) -> list[FaultReco
     """Return the faults of a host's ranks, or of a torch store, that are recent enough for news about its end."""
     ranks = tx.facts(host.role).ranks_of(host.index)
     target_names = {str(host)} if host.index == STORE_INDEX else {f"{host.role}/{rank}" for rank in ranks}
-    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected_at <= limits.LEARN_S)
-    return [fault for fault in faults if _failed_name(fault) in target_names]
+    faults = (fault for fault in tx.faults if fault.rank and tx.now - fault.detected_at <= limits.LATE_CAUSE_S)
+    return [fault for fault in faults if _name_of_failed_rank_or_store(fault) in target_names]
 
 
-def _failed_name(fault: FaultRecord) -> str:
+def _name_of_failed_rank_or_store(fault: FaultRecord) -> str:
     """Return the name of what failed: the fault's rank, or its world's torch store, as its cause begins."""
     if fault.outcome is not None and fault.outcome.origin is not None:
         return fault.rank
     return fault.cause.partition(": ")[0]
 
 
-def _announced_clues(tx: StateTransaction, target: str) -> tuple[Clue, ...]:
+def _recent_announced_clues(tx: StateTransaction, target: str) -> tuple[Clue, ...]:
     """Return the evidence announced for a node or a rank, if it is recent enough to explain an end now.
 
     For a node that is announced to go, its deadline counts instead of the time of the announcement.
@@ -225,7 +225,7 @@ def _announced_clues(tx: StateTransaction, target: str) -> tuple[Clue, ...]:
 
 def _add_notice(tx: StateTransaction, target: str, clues: tuple[Clue, ...]) -> None:
     """Add evidence to the notice of a node or a rank: the pod and Kubernetes both report, in any order."""
-    known_clues = _announced_clues(tx, target)
+    known_clues = _recent_announced_clues(tx, target)
     new_clues = tuple(clue for clue in clues if clue not in known_clues)
     tx.notices = tx.notices.set(target, Notice(tx.now, (*known_clues, *new_clues)[-MAX_CONSEQUENCES:]))
 
@@ -255,7 +255,9 @@ def _reclassify(tx: StateTransaction, fault: FaultRecord, outcome: Outcome) -> N
         return
     classification = causes.classify(outcome, tx.job.fault_tolerance.causes)
     new_outcome = causes.outcome_of_cause(outcome, classification)
-    cause = policy.describe_failure(_failed_name(fault), new_outcome, lost_peer=classification.secondary)
+    cause = policy.describe_failure(
+        _name_of_failed_rank_or_store(fault), new_outcome, lost_peer=classification.secondary
+    )
     new_fault = evolve(fault, outcome=new_outcome, reason=_reason_value(new_outcome), cause=cause)
     _replace_fault(tx, evolve(new_fault, secondary=classification.secondary, rule=classification.rule))
     if new_outcome.reason is not outcome.reason:
@@ -286,7 +288,7 @@ def _collect_echoes(tx: StateTransaction, fault: FaultRecord) -> None:
     if fault.secondary:
         return
     for echo in _recent_faults(tx, fault):
-        is_vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _share_lost_node(fault, echo)
+        is_vague = echo.reason in (Reason.UNKNOWN.value, Reason.KILLED.value) and _are_on_same_lost_node(fault, echo)
         if echo.root_number or not (is_vague or (echo.secondary and _can_follow_from(echo, fault))):
             continue
         _replace_fault(tx, evolve(echo, root_number=fault.id, consequences=()))
@@ -302,7 +304,7 @@ def _can_follow_from(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
     or if it names none and both are of one role.
     """
     if not fault.secondary:
-        return fault.reason == earlier_fault.reason and _share_lost_node(fault, earlier_fault)
+        return fault.reason == earlier_fault.reason and _are_on_same_lost_node(fault, earlier_fault)
     origin = fault.outcome.origin if fault.outcome else None
     rank = fault.rank if origin is None else origin.rank
     # The first name in a cause is that of its own rank; a callee's error has its caller behind it, which is no cause.
@@ -311,7 +313,7 @@ def _can_follow_from(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
     return earlier_fault.rank in named_ranks or (same_role and not named_ranks)
 
 
-def _share_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
+def _are_on_same_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
     """Whether both faults are of one node, and at least one of them says that the node is lost."""
     node_lost = Reason.NODE_LOST.value
     return bool(fault.node) and fault.node == earlier_fault.node and node_lost in (fault.reason, earlier_fault.reason)
@@ -320,7 +322,7 @@ def _share_lost_node(fault: FaultRecord, earlier_fault: FaultRecord) -> bool:
 def _recent_faults(tx: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
     """Return the faults of failed ranks, but the given one, that are recent enough to belong to one failure."""
     faults = (candidate for candidate in tx.faults if candidate.id != fault.id and candidate.rank)
-    return [candidate for candidate in faults if tx.now - candidate.detected_at <= limits.JOIN_S]
+    return [candidate for candidate in faults if tx.now - candidate.detected_at <= limits.SAME_FAILURE_S]
 
 
 def _is_recorded(tx: StateTransaction, rank_name: str, incarnation: int) -> bool:

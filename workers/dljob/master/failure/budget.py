@@ -51,7 +51,7 @@ def add_failure(tx: StateTransaction, role: str, node: str, ready_s: float) -> i
     key = failure_key(role)
     if ready_s > tx.job.fault_tolerance.backoff.max_seconds:
         # Failures of the last seconds stay: ends that belong to them may still be reported.
-        recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.JOIN_S)
+        recent_failures = tuple(mark for mark in tx.marks.get(key, ()) if tx.now - mark.at <= limits.SAME_FAILURE_S)
         tx.marks = tx.marks.set(key, recent_failures)
     return add_mark(tx, key, node)
 
@@ -85,7 +85,7 @@ def budget_key(level: Level, role: str) -> str:
 def died_in_counted_failure(tx: StateTransaction, role: str, node: str, started_at: float) -> bool:
     """Whether a process that was ordered at `started_at` died in a failure of its node that is already counted."""
     marks = (mark for mark in recent_marks(tx, failure_key(role)) if mark.node == node)
-    return any(started_at < mark.at and tx.now - mark.at <= limits.JOIN_S for mark in marks)
+    return any(started_at < mark.at and tx.now - mark.at <= limits.SAME_FAILURE_S for mark in marks)
 
 
 def time_of_counted_failure(tx: StateTransaction, role: str, fault_time: float) -> float:

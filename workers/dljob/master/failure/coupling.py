@@ -48,7 +48,7 @@ def _ranks_of_same_cut(tx: StateTransaction, members: frozenset[RankKey]) -> tup
     return tuple(key for key in keys if tx.ranks[key].phase.live and not _is_in_new_restart(tx, key))
 
 
-def covering_target(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
+def target_of_restart_begun_in_event(tx: StateTransaction, role: str, ranks: Iterable[int], level: Level) -> str:
     """Return the target of this event's restart that covers these ranks, which need one of this level; or empty.
 
     A lost node takes ranks of several roles. Those that restart with the job, or with a coupled role, need no restart,

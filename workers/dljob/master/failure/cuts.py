@@ -120,7 +120,7 @@ def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     if not tx.phase.active:
         return (), "the job ends"
     # A world that has yet to go back may start last: a cut without its state would not fit the others' states.
-    late_world = next((world for world in tx.cuts.pending_worlds if _can_restore(tx, world)), None)
+    late_world = next((world for world in tx.cuts.pending_worlds if _has_rank_yet_to_restore(tx, world)), None)
     if late_world is not None:
         return (), f"{late_world} has yet to go back to cut {tx.cuts.restored_number}"
     members = list[CutMember]()
@@ -136,7 +136,7 @@ def _find_members(tx: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     return tuple(members), "" if members else "no rank of the job uses dljob.checkpoint"
 
 
-def _can_restore(tx: StateTransaction, world: str) -> bool:
+def _has_rank_yet_to_restore(tx: StateTransaction, world: str) -> bool:
     """Return whether a world has ranks that may still restore: another attempt may have had others."""
     role, _, rank_text = world.partition("/")
     if role not in tx.roles:

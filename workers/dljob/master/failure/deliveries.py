@@ -21,14 +21,20 @@ from dljob.telemetry.wording import counted
 
 MAX_CAUSE = 500
 """Characters of a cause that are remembered, and sent to queues."""
-_ITEM_REASONS = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
+_REASONS_AN_ITEM_CAN_CAUSE = frozenset({Reason.USER_ERROR, Reason.OOM_KILLED, Reason.HANG, Reason.UNHEALTHY})
 """Reasons of an end that what the process worked on can have caused."""
 
 
 def remember_failure(tx: StateTransaction, failure: Failure, ranks: tuple[int, ...], cause: str) -> None:
     """Remember a failure that may count against the items that these ranks held."""
     has_queues, ended_by_master, outcome = bool(tx.cuts.queues), failure.ended_by_master, failure.outcome
-    if not has_queues or failure.secondary or ended_by_master or outcome.fatal or outcome.reason not in _ITEM_REASONS:
+    if (
+        not has_queues
+        or failure.secondary
+        or ended_by_master
+        or outcome.fatal
+        or outcome.reason not in _REASONS_AN_ITEM_CAN_CAUSE
+    ):
         return
     for key in ((failure.role, rank) for rank in ranks):
         own_failure = OwnFailure(tx.ranks[key].incarnation, tx.now, cause[:MAX_CAUSE])
@@ -61,7 +67,9 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
             tx.errors = tx.errors.delete(error_key)
     incident_number = tx.ranks[key].incident
     incident = tx.incidents.get(incident_number)
-    is_cause = incident is not None and incident.detected_at == failure.at and incident.reason in _ITEM_REASONS
+    is_cause = (
+        incident is not None and incident.detected_at == failure.at and incident.reason in _REASONS_AN_ITEM_CAN_CAUSE
+    )
     if incident is not None and is_cause and not incident.launched:
         deadline = tx.now + restart.seconds_to_start(tx, incident.members)
         tx.incidents = tx.incidents.set(incident_number, evolve(incident, due_at=tx.now, deadline=deadline))
@@ -79,7 +87,7 @@ def handle_failed_deliveries(tx: StateTransaction, event: DeliveriesFailed) -> N
             tx.note(reasons.ITEM_FAILED, rank_name, message)
 
 
-def describe_barren_role(tx: StateTransaction, role: str) -> str:
+def failing_items_suffix(tx: StateTransaction, role: str) -> str:
     """Return what the end of a job adds where a role failed on every item of a queue."""
     explanation = tx.roles[role].failing_items_text
     return f"; {explanation}" if explanation else ""

@@ -46,7 +46,7 @@ def follow_role_change(tx: StateTransaction, role: str) -> None:
     # Set before completion is handled: a role may complete without all its ranks ever being ready at once.
     if not role_state.was_ready:
         tx.set_role(role, evolve(role_state, was_ready=True))
-        _handle_first_readiness(tx, role)
+        _handle_readiness_of_start(tx, role)
     if is_completed:
         message = every(role_state.succeeded_count + role_state.failed_count, "rank", one="ended", many="ended")
         tx.note(reasons.ROLE_COMPLETED, role, message)
@@ -57,7 +57,7 @@ def follow_role_change(tx: StateTransaction, role: str) -> None:
         _start_dependents(tx, role)
 
 
-def _handle_first_readiness(tx: StateTransaction, role: str) -> None:
+def _handle_readiness_of_start(tx: StateTransaction, role: str) -> None:
     """Handle a role's first readiness: fill its spares and start its dependents; with the last role the job runs."""
     facts = tx.facts(role)
     start_duration_s = tx.now - tx.started_at

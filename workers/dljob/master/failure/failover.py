@@ -32,7 +32,7 @@ from dljob.telemetry.wording import counted, seconds
 
 # Reasons of nodes that end without notice: those of one rack may be reported in both ways.
 _UNANNOUNCED_REASONS = frozenset({Reason.NODE_LOST, Reason.NODE_FROZEN})
-_NODE_REASONS = _UNANNOUNCED_REASONS | {Reason.PREEMPTED}
+_NODE_GONE_REASONS = _UNANNOUNCED_REASONS | {Reason.PREEMPTED}
 # Reasons that a process gets before it is known that its node is lost.
 _VAGUE_REASONS = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
@@ -77,12 +77,12 @@ def handle_failed_ranks(
     if isinstance(decision, Replace):
         # The error of a callee says nothing about the node of its caller.
         can_blame_node = is_culprit_known and failure.outcome.origin is None
-        decision = _leave_node(tx, failure, decision, culprit_name, can_blame_node=can_blame_node)
+        decision = _leave_node_or_restart(tx, failure, decision, culprit_name, can_blame_node=can_blame_node)
         if decision is None:
             return
     if isinstance(decision, Fail):
         attribution.record_final_fault(tx, failure, cause)
-        message = f"{cause}; {decision.explanation}{deliveries.describe_barren_role(tx, role)}"
+        message = f"{cause}; {decision.explanation}{deliveries.failing_items_suffix(tx, role)}"
         ending.fail_job(tx, decision.reason, message)
     elif isinstance(decision, Ignore):
         _ignore_failure(tx, role, ranks, f"{cause}; {decision.explanation}")
@@ -122,7 +122,7 @@ def restart_elsewhere(
     _begin_restart(tx, order, failure if failure is culprit else None)
 
 
-def _leave_node(
+def _leave_node_or_restart(
     tx: StateTransaction, failure: Failure, decision: Replace, culprit_name: str, *, can_blame_node: bool
 ) -> Restart | None:
     """Order to leave the node of a failed rank. Return the restart that remains where there is no node to leave."""
@@ -153,7 +153,7 @@ def has_role_begun(tx: StateTransaction, role: str) -> bool:
 def _ignore_failure(tx: StateTransaction, role: str, ranks: tuple[int, ...], message: str) -> None:
     """Leave failed ranks in the phase Failed, as a rule says; their role may be complete with that."""
     for rank in ranks:
-        finish_rank_restart(tx, (role, rank))
+        mark_rank_done_in_restart(tx, (role, rank))
         rank_state = tx.ranks[role, rank]
         tx.set_rank((role, rank), evolve(rank_state, phase=RankPhase.FAILED, incident=0))
     tx.note(reasons.IGNORED, f"{role}/{ranks[0]}", message)
@@ -179,13 +179,13 @@ def _make_order(
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe_failure(culprit_name, outcome, lost_peer=failure.secondary)
     level, explanation = decision.level, decision.explanation
-    if outcome.reason in _NODE_REASONS and not decision.uses_budget:
-        _refund_echoes(tx, failure)
-    if covering_target := coupling.covering_target(tx, role, ranks, level):
-        tx.because(f"{cause}; {role} restarts with {covering_target} already")
+    if outcome.reason in _NODE_GONE_REASONS and not decision.uses_budget:
+        _refund_echoes_of_lost_node(tx, failure)
+    if target_of_restart_begun_in_event := coupling.target_of_restart_begun_in_event(tx, role, ranks, level):
+        tx.because(f"{cause}; {role} restarts with {target_of_restart_begun_in_event} already")
         return None
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if is_counted or _left_node_as_announced(tx, failure):
+    if is_counted or _has_left_announced_node(tx, failure):
         backoff_s = _remaining_backoff(tx, role, ranks)
     else:
         ready_at = old_state.ready_at if (old_state := _live_state_before(tx, failure)) is not None else 0.0
@@ -249,14 +249,14 @@ def _belongs_to_counted_failure(tx: StateTransaction, failure: Failure) -> bool:
     reason = failure.outcome.reason
     matching_reasons = _UNANNOUNCED_REASONS if reason in _UNANNOUNCED_REASONS else {reason}
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
-    return reason in _NODE_REASONS and any(
+    return reason in _NODE_GONE_REASONS and any(
         fault.node == failure.node
         or (fault.secondary and not fault.root_number)
         or (fault.reason in matching_reasons and (started_at < fault.detected_at or _is_restart_under_way(tx, fault)))
         for fault in tx.faults
         # A restart of the job is one of every role.
         if fault.rank.startswith(f"{role}/") or (fault.rank and fault.level == Level.JOB.value)
-        if tx.now - fault.detected_at <= limits.JOIN_S
+        if tx.now - fault.detected_at <= limits.SAME_FAILURE_S
     )
 
 
@@ -268,10 +268,10 @@ def _is_restart_under_way(tx: StateTransaction, fault: FaultRecord) -> bool:
     """
     role = fault.rank.partition("/")[0]
     counted_at = budget.time_of_counted_failure(tx, role, fault.detected_at)
-    return fault.recovered_at is None and tx.now - counted_at <= limits.JOIN_S
+    return fault.recovered_at is None and tx.now - counted_at <= limits.SAME_FAILURE_S
 
 
-def _left_node_as_announced(tx: StateTransaction, failure: Failure) -> bool:
+def _has_left_announced_node(tx: StateTransaction, failure: Failure) -> bool:
     """Whether a rank left its node as announced: that is no failure, and the next node need not be waited for.
 
     A process that dies on such a node has not left it. It starts there again, so it has to wait.
@@ -280,7 +280,7 @@ def _left_node_as_announced(tx: StateTransaction, failure: Failure) -> bool:
     return is_announced(tx, failure) and not tx.units[facts.unit_of(facts.host_of(failure.rank))].node
 
 
-def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
+def _refund_echoes_of_lost_node(tx: StateTransaction, failure: Failure) -> None:
     """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
 
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
@@ -290,7 +290,7 @@ def _refund_echoes(tx: StateTransaction, failure: Failure) -> None:
         for fault in tx.faults
         if fault.rank.startswith(f"{failure.role}/")
         and fault.recovered_at is None
-        and tx.now - fault.detected_at <= limits.LEARN_S
+        and tx.now - fault.detected_at <= limits.LATE_CAUSE_S
         and (
             (fault.secondary and not fault.root_number)
             or (fault.node == failure.node and fault.reason in _VAGUE_REASONS)
@@ -322,7 +322,7 @@ def charge_budget(tx: StateTransaction, role: str, level: Level, cause: str) -> 
             explanation = explanation if limit else f"{owner} may not restart: maxRestarts is 0"
             if exhausted_level is not Level.JOB and tx.facts(role).plan.is_torchrun_script:
                 explanation += " (dljob torchrun --max-restarts=N allows more)"
-            message = f"{cause}; {explanation}{deliveries.describe_barren_role(tx, role)}"
+            message = f"{cause}; {explanation}{deliveries.failing_items_suffix(tx, role)}"
             ending.fail_job(tx, reasons.BUDGET_EXHAUSTED, message)
             return None
         charged_level = larger_level
@@ -358,7 +358,7 @@ def escalate_overdue_restart(tx: StateTransaction, incident_number: int) -> None
         begin_restart(tx, RestartOrder(charged_level, role, ranks, incident.reason, cause, replaces_hosts=True))
 
 
-def finish_rank_restart(tx: StateTransaction, key: RankKey) -> None:
+def mark_rank_done_in_restart(tx: StateTransaction, key: RankKey) -> None:
     """Count a rank as done with its restart; the restart ends with the last one."""
     incident_number = tx.ranks[key].incident
     incident = tx.incidents.get(incident_number)

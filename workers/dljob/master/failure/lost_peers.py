@@ -94,7 +94,7 @@ def shorten_inquiry(tx: StateTransaction, role: str) -> None:
     inquiry = tx.inquiries.get(role)
     if inquiry is None:
         return
-    if _first_early_end(tx, role, _held_ends_of(tx, role)[0][1].outcome) is not None:
+    if _first_rank_ended_with_code_0(tx, role, _held_ends_of(tx, role)[0][1].outcome) is not None:
         _set_inquiry(tx, role, evolve(inquiry, until=min(inquiry.until, tx.now + limits.EARLY_END_S)))
 
 
@@ -203,7 +203,7 @@ def _find_culprit(
     """Return the rank that is the cause of held ends, and its failure; None: it is unknown. `ends`: (rank, outcome)."""
     culprit = _culprit_by_samples(tx, role, inquiry)
     first_outcome = ends[0][1]
-    early_rank = None if culprit is not None else _first_early_end(tx, role, first_outcome)
+    early_rank = None if culprit is not None else _first_rank_ended_with_code_0(tx, role, first_outcome)
     if early_rank is None:
         return culprit or _culprit_by_stall(tx, role)
     step, collective = tx.ranks[role, early_rank].end_step, early_end.collective_of(first_outcome.detail)
@@ -248,7 +248,7 @@ def _culprit_by_stall(tx: StateTransaction, role: str) -> tuple[int, Outcome] | 
     return None
 
 
-def _first_early_end(tx: StateTransaction, role: str, outcome: Outcome) -> int | None:
+def _first_rank_ended_with_code_0(tx: StateTransaction, role: str, outcome: Outcome) -> int | None:
     """Return the rank of a world that ended with code 0 first, if a rank that failed can have waited for it."""
     if not tx.roles[role].succeeded_count or attribution.is_local_connection(tx, outcome):
         return None

@@ -83,7 +83,9 @@ def _unit_of_rank(tx: StateTransaction, role: str, rank: int) -> str:
 
 def _is_raised_already(tx: StateTransaction, rank_name: str, unit: str) -> bool:
     """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
-    faults = (fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected_at <= limits.JOIN_S)
+    faults = (
+        fault for fault in tx.faults if fault.rank != rank_name and tx.now - fault.detected_at <= limits.SAME_FAILURE_S
+    )
     ranks = (fault.rank.partition("/") for fault in faults if _asks_for_memory(fault))
     return any(_unit_of_rank(tx, role, int(rank)) == unit for role, _, rank in ranks)
 

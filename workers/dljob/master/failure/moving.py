@@ -122,7 +122,7 @@ def ask_servers_to_finish(tx: StateTransaction, servers: Mapping[HostId, tuple[i
             tx.set_rank((host.role, rank), evolve(rank_state, phase=RankPhase.STOPPING, restart_reason=reason))
         if asked_ranks:
             tx.do(stop_order(tx, host, asked_ranks))
-    return tx.now + max(tx.facts(host.role).plan.drain_s for host in servers) + limits.SCRIPT_GRACE_S
+    return tx.now + max(tx.facts(host.role).plan.drain_s for host in servers) + limits.SIGTERM_GRACE_S
 
 
 def assign_elsewhere(

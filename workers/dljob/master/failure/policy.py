@@ -173,7 +173,7 @@ def _names_reason(rule: Rule, reason: Reason | None) -> bool:
 def _apply_rule(tx: StateTransaction, rule: Rule, role: str, *, is_counted: bool) -> Restart | Replace | Fail | Ignore:
     """Return the action of a rule, or its escalation when its attempts are used up."""
     recent_uses = budget.recent_marks(tx, f"rule:{rule.name}")
-    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.JOIN_S:
+    if is_counted and recent_uses and tx.now - recent_uses[-1].at <= limits.SAME_FAILURE_S:
         return _decision_for_action(rule, rule.action, f"rule {rule.name}")
     attempts = len(recent_uses)
     if rule.max_attempts is None or attempts < rule.max_attempts:

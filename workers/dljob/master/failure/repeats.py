@@ -25,7 +25,7 @@ CRASH_LOOP_S = 30.0
 """Seconds after its start within which a life of a crash loop ends."""
 SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
-_OUTSIDE_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
+_OUTSIDE_KILL_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
 _OUTSIDE_KINDS = frozenset({CauseKind.NODE, CauseKind.DEVICE, CauseKind.STOPPED})
 _PEER_REASONS = frozenset(
@@ -65,7 +65,7 @@ def check_repetition(
     if outcome.reason in _PEER_REASONS or (outcome.reason in _CHILD_REASONS and outcome.error_type):
         tx.errors = tx.errors.delete(key) if last_error else tx.errors
         return "", ""
-    began_at = tx.now - limits.JOIN_S if is_late else rank_state.process_ordered_at
+    began_at = tx.now - limits.SAME_FAILURE_S if is_late else rank_state.process_ordered_at
     if not had_process or (began_at == 0.0 and not is_late) or (last_error is not None and began_at < last_error.at):
         return "", ""  # it had no process, or an end of this process is already remembered
     was_ready = is_late or rank_state.ready_at > 0.0
@@ -83,7 +83,7 @@ def check_repetition(
     tx.errors = tx.errors.set(key, new_error)
     can_repeat = not has_progressed and not is_memory_kill(outcome)
     if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
-        is_signal = not outcome.error_type and outcome.code in _OUTSIDE_CODES
+        is_signal = not outcome.error_type and outcome.code in _OUTSIDE_KILL_CODES
         proviso = ", both before it was ready" if is_signal else ""
         return reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}"
     if short_lives >= CRASH_LOOP_LIVES:
@@ -136,7 +136,7 @@ def _is_same_end(last_error: ErrorMemory, new_error: ErrorMemory) -> bool:
     # An exception is known by its type and frame; SystemExit says nothing without its code.
     if new_error.error_type and new_error.error_type != "SystemExit":
         return True
-    is_signal = not new_error.error_type and new_error.code in _OUTSIDE_CODES
+    is_signal = not new_error.error_type and new_error.code in _OUTSIDE_KILL_CODES
     return last_error.code == new_error.code and not (is_signal and (last_error.ready or new_error.ready))
 
 

@@ -95,7 +95,7 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     tx.note(reasons.RESTARTING, target, message, level=order.level.value)
     coupling.report_coupled_roles(tx, order.role, target, coupled_members)
     # The roles may not start before the backoff is over: a torch world needs all its ranks at once.
-    _change_backoff_counts(tx, tx.incidents[incident_number], 1)
+    _change_incidents_in_backoff(tx, tx.incidents[incident_number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
     with tx.many():
         _take_down_members(tx, incident_number, _rejoining_members(tx, order, members))
@@ -164,7 +164,7 @@ def _leave_incidents(tx: StateTransaction, members: tuple[RankKey, ...]) -> tupl
         tx.incidents = tx.incidents.delete(incident_number)
         inherited_faults.extend(incident.faults)
         if not incident.launched:
-            _change_backoff_counts(tx, incident, -1)
+            _change_incidents_in_backoff(tx, incident, -1)
     return tuple(inherited_faults)
 
 
@@ -178,10 +178,10 @@ def _reset_roles(tx: StateTransaction, reason: str) -> None:
     for name, facts in tx.job.roles.items():
         tx.set_role(name, evolve(tx.roles[name], hosts_ordered=False, was_ready=False))
         if not facts.first_wave:
-            _end_later_role(tx, name, reason)
+            _drain_or_kill_role(tx, name, reason)
 
 
-def _end_later_role(tx: StateTransaction, role: str, reason: str) -> None:
+def _drain_or_kill_role(tx: StateTransaction, role: str, reason: str) -> None:
     """End the ranks of a role that waits for another one to complete; its servers finish their requests.
 
     They belong to no incident, so their deadline is the role's. Until then the role does not begin anew.
@@ -230,16 +230,16 @@ def start_ended_roles_anew(tx: StateTransaction) -> None:
     for name in ended_roles:
         tx.set_role(name, evolve(tx.roles[name], stop_by=None))
     if ended_roles:
-        _start_roles_unless_held(tx)
+        _start_roles_unless_job_in_backoff(tx)
 
 
-def _start_roles_unless_held(tx: StateTransaction) -> None:
+def _start_roles_unless_job_in_backoff(tx: StateTransaction) -> None:
     """Start the roles whose turn it is, unless a restart of the job waits out its backoff: it starts them itself."""
     if not any(incident.level is Level.JOB and not incident.launched for incident in tx.incidents.values()):
         starting.start_roles(tx)
 
 
-def _change_backoff_counts(tx: StateTransaction, incident: Incident, change: int) -> None:
+def _change_incidents_in_backoff(tx: StateTransaction, incident: Incident, change: int) -> None:
     """Change by one the number of incidents that keep the roles of the members from starting."""
     for role in sorted({role for role, _ in incident.members}):
         role_state = tx.roles[role]
@@ -357,7 +357,7 @@ def stop_order(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> St
 
 def _seconds_of_grace(reason: str) -> float:
     """Return the seconds that scripts get to end after SIGTERM; 0 for a hang: a hung process would not react to it."""
-    return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
+    return 0.0 if reason == Reason.HANG else limits.SIGTERM_GRACE_S
 
 
 def leave_order(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
@@ -390,10 +390,10 @@ def launch_restart(tx: StateTransaction, incident_number: int) -> None:
     incident = evolve(tx.incidents[incident_number], launched=True)
     tx.incidents = tx.incidents.set(incident_number, incident)
     tx.wake_at(incident.deadline)
-    _change_backoff_counts(tx, incident, -1)
+    _change_incidents_in_backoff(tx, incident, -1)
     tx.touched.ranks.update(incident.members)
     # An earlier restart of the job whose members have all joined other restarts has not started its roles.
-    _start_roles_unless_held(tx)
+    _start_roles_unless_job_in_backoff(tx)
     hosts = dict.fromkeys(tx.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
         if tx.facts(role).is_torch_world:
@@ -431,12 +431,12 @@ def kill_overdue_hosts_of_restart(tx: StateTransaction, incident_number: int) ->
     for host in hosts:
         kill_host(tx, host)
         for rank in tx.facts(host.role).ranks_of(host.index):
-            _add_to_restart(tx, (host.role, rank), incident_number)
+            _add_live_rank_to_restart(tx, (host.role, rank), incident_number)
     for host in hosts:
         starting.ensure_host(tx, host)
 
 
-def _add_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
+def _add_live_rank_to_restart(tx: StateTransaction, key: RankKey, incident_number: int) -> None:
     """Add a rank whose host was killed for another rank to that restart, unless it is in one already."""
     rank_state = tx.ranks[key]
     if not rank_state.phase.live:

@@ -57,7 +57,9 @@ def has_gone_on_without(ended_rank: RankState, outcome: Outcome) -> bool:
     One step more is none: a rank reports a step, and then waits in the next one.
     """
     is_further = outcome.step is not None and ended_rank.end_step is not None and outcome.step > ended_rank.end_step + 1
-    return is_further and outcome.advanced is not None and outcome.advanced > ended_rank.ended_at + limits.JOIN_S
+    return (
+        is_further and outcome.advanced is not None and outcome.advanced > ended_rank.ended_at + limits.SAME_FAILURE_S
+    )
 
 
 def outcome_of_early_end(message: str, step: int | None) -> Outcome:
@@ -115,7 +117,7 @@ def find_wait(
         return None
     first_rank = min(ended_ranks, key=lambda rank: ended_ranks[rank].at)
     step = ended_ranks[first_rank].step
-    late_at = ended_ranks[first_rank].at + limits.JOIN_S
+    late_at = ended_ranks[first_rank].at + limits.SAME_FAILURE_S
     if step is not None and any(pace.step > step + 1 and pace.at > late_at for pace in paces.values()):
         return None  # they went on without it
     return HangFinding(first_rank, describe_early_end(role, step, waiting_ranks, looks[waiting_ranks[0]].second.call))

@@ -18,7 +18,7 @@ RESTART_S = 600.0
 """Time limit of a restart, from the end of its backoff to all ranks ready; after it the next larger level is tried."""
 GRACE_S = 5.0
 """Grace period of healthy ranks at the end of a job."""
-SCRIPT_GRACE_S = 30.0
+SIGTERM_GRACE_S = 30.0
 """Grace period of a script after SIGTERM when it restarts because a peer failed, as with torchrun: it may save."""
 STOP_S = 10.0
 """Time that a host may take beyond the grace period to end its ranks; after it the host is killed."""
@@ -26,7 +26,7 @@ LEAVE_S = 10.0
 """Time that a rank may take to leave its torch group and keep its process; after it the process is replaced."""
 RELEASE_S = 30.0
 """Time without an answer after which the release of the job is ordered again."""
-JOIN_S = 5.0
+SAME_FAILURE_S = 5.0
 """Window in which failures of one role on one node, of processes older than the first failure, count as one."""
 PEER_LOOK_S = 0.5
 """Time after the first report of a lost peer after which the living ranks of its world are looked at: most causes have
@@ -59,7 +59,7 @@ VAIN_S = 600.0
 """A growth that is lost again within this time was in vain: the role waits twice as long before the next one."""
 GROW_DOUBLINGS = 6
 """Largest number of such doublings (64 times), so that a role does not give up growing for good."""
-LEARN_S = 60.0
+LATE_CAUSE_S = 60.0
 """Window after a failure in which news about its node is recorded as its cause."""
 ADMIT_BACKOFF_S = 1.0
 """First wait after a refused reservation; it doubles up to ADMIT_BACKOFF_MAX_S."""

@@ -93,7 +93,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
     # Numbers of incidents grow with the history; only their order matters.
     number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
     # Just beyond the limit: how far beyond makes no difference to a decision.
-    verdict, join = s.verdict, limits.JOIN_S + 1
+    verdict, join = s.verdict, limits.SAME_FAILURE_S + 1
     return (
         s.phase.value,
         tuple((stall.name, stall.ranks, stall.hung) for stall in s.stalls),
@@ -149,7 +149,7 @@ def _weights(own: RankState, now: float) -> RankWeights | None:
 
 
 def _host(own: HostState, now: float) -> tuple[Any, ...]:
-    since = _since(own.process_ordered_at, now, limits.JOIN_S + 1)
+    since = _since(own.process_ordered_at, now, limits.SAME_FAILURE_S + 1)
     process = own.phase.value, own.life, since, own.node, own.actor, own.previous_actor
     return (*process, own.address, own.slots, own.unconfirmed)
 
@@ -191,7 +191,11 @@ def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
 def _marks(s: JobState, now: float) -> frozenset[Any]:
     """Return how many failures each budget has, with time and place while more may belong to the same failure."""
     return frozenset(
-        (key, len(marks), *((_since(m.at, now, limits.JOIN_S + 1), m.node) for m in marks if key.startswith("fail:")))
+        (
+            key,
+            len(marks),
+            *((_since(m.at, now, limits.SAME_FAILURE_S + 1), m.node) for m in marks if key.startswith("fail:")),
+        )
         for key, marks in s.marks.items()
     )
 
