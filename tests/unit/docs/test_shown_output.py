@@ -21,6 +21,8 @@ from past_kit import past_of
 from dljob.cli import main
 from dljob.master.status import status
 from dljob.report.replay import Past
+from dljob.runtime.journal.sample_rows import SampleRow
+from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import FaultMove
@@ -57,6 +59,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.parent.mkdir()
     past_of(folder, Case(4, TRAIN, FAULTS), every=100, work=300.0)
     last = Past(folder).last()
+    (folder / "events.jsonl").touch()
+    writer = SampleWriter(folder)
+    writer.append(SampleRow(EPOCH_S + 10, {"steps/trainer": [1, 1, 1, 1]}))
+    writer.close()
     (folder / "status.json").write_text(json.dumps({**status(last.state, last.at, {}), "uid": UID}))
     entry = {"name": "train", "uid": UID, "dir": str(folder), "address": "", "environment": {}, "started": EPOCH_S}
     (folder / "job.json").write_text(json.dumps(entry))
