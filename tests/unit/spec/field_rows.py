@@ -314,9 +314,9 @@ ROWS: dict[str, Plan | Code] = {
     "spec.faultTolerance.rules[].maxAttempts": Code("dljob.master.failure.policy", "rule.max_attempts"),
     "spec.faultTolerance.rules[].escalateTo": Code("dljob.master.failure.policy", "rule.escalate_to"),
     "spec.faultTolerance.rules[].countsTowardsLimit": Code("dljob.master.failure.policy", "rule.counts_towards_limit"),
-    "spec.faultTolerance.causes[].name": Code("dljob.master.state.causes", "user.name"),
-    "spec.faultTolerance.causes[].onLog": Code("dljob.master.state.causes", "user.on_log"),
-    "spec.faultTolerance.causes[].reason": Code("dljob.master.state.causes", "user.reason"),
+    "spec.faultTolerance.causes[].name": Code("dljob.master.state.causes", "user_rule.name"),
+    "spec.faultTolerance.causes[].onLog": Code("dljob.master.state.causes", "user_rule.on_log"),
+    "spec.faultTolerance.causes[].reason": Code("dljob.master.state.causes", "user_rule.reason"),
     "spec.gcsFaultTolerance.backend": Plan(
         "spec.gcsFaultTolerance", {"backend": "Redis", "redisAddress": "redis:6379"}
     ),

@@ -48,8 +48,8 @@ def test_a_pod_that_was_just_made_has_no_trouble() -> None:
 
 def test_a_pods_times_and_excluded_nodes_are_read() -> None:
     found = pod({}, deletionTimestamp="2026-01-01T00:00:30Z", creationTimestamp="2026-01-01T00:00:00Z")
-    assert (found.made, found.ends) == (1767225600.0, 1767225630.0)
-    assert (pod({}).made, pod({}).ends, pod({}).away) == (0.0, None, ())
+    assert (found.created, found.ends) == (1767225600.0, 1767225630.0)
+    assert (pod({}).created, pod({}).ends, pod({}).away) == (0.0, None, ())
     away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

@@ -303,14 +303,14 @@ class CutStory:
             return
         d, key = self.core.d, ("reader", 0)
         feed, life = d.feeds["prompts"], self.reader.life
-        held = feed.held.get(key)
-        if held is not None and held.incarnation < life:
-            feed, held = shard_table.take_back_leases(feed, key), None
+        leases = feed.leases.get(key)
+        if leases is not None and leases.incarnation < life:
+            feed, leases = shard_table.take_back_leases(feed, key), None
         for run in self.leased:
             cut = 0 if self.bug == "positions" else self.number
             feed = shard_table.finish_shard(feed, key, life, run, None, cut=cut)
-        held = feed.leases.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
-        feed = shard_table.lease_shards(feed, key, held, 1)
+        leases = feed.leases.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
+        feed = shard_table.lease_shards(feed, key, leases, 1)
         d.feeds = d.feeds.set("prompts", feed)
         self.leased = feed.leases[key].runs if key in feed.leases else ()
         self.shard = [position for run in self.leased for position in range(*run)]
