@@ -109,6 +109,21 @@ def test_ranks_of_a_pod_are_what_its_line_says(said: tuple[str, ...], ranks: int
     assert role.replicas == 4 * (ranks if said else 4), "Kubeflow's operator sets PET_NPROC_PER_NODE=auto"
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("RANK", "RANK is set by dljob"),
+        ("DLJOB_RANK", "DLJOB_RANK is set by dljob"),
+        ("NODE_RANK", "NODE_RANK differs from pod to pod: read RANK or GROUP_RANK"),
+    ],
+)
+def test_a_variable_of_all_pods_that_a_rank_has_by_itself_is_named(name: str, reason: str) -> None:
+    template = pod("torchrun", "--nproc_per_node=1", "/work/train.py")
+    elastic = {"envs": {name: {"value": "0"}}, "replicaSpecs": {"worker": {"replicas": 2, "template": template}}}
+    pieces = convert(manifest("elastic.iml.github.io/v1alpha1", "ElasticJob", elastic), "job.yaml")
+    assert any(reason in line for line in lines(pieces, "job.yaml"))
+
+
 @pytest.mark.parametrize("line", [("torchrun", "--nproc_per_node=2", "/work/train.py"), ("python", "/work/train.py")])
 @pytest.mark.parametrize("shared", [True, False], ids=["one group", "master apart"])
 def test_an_elastic_job_starts_with_its_replicas(line: tuple[str, ...], *, shared: bool) -> None:

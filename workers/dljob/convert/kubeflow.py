@@ -8,7 +8,7 @@ from dljob.convert.command import expanded
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import Manner
 from dljob.convert.source import Draft, UnfitError
-from dljob.convert.variables import GIVEN
+from dljob.convert.variables import GIVEN, TORCH
 from dljob.convert.world import PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 from dljob.spec.variables import is_reserved
@@ -216,8 +216,10 @@ def variables(draft: Draft, role: Loc) -> None:
         value = source.text((*at, "value"))
         if value is None:
             source.drop(at, "only plain values: write it as nodeGroups[].template")
-        elif name in GIVEN or is_reserved(name):
+        elif is_reserved(name) or name in TORCH:
             source.drop(at, f"{name} is set by dljob")
+        elif name in GIVEN:
+            source.drop(at, f"{name} differs from pod to pod: read RANK or GROUP_RANK")
         else:
             draft.append(at, (*role, "env"), {"name": name, "value": expanded(value, {})})
 
