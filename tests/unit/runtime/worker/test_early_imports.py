@@ -97,6 +97,13 @@ def test_pyarrow_itself_starts_no_thread_and_is_kept(site):
     assert "pyarrow.compute" in modules
 
 
+def test_a_pool_of_threads_that_ends_at_a_fork_is_nothing_left_behind(site, monkeypatch):
+    """That of OpenBLAS, which numpy starts where a rank has two CPUs or more."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    kept, done, left, _, unfit, _ = keep(site, ("numpy", ()))
+    assert (kept, done, left, unfit) == (["numpy"], 1, "", "")
+
+
 @pytest.mark.parametrize("body", UNFIT)
 def test_a_package_that_leaves_something_behind_is_noticed(site, body):
     (site / "bad.py").write_text(body + "\n")

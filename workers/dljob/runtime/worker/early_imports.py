@@ -85,6 +85,7 @@ def keep(imports: Imports, first: str, script: str, code_dir: str) -> EarlyImpor
                 break
             notes.kept += [package] * (package not in notes.kept)
             notes.done += 1
+    _end_pools_of_threads()
     if len(os.listdir(_THREADS)) > threads:  # noqa: PTH208
         notes.unfit = "started a thread"
     elif not descendants.childless():
@@ -92,6 +93,13 @@ def keep(imports: Imports, first: str, script: str, code_dir: str) -> EarlyImpor
     elif loaded := device_drivers.loaded() - drivers:
         notes.unfit = f"loaded {min(loaded)}"
     return notes
+
+
+def _end_pools_of_threads() -> None:
+    """Fork once: at a fork OpenBLAS, which numpy and torch bring, ends its threads, and starts them again when used."""
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
