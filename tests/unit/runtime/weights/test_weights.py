@@ -32,6 +32,7 @@ from dljob.runtime.weights import transport as weight_transport
 from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
 from dljob.runtime.weights.model import Mark, Version
+from dljob.runtime.weights.transport import TransportCalls
 from dljob.runtime.weights.version_lines import line_to
 
 # -- a state and its buckets
@@ -562,6 +563,48 @@ def sides(line: Any) -> tuple[Dictionary, Dictionary, WeightChannel, WeightChann
     versions: dict[str, list[bytes]] = {}
     publisher, reader = Dictionary(versions), Dictionary(versions)
     return publisher, reader, WeightChannel("p", transport=publisher), WeightChannel("p", transport=reader)
+
+
+def test_threads_that_publish_at_once_call_a_transport_one_after_another():
+    """The first waits a moment for the second, which is not to come in meanwhile."""
+    first, second, transport = threading.Event(), threading.Event(), Dictionary({})
+    overlaps: list[bool] = []
+
+    def publish() -> None:
+        if first.is_set():
+            second.set()
+        else:
+            first.set()
+            overlaps.append(second.wait(0.2))
+
+    transport.before_publish = publish
+    calls = TransportCalls("p", transport)
+    versions = [Version(str(number), number, b"", sizes=((1,),)) for number in (1, 2)]
+    threads = [threading.Thread(target=calls.publish, args=(version, [[memoryview(b"x")]])) for version in versions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (overlaps, sorted(transport.versions)) == ([False], ["1", "2"])
+
+
+def test_an_interrupted_call_that_hangs_is_the_only_one(monkeypatch):
+    """Its caller was interrupted: the next call would leave one more thread behind."""
+    release, begun, transport = threading.Event(), list[int](), Dictionary({})
+    transport.before_publish = lambda: (begun.append(1), release.wait(30))
+    calls = TransportCalls("p", transport)
+    version = Version("n", 1, b"", sizes=((1,),))
+
+    def interrupt(self, timeout=None):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            calls.publish(version, [[memoryview(b"x")]])
+    assert calls.publish(version, [[memoryview(b"x")]]) is version
+    assert len(begun) == 1
+    release.set()
 
 
 def state(number: int) -> dict[str, Any]:

@@ -75,7 +75,9 @@ class WeightTransport(ABC):
 
     @abstractmethod
     def publish(self, version: int, buckets: Buckets) -> str | None:
-        """Send a version's bytes, or store them for its readers. A restarted publisher may use a number again.
+        """Send a version's bytes, or store them for its readers. Never called twice at once on one object.
+
+        A restarted publisher may use a number again.
 
         Args:
             version: Its number.
@@ -142,6 +144,7 @@ class TransportCalls:
         self._channel = channel
         self._transport = transport
         self._late_call: Future[Any] | None = None
+        self._publish_lock = threading.Lock()
         self.name = transport.name or type(transport).__name__
         self.check = transport.check
 
@@ -152,7 +155,8 @@ class TransportCalls:
 
     def publish(self, version: Version, buckets: Buckets) -> Version:
         """Publish by the transport; return the version with the transport's name and address, or as it was."""
-        address = self._call("publish", version, None, lambda: self._transport.publish(version.version, buckets))
+        with self._publish_lock:
+            address = self._call("publish", version, None, lambda: self._transport.publish(version.version, buckets))
         return version if address is None else replace(version, transport=self.name, address=str(address))
 
     def receive(self, version: Version, seconds_left: float | None) -> Buckets | None:
@@ -195,16 +199,19 @@ class TransportCalls:
                 call.set_exception(error)
 
         threading.Thread(target=activities.context().run, args=(run,), name="dljob-transport", daemon=True).start()
-        while True:
-            try:
-                # In slices: a waiting thread can be interrupted between two of them.
-                return call.result(max(0.0, min(LOOK_S, end - time.monotonic())))
-            except TimeoutError:
-                if call.done():
-                    return call.result()
-                if time.monotonic() >= end:
-                    self._late_call = call
-                    raise TimeoutError(f"it did not return within {seconds:.0f} s") from None
+        try:
+            while True:
+                try:
+                    # In slices: a waiting thread can be interrupted between two of them.
+                    return call.result(max(0.0, min(LOOK_S, end - time.monotonic())))
+                except TimeoutError:
+                    if call.done():
+                        return call.result()
+                    if time.monotonic() >= end:
+                        raise TimeoutError(f"it did not return within {seconds:.0f} s") from None
+        finally:
+            if not call.done():  # late, or its caller was interrupted
+                self._late_call = call
 
 
 class ByteCarrier:
