@@ -149,8 +149,8 @@ def check_past(folder: Path) -> list[str]:
     for path in sorted((folder / "journal").glob("*.jsonl")):
         records = [json.loads(line)["r"] for line in path.read_bytes().splitlines()]
         texts = "".join(record["d"] for record in records if record["k"] == "snapshot")
-        starts = texts.split('{"v":2,"phase":')[1:]
-        assert all(f'{{"v":2,"phase":{text}' in found.values() for text in starts)
+        starts = texts.split('{"v":3,"phase":')[1:]
+        assert all(f'{{"v":3,"phase":{text}' in found.values() for text in starts)
     return list(found.values())
 
 

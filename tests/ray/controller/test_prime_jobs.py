@@ -261,7 +261,7 @@ def test_a_disk_that_fills_up_fails_the_job_and_spoils_nothing(job: Job) -> None
     ("spoil", "said"),
     [
         (lambda data: data.replace(b'"NodesSeen"', b'"NodesSean"', 1), "damaged at byte"),
-        (lambda data: data.replace(b'"v":2', b'"v":9', 1), "damaged at byte 0"),
+        (lambda data: data.replace(b'"v":3', b'"v":9', 1), "damaged at byte 0"),
     ],
 )
 def test_a_damaged_journal_fails_the_job_with_the_offset(job: Job, spoil: Any, said: str) -> None:

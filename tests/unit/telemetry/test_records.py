@@ -80,10 +80,10 @@ def test_a_segment_that_is_shorter_than_its_successor_says_is_refused():
     assert caught.value.offset == len(SAMPLE)
 
 
-@pytest.mark.parametrize(("version", "writer"), [(3, "a later dljob"), (1, "a dljob from before 0.1.0")])
+@pytest.mark.parametrize(("version", "writer"), [(4, "a later dljob"), (2, "a dljob from before 0.1.0")])
 def test_another_version_is_refused_with_both_named(version, writer):
     data = encode_header(Header(1, version=version)) + b"what another version writes\n"
-    with pytest.raises(JournalError, match=f"{writer} wrote it, in version {version} .* this one reads version 2"):
+    with pytest.raises(JournalError, match=f"{writer} wrote it, in version {version} .* this one reads version 3"):
         scan(data)
 
 

@@ -1,6 +1,6 @@
 """The journal's lines: one JSON object each, numbered, with a CRC32 over the bytes before it.
 
-    {"n":0,"r":{"k":"header","v":2,"epoch":2,"prev":["segment-1",4096],"core":"0.1.0 4be1c02d9a7f"},"c":"6d1f2b9a"}
+    {"n":0,"r":{"k":"header","v":3,"epoch":2,"prev":["segment-1",4096],"core":"0.1.0 4be1c02d9a7f"},"c":"6d1f2b9a"}
     {"n":1,"r":{...},"c":"..."}
 
 A segment is written by one epoch of PrimeMaster, and begins with a header that names the segment before it and the
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, cast
 
 from dljob.errors import JournalError
 
-VERSION = 2
+VERSION = 3
 """Version of lines and records, since dljob 0.1.0. A reader refuses any other one."""
 
 Record: TypeAlias = Mapping[str, Any]

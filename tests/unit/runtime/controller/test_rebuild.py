@@ -188,7 +188,7 @@ async def test_a_journal_from_before_the_first_release_is_refused_and_left_as_it
     world.master()
     status = await ended(world)
     assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
-    assert "from before 0.1.0 wrote it, in version 1 of the journal; this one reads version 2" in status["message"]
+    assert "from before 0.1.0 wrote it, in version 1 of the journal; this one reads version 3" in status["message"]
     assert {path: path.read_bytes() for path in (world.folder / "journal").iterdir()} == written
     assert newest_step(world.folder) == 10
 
@@ -225,7 +225,7 @@ UNREADABLE: Mapping[str, tuple[Callable[[Record], object], str]] = {
     "a key": (in_states(lambda s: s["ranks"][0].append(1)), "ranks has 3 parts, and not 2"),
     "a rank": (in_states(lambda s: s["ranks"].pop()), "ranks lacks ('worker', 1)"),
     "a field": (in_states(lambda s: s.pop("phase")), "phase"),
-    "a version": (in_states(lambda s: s.update(v=3)), "a snapshot of version 3; this dljob reads version 2"),
+    "a version": (in_states(lambda s: s.update(v=4)), "a snapshot of version 4; this dljob reads version 3"),
     "a plan": (lambda r: r.update(plan="0" * 16) if "plan" in r else None, "it belongs to plan 0000000000000000"),
     "a change": (
         lambda r: r.update(d=["z"]) if r["k"] == "change" else None,

@@ -30,9 +30,6 @@ from dljob.telemetry.records import VERSION, Record
 CHUNK = 65536
 """Characters of a snapshot in one record, which bounds the size of records."""
 
-REMOVED_FIELDS = frozenset({"log"})
-"""Fields that events and states had once: journals of that time have them, and they are passed over."""
-
 EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -175,7 +172,7 @@ def _written(kind: type) -> tuple[tuple[str, Convert], ...]:
 
 def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
     own = parts(kind)
-    return {name: decoder(own[name])(value) for name, value in data.items() if name not in REMOVED_FIELDS}
+    return {name: decoder(own[name])(value) for name, value in data.items()}
 
 
 @cache
