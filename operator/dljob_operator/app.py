@@ -119,7 +119,7 @@ class App:
         handlers.login(self.connection, registry)
         # kopf cannot add a watch later: a kind that is not served is left out, and `rerun` restarts the process for it.
         handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
-        handlers.life(registry, begin, end)
+        handlers.register_start_and_stop(registry, begin, end)
         # `standalone`: without kopf's peering; the Lease elects. kopf only watches, also in a standby.
         running = kopf.operator(
             registry=registry,

@@ -41,16 +41,16 @@ LAG_SECONDS = 30.0
 
 async def run(app: App) -> None:
     """Work until a signal or `App.stop`. Raises the error of a task that must not end."""
-    life = OperatorProcess(app)
+    process = OperatorProcess(app)
     # Probes first: the API server may be away for minutes, and the kubelet must see a live process meanwhile.
-    await life.serve()
+    await process.serve()
     try:
         way, manager = await app.connection(), names.MANAGER
         # Two clients: the second one is for the Lease, so that a flood of calls cannot delay a renewal.
         async with Kube(way, manager=manager) as kube, Kube(await app.connection(), manager=manager) as own:
-            await life.run(kube, own)
+            await process.run(kube, own)
     finally:
-        await life.close()
+        await process.close()
     # kopf ends in order after `App` has stopped it, so the task's error ends the process only here.
     if app.failure:
         raise app.failure

@@ -43,7 +43,7 @@ class SimulatedMaster:
     count: int
     """Restarts of processes, those of earlier attempts included."""
     saved: list[float]
-    """Attempt, number of the life, step and time of the last checkpoint, as in `carry`; empty: none."""
+    """Attempt, number of the run, step and time of the last checkpoint, as in `carry`; empty: none."""
     saves: bool
     """Whether there is a place for checkpoints."""
     phase: str = "Pending"

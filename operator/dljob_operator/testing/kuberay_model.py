@@ -158,14 +158,14 @@ class Nature:
         self._change(body, {"status": told})
         self.agenda.after(AGAIN_S, lambda: self._schedule(name, uid))
 
-    def _up(self, name: str, uid: str, life: int) -> None:
+    def _up(self, name: str, uid: str, incarnation: int) -> None:
         """Make a pod ready, unless its containers ended again meanwhile."""
         body = self._body(name, uid)
         if body is None or is_leaving(body) or text(body, "status", "phase") == "Failed" or node_of(body) in self.dead:
             return
         container = items(body, "status", "containerStatuses")[0]
-        # The container has ended again since: another life of it will become ready.
-        if container["restartCount"] != life:
+        # The container has ended again since: another process of it will become ready.
+        if container["restartCount"] != incarnation:
             return
         id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
         runs: Body = {**container, "ready": True, "containerID": id_, "state": {"running": {}}}
@@ -337,12 +337,12 @@ class Nature:
         if process is not None:
             process.end()
         old, uid = items(body, "status", "containerStatuses")[0], body["metadata"]["uid"]
-        life = old["restartCount"] + 1
+        incarnation = old["restartCount"] + 1
         ended = {"terminated": {"exitCode": 137, "reason": reason}}
-        now: Body = {**old, "restartCount": life, "ready": False, "state": {"waiting": {}}, "lastState": ended}
+        now: Body = {**old, "restartCount": incarnation, "ready": False, "state": {"waiting": {}}, "lastState": ended}
         told: Body = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
         self._change(body, {"status": told})
-        self.agenda.soon(READY_S, lambda: self._up(name, uid, life))
+        self.agenda.soon(READY_S, lambda: self._up(name, uid, incarnation))
 
     def _body(self, name: str, uid: str) -> Body | None:
         body = self.server.find("Pod", name)

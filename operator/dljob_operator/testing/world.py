@@ -46,7 +46,7 @@ class ApiTrouble:
 
 
 def last_checkpoint(carried: Object) -> list[float]:
-    """Return the last checkpoint in the state that an attempt hands on: attempt, life, step, time; empty: none."""
+    """Return the last checkpoint in the state that an attempt hands on: attempt, run, step, time; empty: none."""
     return list(part(carried, "state", "checkpoints").get("worker", ()))
 
 

@@ -122,7 +122,7 @@ def connection(way: ApiConnection, until: datetime | None = None) -> kopf.Connec
     )
 
 
-def life(registry: kopf.OperatorRegistry, begin: Act, end: Act) -> None:
+def register_start_and_stop(registry: kopf.OperatorRegistry, begin: Act, end: Act) -> None:
     """Register `begin` before the watches start, and `end` after they have ended."""
 
     @kopf.on.startup(id="begin", registry=registry)

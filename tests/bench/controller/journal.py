@@ -88,7 +88,7 @@ class _Written:
             role="worker",
             rank=rank,
             incarnation=1,
-            life=RunId(1, 1),
+            run_id=RunId(1, 1),
             saves=False,
             done=tuple((start, end, None, 0) for start, end, *_ in held),
             want=1,

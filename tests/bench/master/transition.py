@@ -148,8 +148,8 @@ def answers(actions: Iterable[Action]) -> list[Event]:
             case Reserve():
                 out.append(UnitReserved(action.unit, action.token, action.node))
             case SpawnHost():
-                actor = f"{action.host}/{action.life}"
-                out.append(HostReady(action.host, action.life, "n", 1, actor, address="a"))
+                actor = f"{action.host}/{action.incarnation}"
+                out.append(HostReady(action.host, action.incarnation, "n", 1, actor, address="a"))
             case StartRanks():
                 out.extend(RankReady(action.host.role, own.rank, own.incarnation, 1) for own in action.ranks)
             case _:
@@ -180,7 +180,7 @@ def world(ranks: int) -> JobState:
 def incident(state: JobState) -> tuple[JobState, float]:
     """The world after a rank of it died and all have started again, and the CPU seconds of the longest batch."""
     first = HostId("w", 1)
-    todo: list[Event] = [HostLost(first, state.hosts[first].life, KILLED)]
+    todo: list[Event] = [HostLost(first, state.hosts[first].incarnation, KILLED)]
     now, most, longest = state.started_at + 1000.0, max(BATCH, len(state.ranks) // BATCHES), 0.0
     while todo:
         actions: list[Action] = []

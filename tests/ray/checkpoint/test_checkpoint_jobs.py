@@ -102,7 +102,7 @@ def test_four_ranks_make_the_same_loss_curve_when_one_is_killed(
         lost = [fault["lostSteps"] for fault in status["recentFaults"] if fault["lostSteps"] is not None]
         assert lost, status["recentFaults"]
         restored = [n["message"] for n in killed.connection.notes() if n["reason"] == "CheckpointRestored"]
-        assert restored[0].startswith("life 1.2 restores step ")
+        assert restored[0].startswith("run 1.2 restores step ")
         log = (killed.folder / "logs" / "t-2.log").read_text()
         assert "restored step" in log
         assert "restored step 0 " not in log

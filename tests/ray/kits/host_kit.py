@@ -172,7 +172,7 @@ class HostHandle:
         starts = tuple(RankStart(rank, incarnation, i, len(ranks), 0, reason, devices) for i, rank in enumerate(ranks))
         values: dict[str, Any] = {
             "epoch": epoch,
-            "life": 1,
+            "incarnation": 1,
             "ranks": starts,
             "world_size": self.role.replicas,
             "generation": 0,

@@ -40,7 +40,7 @@ class Story:
         if "host" in line:
             role, rank = _name(line["host"])
             host = self.before.job.roles[role].host_of(rank)
-            return ev.HostLost(host, self.before.hosts[host].life, _outcome(line["lost"], clues))
+            return ev.HostLost(host, self.before.hosts[host].incarnation, _outcome(line["lost"], clues))
         if "node_of" in line:
             gone = self._node(line["node_of"])
             return ev.NodesSeen(tuple(view for view in self.world.views if view.id != gone))

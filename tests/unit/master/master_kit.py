@@ -161,36 +161,38 @@ class World:
         return self.state.job.roles[role].host_of(rank)
 
     def live_process(self, host):
-        lives = [life for (h, life), p in self.hosts.items() if h == host and p.alive]
-        return max(lives) if lives else None
+        host_incarnations = [
+            host_incarnation for (h, host_incarnation), p in self.hosts.items() if h == host and p.alive
+        ]
+        return max(host_incarnations) if host_incarnations else None
 
     def kill(self, role, rank, outcome=KILLED):
         """Kill a rank's host process with SIGKILL."""
         self.kill_host(self.key_host(role, rank), outcome)
 
     def kill_host(self, host, outcome=KILLED):
-        life = self.live_process(host)
-        if life is not None:
-            self._die(host, life)
-            self.pending.append(ev.HostLost(host, life, outcome))
+        host_incarnation = self.live_process(host)
+        if host_incarnation is not None:
+            self._die(host, host_incarnation)
+            self.pending.append(ev.HostLost(host, host_incarnation, outcome))
 
-    def _die(self, host, life):
-        process = self.hosts[host, life]
+    def _die(self, host, host_incarnation):
+        process = self.hosts[host, host_incarnation]
         if process.node in self.frozen:
-            self.frozen[process.node].append((host, life))
+            self.frozen[process.node].append((host, host_incarnation))
         else:
             process.alive = False
         # Frozen processes do not count as running incarnations: after a thaw they end before they do anything.
         for where in self.ranks.values():
-            for incarnation in [i for i, at in where.items() if at == (host, life)]:
+            for incarnation in [i for i, at in where.items() if at == (host, host_incarnation)]:
                 del where[incarnation]
 
     def end(self, role, rank, outcome=DONE):
         """End a rank's user code by itself with an outcome."""
-        for incarnation, (host, life) in list(self.ranks.get((role, rank), {}).items()):
+        for incarnation, (host, host_incarnation) in list(self.ranks.get((role, rank), {}).items()):
             del self.ranks[role, rank][incarnation]
             event = ev.RankEnded(role, rank, incarnation, outcome)
-            self.hosts[host, life].reports.append(event)
+            self.hosts[host, host_incarnation].reports.append(event)
             self.pending.append(event)
 
     def end_role(self, role, outcome=DONE):
@@ -201,9 +203,9 @@ class World:
         """Lose a machine with its processes; only the cluster's node list reports it."""
         self.views = tuple(view for view in self.views if view.id != node)
         self.frozen.pop(node, None)
-        for (host, life), process in self.hosts.items():
+        for (host, host_incarnation), process in self.hosts.items():
             if process.node == node and process.alive:
-                self._die(host, life)
+                self._die(host, host_incarnation)
         for key in [key for key in self.spares if key[1] == node]:
             del self.spares[key]
         for unit, tokens in self.held.items():
@@ -217,10 +219,10 @@ class World:
 
     def thaw_node(self, node):
         """Thaw a machine: processes that were killed meanwhile end."""
-        for host, life in self.frozen.pop(node):
-            self.hosts[host, life].alive = False
+        for host, host_incarnation in self.frozen.pop(node):
+            self.hosts[host, host_incarnation].alive = False
             # Calls to it break only now: a master that started meanwhile could not know of the kill.
-            self.pending.append(ev.HostLost(host, life, KILLED))
+            self.pending.append(ev.HostLost(host, host_incarnation, KILLED))
         self.pending.append(ev.NodeThawed(node))
         self.pending.append(ev.NodesSeen(self.seen()))
 
@@ -253,13 +255,13 @@ class World:
         for action in (*reissue(self.state, self.now), *leftovers(self.state, held)):
             self.carry_out(action)
         for host, own in live_hosts(self.state):
-            process = self.hosts.get((host, own.life)) or self._adopt(host, own.life, own.actor)
+            process = self.hosts.get((host, own.incarnation)) or self._adopt(host, own.incarnation, own.actor)
             self.pending.extend(process.reports)
             if not process.alive:
-                self.pending.append(ev.HostLost(host, own.life, KILLED))
+                self.pending.append(ev.HostLost(host, own.incarnation, KILLED))
         for (role, node, slot), own in ready_spares(self.state):
-            if self.spares.get((role, node, slot)) != own.life:
-                self.pending.append(ev.SpareLost(role, node, slot, own.life))
+            if self.spares.get((role, node, slot)) != own.incarnation:
+                self.pending.append(ev.SpareLost(role, node, slot, own.incarnation))
         self.pending.append(ev.NodesSeen(self.seen()))
         self._listen()
 
@@ -284,56 +286,58 @@ class World:
 
     def _unreserve(self, a):
         self.held.get(a.unit, {}).pop(a.token, None)
-        for (host, life), process in self.hosts.items():
+        for (host, host_incarnation), process in self.hosts.items():
             if process.alive and process.unit == (a.unit, a.token):
-                self._die(host, life)
+                self._die(host, host_incarnation)
 
     def _spawn_host(self, a):
         assert len(self.held) >= self.state.job.unit_count, "a host before the gang was admitted"
         old = [
-            life
-            for (h, life), p in self.hosts.items()
-            if h == a.host and p.alive and life < a.life and p.node not in self.frozen
+            host_incarnation
+            for (h, host_incarnation), p in self.hosts.items()
+            if h == a.host and p.alive and host_incarnation < a.incarnation and p.node not in self.frozen
         ]
-        assert not old, f"{a.host} is spawned while life {old} lives"
-        known = self.hosts.get((a.host, a.life))
+        assert not old, f"{a.host} is spawned while process {old} lives"
+        known = self.hosts.get((a.host, a.incarnation))
         if known is None:
             node = self.held[a.unit].get(a.token)
             if node is None:
-                self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+                self.pending.append(ev.HostLost(a.host, a.incarnation, KILLED))
                 return
             assert node not in self.state.exclusions, f"{a.host} on {node}, which is excluded"
-            known = self.hosts[a.host, a.life] = Process(node, (a.unit, a.token), f"{a.host}/{a.life}")
+            known = self.hosts[a.host, a.incarnation] = Process(node, (a.unit, a.token), f"{a.host}/{a.incarnation}")
         if known.alive:
-            self.pending.append(self._hello(a.host, a.life))
+            self.pending.append(self._hello(a.host, a.incarnation))
         else:
-            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+            self.pending.append(ev.HostLost(a.host, a.incarnation, KILLED))
 
-    def _hello(self, host, life):
-        process = self.hosts[host, life]
+    def _hello(self, host, host_incarnation):
+        process = self.hosts[host, host_incarnation]
         facts = self.state.job.roles[host.role]
         slots = tuple((str(rank),) for rank in facts.ranks_of(host.index)) if facts.plan.accelerator else ()
         devices = (("GPU", tuple(i for ids in slots for i in ids) or (str(host.index),)),)
-        address = f"{process.node}:{2000 + life}" if host.index < 0 else ""
-        return ev.HostReady(host, life, process.node, 100 + life, process.actor, devices, address, slots)
+        address = f"{process.node}:{2000 + host_incarnation}" if host.index < 0 else ""
+        return ev.HostReady(
+            host, host_incarnation, process.node, 100 + host_incarnation, process.actor, devices, address, slots
+        )
 
-    def _adopt(self, host, life, actor):
+    def _adopt(self, host, host_incarnation, actor):
         """Turn a spare into a host, unless it has died unnoticed."""
         spare = next((key for key, own in self.spares.items() if f"spare {key} {own}" == actor), None)
         node = "" if spare is None else spare[1]
         self.spares.pop(spare, None)
-        self.hosts[host, life] = Process(node, None, actor, alive=spare is not None)
-        return self.hosts[host, life]
+        self.hosts[host, host_incarnation] = Process(node, None, actor, alive=spare is not None)
+        return self.hosts[host, host_incarnation]
 
     def _start_ranks(self, a):
-        process = self.hosts.get((a.host, a.life))
+        process = self.hosts.get((a.host, a.incarnation))
         if process is None:
-            process = self._adopt(a.host, a.life, a.actor)
+            process = self._adopt(a.host, a.incarnation, a.actor)
         assert process.actor == a.actor
         for dependency, kind in self.plan.roles[a.host.role].depends_on:
             assert dependency in self.was_ready, f"{a.host} starts before {dependency} was {kind}"
         if not process.alive:
-            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+            self.pending.append(ev.HostLost(a.host, a.incarnation, KILLED))
             return
         for start in a.ranks:
             self._start(a, process, start)
@@ -345,7 +349,7 @@ class World:
             self.pending.extend(said)
             return
         assert not where, f"{a.host.role}/{start.rank} starts while incarnation {list(where)} lives"
-        where[start.incarnation] = (a.host, a.life)
+        where[start.incarnation] = (a.host, a.incarnation)
         event = ev.RankReady(a.host.role, start.rank, start.incarnation, 1000 + start.incarnation)
         process.reports.append(event)
         self.pending.append(event)
@@ -353,12 +357,12 @@ class World:
     def _stop_ranks(self, a):
         for rank in a.ranks:
             for at in list(self.ranks.get((a.host.role, rank), {}).values()):
-                if at == (a.host, a.life):
+                if at == (a.host, a.host_incarnation):
                     self.end(a.host.role, rank, DONE)
 
     def _leave_group(self, a):
         """End the rank and keep its process; a rank that was not started yet is never started."""
-        process = self.hosts.get((a.host, a.life))
+        process = self.hosts.get((a.host, a.host_incarnation))
         if process is None or not process.alive or (a.host.role, a.rank) in self.deaf:
             return
         where = self.ranks.setdefault((a.host.role, a.rank), {})
@@ -376,24 +380,24 @@ class World:
         self.pending.append(loaded)
 
     def _kill_host(self, a):
-        """Kill by the actor's name if the order has one, which may be of an earlier life than the order's."""
-        mine = {life: process for (host, life), process in self.hosts.items() if host == a.host}
-        named = (life for life, process in mine.items() if a.actor and process.actor == a.actor)
-        life = next(named, a.life)
-        process = mine.get(life)
+        """Kill by the actor's name if the order has one, which may be of an earlier process than the order's."""
+        mine = {host_incarnation: process for (host, host_incarnation), process in self.hosts.items() if host == a.host}
+        named = (host_incarnation for host_incarnation, process in mine.items() if a.actor and process.actor == a.actor)
+        host_incarnation = next(named, a.incarnation)
+        process = mine.get(host_incarnation)
         if process is None:
-            self._adopt(a.host, a.life, a.actor).alive = False
+            self._adopt(a.host, a.incarnation, a.actor).alive = False
         elif a.actor not in ("", process.actor):
             self.spares = {key: own for key, own in self.spares.items() if f"spare {key} {own}" != a.actor}
         elif process.alive:
-            self._die(a.host, life)
-            self.pending.append(ev.HostLost(a.host, life, KILLED))
+            self._die(a.host, host_incarnation)
+            self.pending.append(ev.HostLost(a.host, host_incarnation, KILLED))
 
     def _spawn_spare(self, a):
         if self._node_alive(a.node):
             key = (a.role, a.node, a.slot)
-            self.spares[key] = a.life
-            self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7))
+            self.spares[key] = a.incarnation
+            self.pending.append(ev.SpareReady(*key, a.incarnation, f"spare {key} {a.incarnation}", 7))
 
     def _check_nodes(self, a):
         places = {place.node: place for place in a.places}
@@ -413,7 +417,7 @@ class World:
         self.pending.append(ev.RelaunchTold(a.node))
 
     def _kill_spare(self, a):
-        if self.spares.get((a.role, a.node, a.slot)) == a.life:
+        if self.spares.get((a.role, a.node, a.slot)) == a.incarnation:
             del self.spares[a.role, a.node, a.slot]
 
     def _note(self, a):
@@ -421,9 +425,9 @@ class World:
         assert a.target
 
     def _release(self, a):
-        for (host, life), process in self.hosts.items():
+        for (host, host_incarnation), process in self.hosts.items():
             if process.alive:
-                self._die(host, life)
+                self._die(host, host_incarnation)
         self.spares.clear()
         self.held.clear()
         self.pending.append(ev.Released())

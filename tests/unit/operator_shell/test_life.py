@@ -124,7 +124,7 @@ async def test_kopf_that_hangs_while_it_ends_is_left_behind(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(kopf, "operator", hangs)
-    monkeypatch.setattr(app_module.handlers, "life", lambda _registry, *given: acts.extend(given))
+    monkeypatch.setattr(app_module.handlers, "register_start_and_stop", lambda _registry, *given: acts.extend(given))
     monkeypatch.setattr(app_module, "HANGS_SECONDS", 0.3)
     monkeypatch.setattr(app_module, "ANEW_SECONDS", 0.05)
     async with world.operator() as app:

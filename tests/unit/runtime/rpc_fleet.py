@@ -33,7 +33,7 @@ class Fleet(CallTransport):
     def __init__(self, make: Callable[[int, int], Any], ranks: int) -> None:
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.sent: list[RankCall] = []
         self.gone: set[int] = set()
         self._make = make

@@ -19,7 +19,7 @@ class Threads(CallTransport):
     def __init__(self, objects: Sequence[Any]) -> None:
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.sent: list[RankCall] = []
         self.objects = list(objects)
         self.callees = [RpcServer("talker") for _ in objects]

@@ -81,7 +81,7 @@ def test_the_accounts_of_a_role_add_up_and_never_fall():
     before = parsed(exposition(samples(snapshot(world), "ns")))
     assert {value(before, SPENT, role="w", account=account) for account in set(ACCOUNTS) - {"productive"}} == {0}
     assert value(before, SPENT, role="w", account="productive") == 20
-    world.send(type(lost)(lost.host, lost.life, lost.outcome, seen=world.now - 1))
+    world.send(type(lost)(lost.host, lost.incarnation, lost.outcome, seen=world.now - 1))
     after = parsed(exposition(samples(snapshot(world), "ns")))
     assert value(after, SPENT, role="w", account="detect") == 1
     assert value(after, SPENT, role="w", account="productive") == 20, "one of these seconds is owed"

@@ -121,7 +121,7 @@ def tells_survivors_the_old_generation(patch):
 
     def order(d, host, ranks, store, there):
         told = old(d, host, ranks, store, there)
-        kept = d.hosts[host].life < max(start.incarnation for start in told.ranks)
+        kept = d.hosts[host].incarnation < max(start.incarnation for start in told.ranks)
         return evolve(told, generation=told.generation - kept)
 
     patch.setattr(starting, "start_order", order)

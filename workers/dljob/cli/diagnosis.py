@@ -318,12 +318,12 @@ def _kubernetes_nodes(status: Json, fault: Json) -> list[str]:
 def _cause_of(fault: Json, pod_places: Sequence[str], restarts: Sequence[str], *, ended_job: bool) -> list[str]:
     """Return the lines of the last failure, with its evidence and what followed from it."""
     rank, (_, cause) = _whose(fault), _cause(fault)
-    life = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
+    incarnation_text = f", incarnation {fault['incarnation']}" if fault.get("incarnation") else ""
     at = f", at {fault['detectedAt']}" if fault.get("detectedAt") else ""
     recovery = "" if _open(fault) else f", recovered at {fault['recoveredAt']}"
     title = "first cause" if ended_job else "last failure"
     return [
-        one_line(f"{title}: {rank}{life}{at}{recovery}: {cause}", 2 * WIDTH),
+        one_line(f"{title}: {rank}{incarnation_text}{at}{recovery}: {cause}", 2 * WIDTH),
         *(
             f"  evidence: {one_line(str(line), WIDTH)}"
             for line in _most([*_list(fault.get("evidence")), *pod_places], MOST_EVIDENCE)

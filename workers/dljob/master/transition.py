@@ -1,7 +1,7 @@
 """The pure core of PrimeMaster: `transition(state, event, now) -> Step`, defined for every event in every state.
 
 The same state, event and time give the same step, so a replayed journal rebuilds the same state. A stale event (of an
-older life, incarnation, token or epoch, or a command seen before) changes nothing, so every event may arrive late or
+older incarnation, token or epoch, or a command seen before) changes nothing, so every event may arrive late or
 twice.
 """
 
@@ -238,7 +238,7 @@ def _first_wave_was_ready(d: StateTransaction) -> bool:
 def _host_ready(d: StateTransaction, event: HostReady) -> None:
     """Handle a host's first answer: record its node, pid and devices, and start its ranks if nothing is missing."""
     state = d.hosts.get(event.host)
-    if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
+    if state is None or state.incarnation != event.incarnation or state.phase is not HostPhase.SPAWNING:
         return
     new = evolve(
         state,
@@ -259,9 +259,9 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
 def _host_lost(d: StateTransaction, event: HostLost) -> None:
     """Handle the end of a host's process, with which all its unfinished ranks ended."""
     state = d.hosts.get(event.host)
-    if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
+    if state is None or state.incarnation != event.incarnation or state.phase is HostPhase.DOWN:
         # A process that was already being replaced may have been the first cause of that restart: only attribute it.
-        if state is not None and event.host.index != STORE_INDEX and event.life >= state.life - 1:
+        if state is not None and event.host.index != STORE_INDEX and event.incarnation >= state.incarnation - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
             attribution.record_late_loss(d, event.host.role, ranks, event.outcome)
         return
@@ -275,7 +275,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
 def _lose_host(d: StateTransaction, event: HostLost) -> None:
     """Take a lost host and its ranks down, unless that was done meanwhile."""
     state = d.hosts[event.host]
-    if state.life != event.life or state.phase is HostPhase.DOWN:
+    if state.incarnation != event.incarnation or state.phase is HostPhase.DOWN:
         attribution.record_late_loss(
             d, event.host.role, d.facts(event.host.role).ranks_of(event.host.index), event.outcome
         )
@@ -284,7 +284,7 @@ def _lose_host(d: StateTransaction, event: HostLost) -> None:
     unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
     # Kill it all the same: a host that could not be made in time may still come up after this report.
-    d.do(KillHost(event.host, state.life, state.actor))
+    d.do(KillHost(event.host, state.incarnation, state.actor))
     if event.host.index == STORE_INDEX:
         if d.phase.active:
             failover.restart_world(d, event.host.role, event.outcome)
@@ -331,7 +331,7 @@ def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
         outcome = Outcome(
             ok=False, reason=Reason.UNKNOWN, message="the spare that became its process died before it started"
         )
-        _host_lost(d, HostLost(host, d.hosts[host].life, outcome))
+        _host_lost(d, HostLost(host, d.hosts[host].incarnation, outcome))
 
 
 def _rank_ready(d: StateTransaction, event: RankReady) -> None:
@@ -466,7 +466,7 @@ def _end_rank(d: StateTransaction, event: RankEnded) -> None:
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    if checkpoints.superseded_reason(d, event.world, event.life) or cuts.accept_decision(d, event):
+    if checkpoints.superseded_reason(d, event.world, event.run_id) or cuts.accept_decision(d, event):
         checkpoints.record_decision(d, event)
         cuts.handle_decided_checkpoint(d, event)
 

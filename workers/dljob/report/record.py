@@ -98,8 +98,10 @@ class _RecordReader:
         match event:
             case UnitReserved() if event.unit in self.reserving:
                 self.reserve.append(at - self.reserving.pop(event.unit))
-            case HostReady() if (host := before.hosts.get(event.host)) is not None and host.life == event.life:
-                if event.life == 1:
+            case HostReady() if (
+                host := before.hosts.get(event.host)
+            ) is not None and host.incarnation == event.incarnation:
+                if event.incarnation == 1:
                     self.first_up[event.host] = at - host.process_ordered_at
                 else:
                     self.up[event.host.role][host.process_ordered_at].append(at - host.process_ordered_at)

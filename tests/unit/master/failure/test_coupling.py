@@ -280,7 +280,7 @@ def test_a_restart_in_process_keeps_its_own_survivors_and_no_rank_of_the_pair():
     world = World(job(trainer, {"name": "engine", "driver": False})).boot()
     world.kill("t", 1)
     world.settle()
-    lives = {name: world.state.hosts[world.key_host(*name)].life for name in (("t", 0), ("t", 1), ("engine", 0))}
+    lives = {name: world.state.hosts[world.key_host(*name)].incarnation for name in (("t", 0), ("t", 1), ("engine", 0))}
     assert lives == {("t", 0): 1, ("t", 1): 2, ("engine", 0): 2}
     assert (incarnations(world, "t"), incarnations(world, "engine")) == ([2, 2], [2])
 

@@ -78,7 +78,7 @@ def test_a_rank_whose_code_failed_has_its_process_killed_before_the_next():
     world.end("w", 0, error())
     _, kill, spawn = world.deliver()
     assert kill == act.KillHost(host("w", 0), 1, "w/0/1")
-    assert spawn.life == 2
+    assert spawn.incarnation == 2
 
 
 def test_an_error_restarts_once_and_nobody_again_when_others_end_well_after_it():
@@ -226,7 +226,7 @@ def test_a_group_in_a_living_fork_host_is_stopped_and_started_on_the_same_host()
     assert not world.of(act.StartRanks, action_count)
     world.settle()
     (start,) = world.of(act.StartRanks, action_count)
-    assert (start.life, start.generation) == (1, 2)
+    assert (start.incarnation, start.generation) == (1, 2)
     assert [r.incarnation for r in start.ranks] == [2, 2]
     assert not world.of(act.SpawnHost, action_count)
     assert restarts(world) == {"RoleGroup": 1}
@@ -240,7 +240,7 @@ def test_a_fork_host_that_does_not_end_its_ranks_in_time_is_killed_and_made_anew
     world.tick()
     assert world.now == world.start + limits.SIGTERM_GRACE_S + limits.STOP_S
     world.settle()
-    assert world.state.hosts[host("t", 0)].life == 2
+    assert world.state.hosts[host("t", 0)].incarnation == 2
     assert world.state.phase is Phase.RUNNING
     assert restarts(world) == {"RoleGroup": 1}
 
@@ -264,7 +264,7 @@ def test_one_rank_of_an_actor_role_in_a_fork_host_restarts_alone_in_it():
     action_count = len(world.all_actions)
     hit(world, "a", 3, exited(1))
     (start,) = world.of(act.StartRanks, action_count)
-    assert (start.host, start.life, [r.rank for r in start.ranks]) == (host("a", 1), 1, [3])
+    assert (start.host, start.incarnation, [r.rank for r in start.ranks]) == (host("a", 1), 1, [3])
     assert restarts(world) == {"Process": 1}
 
 
@@ -289,7 +289,7 @@ def test_a_lost_store_restarts_its_world_on_a_new_one():
     world = World(job(PAIR)).boot()
     world.kill_host(host("t", -1))
     world.settle()
-    assert world.state.hosts[host("t", -1)].life == 2
+    assert world.state.hosts[host("t", -1)].incarnation == 2
     assert world.state.roles["t"].generation == 2
     (note,) = world.notes(reasons.RESTARTING)
     assert note.message == "t/store: process gone, cause unknown; restarting 2 ranks"
@@ -326,7 +326,7 @@ def test_a_host_of_a_world_that_has_not_met_is_made_again_alone():
     world.kill_host(host("t", 0))
     world.settle()
     assert restarts(world) == {"Process": 1}
-    assert [world.state.hosts[host("t", i)].life for i in range(3)] == [2, 1, 1]
+    assert [world.state.hosts[host("t", i)].incarnation for i in range(3)] == [2, 1, 1]
     assert world.state.phase is Phase.RUNNING
 
 
@@ -348,9 +348,9 @@ def test_a_store_that_is_lost_before_its_world_has_met_is_made_again_alone():
     world.kill_host(host("t", -1))
     world.deliver()
     assert [a.host.index for a in world.of(act.KillHost, action_count)] == [-1]
-    assert [(a.host.index, a.life) for a in world.of(act.SpawnHost, action_count)] == [(-1, 2)]
+    assert [(a.host.index, a.incarnation) for a in world.of(act.SpawnHost, action_count)] == [(-1, 2)]
     world.settle()
-    assert {state.life for key, state in world.state.hosts.items() if key.index >= 0} == {1}
+    assert {state.incarnation for key, state in world.state.hosts.items() if key.index >= 0} == {1}
     assert restarts(world) == {"Process": 1}
     assert world.state.phase is Phase.RUNNING
 
@@ -361,10 +361,10 @@ def test_a_store_that_cannot_be_made_ends_the_waiting_hosts_once_its_budget_is_u
     lives = []
     for life in (1, 2):
         world.send(ev.HostLost(host("t", -1), life, KILLED), after=60.0)
-        while world.state.hosts[host("t", -1)].life == life:
+        while world.state.hosts[host("t", -1)].incarnation == life:
             world.tick()
         world.pending.clear()
-        lives.append([world.state.hosts[host("t", index)].life for index in range(2)])
+        lives.append([world.state.hosts[host("t", index)].incarnation for index in range(2)])
     assert lives == [[1, 1], [2, 2]]
     assert restarts(world) == {"Process": 1, "Job": 1}
 

@@ -33,7 +33,7 @@ def restarts(world):
 
 
 def lives(world):
-    return [world.state.hosts[host("t", i)].life for i in range(4)]
+    return [world.state.hosts[host("t", i)].incarnation for i in range(4)]
 
 
 def incarnations(world):
@@ -182,7 +182,7 @@ def test_a_store_that_is_lost_is_made_anew_and_nobody_else():
     world = world_of()
     world.kill_host(host("t", -1))
     world.settle()
-    assert world.state.hosts[host("t", -1)].life == 2
+    assert world.state.hosts[host("t", -1)].incarnation == 2
     assert lives(world) == [1, 1, 1, 1]
     assert incarnations(world) == [2, 2, 2, 2]
 

@@ -271,7 +271,7 @@ def test_the_host_of_a_rank_may_die_with_its_echo_or_after_it():
     world = started(CLASSES)
     world.kill("t", 0, ABORTED)
     world.deliver()
-    assert world.state.held_ends["t", 0].host_life == 1
+    assert world.state.held_ends["t", 0].host_incarnation == 1
     end(world, 2, PEER)
     world.kill("t", 2, ABORTED)
     world.deliver()

@@ -200,7 +200,7 @@ def test_a_node_that_is_taken_away_is_one_failure_also_where_that_was_not_announ
     world.kill("t", 1, preemption)
     world.deliver()
     host = world.state.job.roles["t"].host_of(1)
-    world.send(ev.HostLost(host, world.state.hosts[host].life, preemption), after=1.0)
+    world.send(ev.HostLost(host, world.state.hosts[host].incarnation, preemption), after=1.0)
     world.settle()
     assert world.state.phase is Phase.RUNNING
     world.kill("t", 1, KILLED)

@@ -148,7 +148,7 @@ def test_a_host_that_is_lost_before_its_rank_began_is_no_life():
     for life in (1, 2, 3):
         world.send(ev.HostLost(host("w", 0), life, KILLED), after=1.0)
         world.pending.clear()
-    assert world.state.errors["w", 0].short_lives == 1
+    assert world.state.errors["w", 0].short_incarnations == 1
 
 
 def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once():
@@ -173,7 +173,7 @@ def test_three_short_lives_are_a_crash_loop_whoever_sent_the_signal(outcome):
         assert world.state.verdict is None
         end(world, outcome, after=0.5)
     assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.CRASH_LOOP)
-    assert "3 lives in a row ended within 30 s of their start" in world.state.verdict.message
+    assert "3 incarnations in a row ended within 30 s of their start" in world.state.verdict.message
     assert world.now - began < 60.0
 
 
@@ -236,7 +236,7 @@ def test_a_process_that_cannot_be_made_is_no_life_that_ends_in_the_same_way():
     world.pending.clear()
     world.send(ev.HostLost(host("w", 0), 3, KILLED), after=6.0)
     assert world.state.verdict is None
-    assert world.state.hosts[host("w", 0)].life == 4
+    assert world.state.hosts[host("w", 0)].incarnation == 4
 
 
 STANDS = "caller/0 has waited 181 s for w/0.f, which runs at h.py:9 in f"

@@ -81,7 +81,7 @@ def test_every_number_is_above_all_that_were_used_the_last_events_included():
     tail = [codec.encode_event(ev.RankReady("e", 0, 70, 1))]
     state = fresh_state({**written(world), TAIL: tail}, fresh(world), "for a test", world.now).state
     assert {own.incarnation for own in state.ranks.values()} == {70}
-    assert {own.life for own in state.hosts.values()} == {70}
+    assert {own.incarnation for own in state.hosts.values()} == {70}
     assert {own.token for own in state.units.values()} == {70}
     assert state.roles["e"].generation == 70
     assert state.roles["e"].restarts == world.state.roles["e"].restarts

@@ -111,7 +111,7 @@ def test_the_death_of_a_rank_that_leaves_is_no_failure():
     leaving(world)
     world.pending.clear()
     host = world.state.job.roles["e"].host_of(2)
-    world.send(ev.HostLost(host, world.state.hosts[host].life, KILLED))
+    world.send(ev.HostLost(host, world.state.hosts[host].incarnation, KILLED))
     assert world.state.sizes["e"].size == 2
     assert (world.state.faults, dict(world.state.restarts)) == ((), {})
 

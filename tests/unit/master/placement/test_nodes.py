@@ -204,8 +204,8 @@ def test_spares_on_a_frozen_node_are_ended_and_their_lives_are_not_used_again():
     world = boot(spares={"processesPerNode": 1}, node={"excludeSeconds": 100})
     victim = freeze(world)
     (kill,) = world.of(act.KillSpare)
-    assert (kill.node, kill.life) == (victim, 1)
-    assert {spare.life for (_, node, _), spare in world.state.spares.items() if node == victim} == {1}
+    assert (kill.node, kill.incarnation) == (victim, 1)
+    assert {spare.incarnation for (_, node, _), spare in world.state.spares.items() if node == victim} == {1}
     assert not any(spare.phase.alive for (_, node, _), spare in world.state.spares.items() if node == victim)
     world.send(ev.NodesSeen(tuple(node for node in world.state.nodes if node.id != victim)))
     assert victim not in {node for _, node, _ in world.state.spares}
@@ -226,7 +226,7 @@ def test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again():
     assert world.state.units["w/0"].node == victim
     world.tick()
     world.settle()
-    assert world.state.spares["w", victim, 0].life == 2  # a former spare there was the first
+    assert world.state.spares["w", victim, 0].incarnation == 2  # a former spare there was the first
 
 
 def test_the_exclusion_of_a_silent_node_has_no_end():
@@ -535,7 +535,7 @@ def test_spares_that_are_no_more_are_forgotten_with_their_node():
     victim = world.state.units["w/0"].node
     for _ in range(limits.SPARE_FAILURES + 1):
         spare = world.state.spares["w", victim, 0]
-        world.send(ev.SpareLost("w", victim, 0, spare.life))
+        world.send(ev.SpareLost("w", victim, 0, spare.incarnation))
         world.pending.clear()
     world.spares.clear()
     freeze(world)

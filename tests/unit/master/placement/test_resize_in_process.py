@@ -18,7 +18,7 @@ STAYS = {"restartPolicy": {"level": "InProcess"}, "replicas": 4, "minReplicas": 
 
 
 def lives(world, size=4):
-    return [world.state.hosts[host("e", index)].life for index in range(size)]
+    return [world.state.hosts[host("e", index)].incarnation for index in range(size)]
 
 
 def scale(world, count, number=1):

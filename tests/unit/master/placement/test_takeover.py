@@ -78,7 +78,7 @@ def test_kills_come_before_spawns_and_name_the_old_actor():
     world.deliver()
     *kills, spawn = reissue(world.state, world.now)
     assert kills == [act.KillHost(host("w", 0), 1, actor) for actor in ("", "w/0/1")]
-    assert spawn.life == 2
+    assert spawn.incarnation == 2
 
 
 def test_the_last_actor_that_answered_is_killed_whatever_was_made_and_ended_since():
@@ -86,11 +86,11 @@ def test_the_last_actor_that_answered_is_killed_whatever_was_made_and_ended_sinc
     world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 0}})).boot()
     for number in range(2):
         world.send(ev.Commanded(f"c{number}", "restart", "w"))
-    assert (world.state.hosts[host("w", 0)].life, world.state.hosts[host("w", 0)].previous_actor) == (3, "w/0/1")
+    assert (world.state.hosts[host("w", 0)].incarnation, world.state.hosts[host("w", 0)].previous_actor) == (3, "w/0/1")
     *kills, spawn = reissue(world.state, world.now)
     w = host("w", 0)
     assert kills == [act.KillHost(w, 2, ""), act.KillHost(w, 2, "w/0/1")]
-    assert spawn.life == 3
+    assert spawn.incarnation == 3
 
 
 def test_every_process_replaced_before_its_kill_is_confirmed_is_killed_by_the_next_master():
@@ -101,9 +101,9 @@ def test_every_process_replaced_before_its_kill_is_confirmed_is_killed_by_the_ne
     (slot, spare), *_ = world.state.spares.items()
     world.send(ev.HangFound("w", 0, 1, Reason.HANG.value, "no progress"))
     assert world.state.hosts[w].actor == spare.actor
-    world.send(ev.SpareLost(*slot, spare.life))
+    world.send(ev.SpareLost(*slot, spare.incarnation))
     assert world.state.hosts[w].phase is HostPhase.SPAWNING
-    named = {a.actor or f"w/0/{a.life}" for a in reissue(world.state, world.now) if isinstance(a, act.KillHost)}
+    named = {a.actor or f"w/0/{a.incarnation}" for a in reissue(world.state, world.now) if isinstance(a, act.KillHost)}
     assert named >= {"w/0/1", spare.actor}
     world.settle()
     assert world.state.hosts[w].unconfirmed == ()
@@ -116,7 +116,7 @@ def test_a_started_rank_confirms_the_kills_before_its_start():
     world.send(ev.HangFound("w", 0, 1, Reason.HANG.value, "no progress"))
     assert world.state.hosts[w].unconfirmed == ((1, "w/0/1"),)
     world.settle()
-    assert (world.state.hosts[w].life, world.state.hosts[w].unconfirmed) == (2, ())
+    assert (world.state.hosts[w].incarnation, world.state.hosts[w].unconfirmed) == (2, ())
 
 
 def test_a_host_that_waits_out_a_backoff_is_killed_again_and_a_lost_unit_given_back():
@@ -227,10 +227,10 @@ def test_a_host_that_was_still_being_made_is_ended_under_its_own_name():
     world.boot()
     world.kill("w", 1)
     world.deliver()
-    assert world.state.hosts[host("w", 1)].life == 2
+    assert world.state.hosts[host("w", 1)].incarnation == 2
     world.pending.clear()
     world.send(ev.Commanded("c", "restart", "w"))
-    assert world.state.hosts[host("w", 1)].life == 3
+    assert world.state.hosts[host("w", 1)].incarnation == 3
     kills = {a for a in reissue(world.state, world.now) if isinstance(a, act.KillHost)}
     assert act.KillHost(host("w", 1), 2, "") in kills  # the executor knows the name of life 2; life 1 is long gone
 

@@ -63,9 +63,7 @@ def test_an_old_process_is_refused_what_its_successor_went_on_without(world):
     world.send(ev.CheckpointCommitted("t", CheckpointId(A, 4)))
     assert steps(world) == [2]
     assert [n.target for n in world.notes(reasons.CHECKPOINT_REFUSED)] == ["t"]
-    assert (
-        checkpoints.refusal_reason(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has restored step 2 of life 1.1"
-    )
+    assert checkpoints.refusal_reason(world.state, "t", CheckpointId(A, 4)) == "run 1.2 has restored step 2 of run 1.1"
     world.send(ev.CheckpointCommitted("t", CheckpointId(B, 3)))
     assert steps(world) == [2, 3]
 
@@ -77,7 +75,7 @@ def test_the_first_word_on_a_life_counts_and_an_old_life_has_none(world):
     assert world.state.saves["t"].decision(B) == RestoreDecision(B, CheckpointId(A, 1))
     world.send(ev.CheckpointDecided("t", A, None))
     assert world.state.saves["t"].decision(A) is None
-    assert checkpoints.superseded_reason(world.state, "t", A) == "life 1.2 of t has begun"
+    assert checkpoints.superseded_reason(world.state, "t", A) == "run 1.2 of t has begun"
     assert checkpoints.superseded_reason(world.state, "t", C) == ""
     assert steps(world) == [1]
 
@@ -94,7 +92,7 @@ def test_the_steps_lost_are_told_with_the_fault(world):
     assert faults["master"] is None
     assert brief(world.state, world.now, {})["recentFaults"][0]["lostSteps"] == 7
     (note,) = world.notes(reasons.CHECKPOINT_RESTORED)
-    assert note.message == "life 1.2 restores step 40 of life 1.1; step 47 had been reached, 7 steps are lost"
+    assert note.message == "run 1.2 restores step 40 of run 1.1; step 47 had been reached, 7 steps are lost"
 
 
 def test_one_lost_step_is_told_in_the_singular(world):
@@ -106,7 +104,7 @@ def test_one_lost_step_is_told_in_the_singular(world):
 def test_the_greatest_loss_of_ranks_that_save_alone_is_told_with_the_fault_only(world):
     world.send(ev.CheckpointDecided("w/0", B, None, 5))
     assert [n.message for n in world.notes(reasons.CHECKPOINT_RESTORED)] == [
-        "life 1.2 begins from step 0: there is no checkpoint; step 5 had been reached, 5 steps are lost"
+        "run 1.2 begins from step 0: there is no checkpoint; step 5 had been reached, 5 steps are lost"
     ]
     assert world.state.faults == ()
     world.end("w", 1, KILLED)
@@ -134,7 +132,7 @@ def test_no_void_save_is_taken_for_a_checkpoint_in_any_order_of_events(told):
         world.send(event)
         own = world.state.saves.get("t", Saves())
         for decision in own.decisions:
-            assert made.setdefault(decision.life, decision.chosen) == decision.chosen
+            assert made.setdefault(decision.run_id, decision.chosen) == decision.chosen
         assert not any(fence(one.mark, own.decisions) for one in own.committed)
         assert list(own.committed) == sorted(own.committed, key=lambda one: one.mark)
         assert len(own.committed) <= checkpoints.KEPT
@@ -173,32 +171,30 @@ def test_only_the_newest_checkpoints_of_many_worlds_are_handed_on(world, monkeyp
 
 
 def test_damage_on_disk_is_told_with_the_restore_decision(world):
-    world.send(ev.CheckpointDecided("t", B, None, 5, ("step 4 of life 1.1 is passed over: its manifest is damaged",)))
+    world.send(ev.CheckpointDecided("t", B, None, 5, ("step 4 of run 1.1 is passed over: its manifest is damaged",)))
     (damaged,) = world.notes(reasons.CHECKPOINT_DAMAGED)
-    assert (damaged.target, damaged.message) == ("t", "step 4 of life 1.1 is passed over: its manifest is damaged")
+    assert (damaged.target, damaged.message) == ("t", "step 4 of run 1.1 is passed over: its manifest is damaged")
     (restored,) = world.notes(reasons.CHECKPOINT_RESTORED)
-    assert restored.message.startswith(
-        "life 1.2 begins from step 0: no checkpoint can be read; step 5 had been reached"
-    )
+    assert restored.message.startswith("run 1.2 begins from step 0: no checkpoint can be read; step 5 had been reached")
 
 
 def test_damage_is_a_problem_of_the_job_to_its_end_and_no_phase(world):
-    damage = tuple(f"step {step} of life 1.1 is passed over: x.part is corrupt" for step in (4, 3))
+    damage = tuple(f"step {step} of run 1.1 is passed over: x.part is corrupt" for step in (4, 3))
     world.send(ev.CheckpointDecided("t", B, None, 5, damage))
     shown = brief(world.state, world.now, {})
     (problem,) = shown["problems"]
     assert (problem["reason"], problem["target"]) == (reasons.CHECKPOINT_DAMAGED, "t")
-    assert problem["message"].startswith("life 1.2 begins from step 0: no checkpoint can be read; step 5 had been")
+    assert problem["message"].startswith("run 1.2 begins from step 0: no checkpoint can be read; step 5 had been")
     assert problem["message"].endswith(f"{damage[0]}, and 1 more")
     assert shown["reason"] != reasons.CHECKPOINT_DAMAGED
 
 
 def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
     first, again = CheckpointId(A, 3), CheckpointId(A, 3, 7)
-    assert (str(first), str(again)) == ("step 3 of life 1.1", "step 3, revision 7 of life 1.1")
+    assert (str(first), str(again)) == ("step 3 of run 1.1", "step 3, revision 7 of run 1.1")
     assert [CheckpointId.of(mark.json()) for mark in (first, again)] == [first, again]
     world.send(ev.CheckpointCommitted("t", first))
     world.send(ev.CheckpointCommitted("t", again))
     assert [one.mark for one in world.state.saves["t"].committed] == [first, again]
     world.send(ev.CheckpointDecided("t", B, first))
-    assert checkpoints.refusal_reason(world.state, "t", again) == "life 1.2 has restored step 3 of life 1.1"
+    assert checkpoints.refusal_reason(world.state, "t", again) == "run 1.2 has restored step 3 of run 1.1"

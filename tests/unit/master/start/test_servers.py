@@ -130,7 +130,7 @@ def recovered(world):
 def test_servers_are_drained_before_a_restart_of_the_job_replaces_them():
     """Such a restart keeps no process: the host goes too, but only after its last server."""
     world = served(replicas=4, replicasPerGroup=2, **DRAIN)
-    lives = [world.state.hosts[host("s", at)].life for at in (0, 1)]
+    lives = [world.state.hosts[host("s", at)].incarnation for at in (0, 1)]
     begun = len(world.all_actions)
     world.send(ev.Commanded("1", "restart", "job"))
     assert [stop.ranks for stop in world.of(act.StopRanks, begun)] == [(0, 1), (2, 3)]
@@ -142,7 +142,7 @@ def test_servers_are_drained_before_a_restart_of_the_job_replaces_them():
     end_of(world, 1)
     assert [kill.host for kill in world.of(act.KillHost, begun)] == [host("s", 0)]
     assert recovered(world)
-    assert [world.state.hosts[host("s", at)].life for at in (0, 1)] == [life + 1 for life in lives]
+    assert [world.state.hosts[host("s", at)].incarnation for at in (0, 1)] == [life + 1 for life in lives]
 
 
 def test_a_server_that_ignores_its_drain_is_killed_by_a_restart_of_the_job():
@@ -168,12 +168,12 @@ def test_servers_that_end_during_the_backoff_are_replaced_after_it():
         world.deliver()
     (incident,) = world.state.incidents.values()
     assert (incident.replaces_hosts, incident.launched) == (True, False)
-    life = world.state.hosts[host("s", 0)].life
+    life = world.state.hosts[host("s", 0)].incarnation
     end_of(world, 1)
     assert world.of(act.KillHost)[-1].host == host("s", 0)
-    assert world.state.hosts[host("s", 0)].life == life, "nothing starts before the backoff is over"
+    assert world.state.hosts[host("s", 0)].incarnation == life, "nothing starts before the backoff is over"
     assert recovered(world)
-    assert world.state.hosts[host("s", 0)].life == life + 1
+    assert world.state.hosts[host("s", 0)].incarnation == life + 1
 
 
 def test_a_job_that_ends_waits_for_the_drain_of_its_servers():

@@ -37,7 +37,7 @@ def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, 
     own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
     name = role if role == "t" else f"{role}/{rank}"
     event = ev.ShardsTold(
-        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, want=want,
+        **spec, world=name, role=role, rank=rank, incarnation=own, run_id=life, saves=saves, want=want,
         done=tuple((*run, 0) if len(run) == 3 else run for run in done), undone=undone,
     )  # fmt: skip
     world.send(event)
@@ -287,7 +287,7 @@ def test_an_attempt_says_since_which_checkpoint_data_are_repeated(world):
     tell(world, 0, want=2, saves=True)
     world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 5)))
     text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
-    for step, seen in ((6, "handed on had last seen step 5 of life 1.1: data"), (5, "")):
+    for step, seen in ((6, "handed on had last seen step 5 of run 1.1: data"), (5, "")):
         after = World(LONE).boot()
         after.send(carried(text, UID, 2))
         after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, step)))

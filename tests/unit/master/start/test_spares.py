@@ -18,7 +18,7 @@ SPARES = {"spares": {"processesPerNode": 1}, "backoff": {"initialSeconds": 0}}
 
 def test_each_node_gets_its_spares_once_the_role_is_ready_there():
     world = World(job({"name": "w", "replicas": 2}, faultTolerance=SPARES), views=nodes(2, cpus=1)).boot()
-    assert [(a.role, a.node, a.slot, a.life) for a in world.of(act.SpawnSpare)] == [
+    assert [(a.role, a.node, a.slot, a.incarnation) for a in world.of(act.SpawnSpare)] == [
         ("w", "n0", 0, 1),
         ("w", "n1", 0, 1),
     ]
@@ -36,13 +36,13 @@ def test_a_killed_rank_takes_the_spare_of_its_node_and_starts_at_once():
     actions = [a for a in world.deliver() if not isinstance(a, act.Note)]
     kill, start = actions
     assert isinstance(kill, act.KillHost)
-    assert (start.actor, start.life) == ("spare ('w', 'n0', 0) 1", 2)
+    assert (start.actor, start.incarnation) == ("spare ('w', 'n0', 0) 1", 2)
     assert [rank.devices for rank in start.ranks] == [devices]
     assert devices
     world.settle()
     assert not world.of(act.SpawnHost, seen)
     (spawned,) = world.of(act.SpawnSpare, seen)
-    assert spawned.life == 2
+    assert spawned.incarnation == 2
     assert world.state.spares["w", "n0", 0].phase is SparePhase.READY
 
 
@@ -83,7 +83,7 @@ def test_a_lost_spare_is_replaced_until_it_failed_to_come_up_too_often():
     world = World(job({"name": "w"}, faultTolerance=SPARES), views=nodes(1)).boot()
     key = ("w", "n0", 0)
     world.send(ev.SpareLost(*key, 1))
-    assert world.state.spares[key].life == 2
+    assert world.state.spares[key].incarnation == 2
     world.pending.clear()
     for life in range(2, 2 + limits.SPARE_FAILURES):
         world.send(ev.SpareLost(*key, life))
@@ -156,7 +156,7 @@ def test_a_spare_whose_death_is_heard_only_after_it_was_taken_is_a_lost_host():
     assert world.state.hosts[host("w", 0)].actor == "spare ('w', 'n0', 0) 1"
     lost = ev.SpareLost("w", "n0", 0, 1)
     assert world.send(lost)
-    assert world.state.hosts[host("w", 0)].life == 3
+    assert world.state.hosts[host("w", 0)].incarnation == 3
     world.settle()
     assert world.state.phase is Phase.RUNNING
     before = world.state
@@ -169,13 +169,13 @@ def test_a_role_that_ended_has_its_spares_killed_and_gets_new_ones_when_it_is_re
     world.end("w", 0)
     world.settle()
     (kill,) = world.of(act.KillSpare)
-    assert (kill.role, kill.life, kill.actor) == ("w", 1, "spare ('w', 'n0', 0) 1")
+    assert (kill.role, kill.incarnation, kill.actor) == ("w", 1, "spare ('w', 'n0', 0) 1")
     before = world.state
     assert world.send(ev.SpareLost("w", "n0", 0, 1)) == ()
     assert world.state is before
     world.send(ev.Commanded("c", "restart", "w"))
     world.settle()
-    assert [a.life for a in world.of(act.SpawnSpare) if a.role == "w"] == [1, 2]
+    assert [a.incarnation for a in world.of(act.SpawnSpare) if a.role == "w"] == [1, 2]
 
 
 def test_a_spare_that_dies_while_the_job_ends_is_not_made_again():

@@ -82,7 +82,7 @@ def test_a_spare_of_a_spare_node_that_dies_is_made_again():
     w.send(ev.SpareLost("w", "n1", 1, 1))
     w.settle()
     assert warm(w) == {("n1", "w"): 2}
-    assert w.state.spares["w", "n1", 1].life == 2
+    assert w.state.spares["w", "n1", 1].incarnation == 2
 
 
 def test_spares_left_on_a_warm_node_are_ended_once_ranks_live_there():

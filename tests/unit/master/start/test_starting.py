@@ -40,7 +40,7 @@ def test_an_actor_rank_starts_as_soon_as_its_own_host_is_ready():
     world.deliver()
     (start,) = world.deliver()
     assert isinstance(start, act.StartRanks)
-    assert (start.host, start.life, start.world_size, start.store) == (host("w", 0), 1, 2, "")
+    assert (start.host, start.incarnation, start.world_size, start.store) == (host("w", 0), 1, 2, "")
     assert start.ranks == (act.RankStart(0, 1, 0, 2, 0, devices=(("GPU", ("0",)),)),)
 
 

@@ -151,7 +151,7 @@ def test_a_retry_that_has_to_wait_for_its_turn_leaves_no_timer_that_is_always_du
     world.bad_loads.clear()
     seen = len(loads(world))
     world.now = world.state.ranks["s", 0].weights.retry_at
-    world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].life, KILLED))
+    world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].incarnation, KILLED))
     world.send(ev.Tick())
     assert len(loads(world)) == seen, "1 serves nothing now, and minReady is 1"
     assert next_wake(world.state) is None or next_wake(world.state) > world.now
@@ -273,7 +273,7 @@ def test_the_next_process_of_a_rank_serves_no_call_before_it_has_loaded():
     publish(world, 1)
     world.settle()
     for life in range(1, 3):
-        world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].life, KILLED))
+        world.send(ev.HostLost(host("s", 1), world.state.hosts[host("s", 1)].incarnation, KILLED))
         while sum(one.host == host("s", 1) for one in world.of(act.StartRanks)) == life:
             world.deliver() if world.pending else world.tick()
         # Also where it died while its calls waited, so that nothing about them has changed.

@@ -105,7 +105,7 @@ def test_a_death_is_booked_from_the_last_sign_of_life_and_its_steps_until_they_a
     lost = world.pending.pop()
     world.now += 10
     before = counters(world)
-    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 0.5))
+    world.send(ev.HostLost(lost.host, lost.incarnation, KILLED, seen=world.now - 0.5))
     assert counters(world) == before | {Account.DETECT: SECOND // 2}
     assert shown(world.state, world.now)["roles"][0]["owed"] == {"productive": 0.5}
     deliver(world, ev.HostReady, after=2)
@@ -178,7 +178,7 @@ def test_a_sign_from_another_time_takes_no_more_than_there_is(ago: int, account:
     world.kill("w", 0)
     lost = world.pending.pop()
     world.now += 2
-    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - ago))
+    world.send(ev.HostLost(lost.host, lost.incarnation, KILLED, seen=world.now - ago))
     assert spent(world) == {account: 2}
 
 
@@ -404,7 +404,7 @@ def test_a_rank_that_is_lost_in_a_stall_is_booked_to_detect_from_its_last_sign()
     world.kill("reward", 0)
     lost = world.pending.pop()
     world.now += 1
-    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 0.5))
+    world.send(ev.HostLost(lost.host, lost.incarnation, KILLED, seen=world.now - 0.5))
     assert spent(world, "reward") == {"productive": 40, "stalled": 60.5, "detect": 0.5}
     check_ledger(world.state, world.now)
 

@@ -27,7 +27,7 @@ def tell(world, rank=0, *, done=(), want=1, life=A, saves=True, **more):
     sizes = {"size": SPAN, "shard": SPAN, "epochs": 1, **more.pop("sizes", {})}
     world.send(
         ev.ShardsTold(
-            "s", world=f"w/{rank}", role="w", rank=rank, incarnation=own, life=life, saves=saves,
+            "s", world=f"w/{rank}", role="w", rank=rank, incarnation=own, run_id=life, saves=saves,
             done=tuple((*run, 0) for run in done),
             want=want, **sizes, **more,
         )
@@ -118,7 +118,7 @@ def test_partitions_beyond_the_bound_and_wrong_offsets_are_left_out():
 def test_a_source_and_a_data_set_have_names_of_their_own(world, first, second, why):
     tell(world, sizes=first)
     event = ev.ShardsTold("s", **{"size": SPAN, "shard": SPAN, "epochs": 1, **second}, world="w/0", role="w", rank=0,
-                          incarnation=1, life=A)  # fmt: skip
+                          incarnation=1, run_id=A)  # fmt: skip
     assert why in shards.refusal_reason(world.state, event)
 
 

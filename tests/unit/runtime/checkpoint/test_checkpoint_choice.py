@@ -1,4 +1,4 @@
-"""What a life restores, what is void, what may go: decisions on values."""
+"""What a run_id restores, what is void, what may go: decisions on values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.choice import Found, choose, expired, needless
-from dljob.runtime.checkpoint.files import LIVES, Folder
+from dljob.runtime.checkpoint.files import RUNS, Folder
 
 A, B, C = RunId(1, 1), RunId(1, 2), RunId(2, 1)
 
@@ -39,7 +39,7 @@ def test_a_bad_checkpoint_is_passed_over_with_its_reason():
     )
     assert best is not None
     assert best.mark.step == 1
-    assert skipped == ("step 2 of life 1.1 was passed over: rank-00000.part is torn",)
+    assert skipped == ("step 2 of run 1.1 was passed over: rank-00000.part is torn",)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_decision_voids_what_earlier_lives_save_beyond_it(decision, void):
 
 
 @given(st.lists(marks, max_size=8), decisions, lives)
-def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(there, made, life):
-    best, _ = choose([Found(mark, 1) for mark in there], made, life)
-    good = [mark for mark in there if mark.life <= life and not fence(mark, made)]
+def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(there, made, run_id):
+    best, _ = choose([Found(mark, 1) for mark in there], made, run_id)
+    good = [mark for mark in there if mark.run_id <= run_id and not fence(mark, made)]
     assert (best and best.mark) == max(good, default=None)
 
 
@@ -97,13 +97,13 @@ def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path, m
 
     monkeypatch.setattr(disk, "read_file", reads)
     for _ in range(3):
-        assert sorted(folder.decisions(), key=lambda one: one.life) == made
+        assert sorted(folder.decisions(), key=lambda one: one.run_id) == made
     assert sorted(read) == [f"restore-1-{number}.json" for number in range(2, 6)]
 
 
 @given(st.lists(marks, max_size=6), decisions)
 def test_forgotten_decisions_follow_from_those_that_are_left(there, made):
-    once = list({one.life: one for one in made}.values())
+    once = list({one.run_id: one for one in made}.values())
     left = [one for one in once if one not in needless(once, 100)]
     assert [bool(fence(mark, once)) for mark in there] == [bool(fence(mark, left)) for mark in there]
 
@@ -113,10 +113,10 @@ def test_of_lives_that_all_saved_the_last_decisions_are_left_and_older_lives_sav
     for number in range(2, 302):
         folder.decide(RestoreDecision(RunId(1, number), CheckpointId(RunId(1, number - 1), number)))
         folder.forget()
-    assert len(folder.decisions()) == LIVES
+    assert len(folder.decisions()) == RUNS
     assert (
         folder.commit(CheckpointId(RunId(1, 200), 900), 1)
-        == "fenced: life 1.200 is longer ago than the last 64 that saved"
+        == "fenced: run 1.200 is longer ago than the last 64 that saved"
     )
     assert folder.commit(CheckpointId(RunId(1, 301), 302), 1) == "waiting"
 

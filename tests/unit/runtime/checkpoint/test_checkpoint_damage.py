@@ -34,7 +34,7 @@ BYTES = 64
 def write(folder: Folder, mark: CheckpointId, rank: int = 0, world: int = 1) -> None:
     """One part of a few bytes."""
     slot = Slot.make(PAGE, "t")
-    lives = (mark.life.attempt, mark.life.number)
+    lives = (mark.run_id.attempt, mark.run_id.number)
     head = CopyHeader(WHOLE, 1, mark.step, *lives, 1, rank, world, 40, persist=True, size=BYTES, revision=mark.revision)
     slot.map[PAGE : PAGE + BYTES] = bytes([mark.step] * BYTES)
     slot.finish(head)
@@ -50,7 +50,7 @@ def make(folder: Folder, mark: CheckpointId) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Steps 10 and 20 of life 1.1, and the decisions of lives 1.1 and 1.2."""
+    """Steps 10 and 20 of run 1.1, and the decisions of lives 1.1 and 1.2."""
     made = Folder(tmp_path / "t")
     made.decide(RestoreDecision(A, None))
     make(made, CheckpointId(A, 10))
@@ -151,7 +151,7 @@ def test_a_damaged_part_is_told_and_the_older_checkpoint_is_restored(tmp_path):
     flip(Folder(tmp_path).part(CheckpointId(A, 20), 0), 5000)
     step, told = loaded(tmp_path, 2)
     assert step == 10
-    assert told[0].startswith("step 20 of life 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
+    assert told[0].startswith("step 20 of run 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
 
 
 def test_a_damaged_manifest_is_written_anew_from_the_parts_that_it_names(tmp_path):
@@ -212,7 +212,7 @@ def test_a_manifest_that_the_disk_refuses_is_told_and_an_older_checkpoint_is_res
     refusing.refuses = lambda path: path.name == "manifest.json"
     step, told = loaded(tmp_path, 2)
     assert (step, refusing.tries) == (10, ["manifest.json"] * 2)
-    said = "step 20 of life 1.1 is passed over: its manifest cannot be written: No space left on device"
+    said = "step 20 of run 1.1 is passed over: its manifest cannot be written: No space left on device"
     assert told == [said]
     refusing.refuses = lambda _path: False
     with a_saver() as (saver, _):
@@ -225,9 +225,7 @@ def test_the_only_whole_parts_are_not_deleted_for_a_manifest_that_the_disk_refus
         saved(saver, tmp_path, 10).close()
     without_manifest(tmp_path, 10)
     refusing.refuses = lambda path: path.name == "manifest.json"
-    with pytest.raises(
-        CheckpointError, match=r"cannot load step 10 of life 1.1: its manifest cannot be written: No sp"
-    ):
+    with pytest.raises(CheckpointError, match=r"cannot load step 10 of run 1.1: its manifest cannot be written: No sp"):
         loaded(tmp_path, 2)
     refusing.refuses = lambda _path: False
     assert loaded(tmp_path, 3)[0] == 10
@@ -297,7 +295,7 @@ def test_a_life_restores_from_a_disk_that_can_only_be_read(tmp_path, refusing):
         assert mine.load() == (10, {"step": 10})
         mine.close(wait=False)
     assert told.of("Damaged") == [
-        "trainer: step 20 of life 1.1 is passed over: its manifest cannot be written: Read-only file system"
+        "trainer: step 20 of run 1.1 is passed over: its manifest cannot be written: Read-only file system"
     ]
 
 
@@ -364,7 +362,7 @@ def test_a_checkpoint_of_a_later_dljob_is_neither_passed_over_nor_deleted(tmp_pa
         saved(saver, tmp_path, 10, 20).close()
     later = of_a_later_dljob(tmp_path, 20, how)
     before, number = later.read_bytes(), 9 if "parts" in how else 99
-    said = rf"cannot load step 20 of life 1.1: format {number} is newer than this dljob's, \d \({later.parent}\)"
+    said = rf"cannot load step 20 of run 1.1: format {number} is newer than this dljob's, \d \({later.parent}\)"
     with pytest.raises(CheckpointError, match=said):
         loaded(tmp_path, 2)
     (row, _) = rows("t", Folder(tmp_path))
@@ -495,7 +493,7 @@ def test_an_actor_rank_that_loads_again_passes_over_what_is_damaged(tmp_path):
         assert mine.load() == (10, {"step": 10})
         mine.close(wait=False)
         assert len(told.of("Damaged")) == 1
-    assert log[0].startswith("checkpoint: step 20 of life 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
+    assert log[0].startswith("checkpoint: step 20 of run 1.1 is passed over: rank-00000.part is corrupt: CRC-32 ")
 
 
 def test_a_rank_that_did_not_decide_checks_its_part_too(tmp_path):
@@ -542,8 +540,8 @@ def test_the_second_save_of_a_step_counts_once_all_ranks_have_made_it(tmp_path):
         for mine in ranks:
             mine.close(wait=False)
     assert [str(mark) for mark in Folder(tmp_path).marks()] == [
-        "step 10 of life 1.1",
-        "step 10, revision 2 of life 1.1",
+        "step 10 of run 1.1",
+        "step 10, revision 2 of run 1.1",
     ]
     assert restored(tmp_path, 2) == [(10, {"v": "second"})] * 2
 
@@ -674,6 +672,6 @@ def test_a_rank_hears_of_a_few_of_thousands_that_are_passed_over(tmp_path):
         Folder(tmp_path).at(CheckpointId(A, step)).mkdir()
     log: list[str] = []
     assert loaded(tmp_path, 2, log) == (1, [])
-    assert "checkpoint: step 1499 of life 1.1 was passed over: it is not whole: 0 parts and no manifest" in log
+    assert "checkpoint: step 1499 of run 1.1 was passed over: it is not whole: 0 parts and no manifest" in log
     assert "checkpoint: 1482 more were passed over: see dljob checkpoint ls" in log
     assert Folder(tmp_path).marks() == [CheckpointId(A, 1)], "they are deleted"

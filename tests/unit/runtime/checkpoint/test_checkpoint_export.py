@@ -47,7 +47,7 @@ def save(folder: Folder, mark: CheckpointId, states: Sequence[Any]) -> None:
         packed = pack(state)
         slot = Slot.make(-(-packed.size // PAGE) * PAGE, "t")
         packed.copy_into(slot.map, PAGE)
-        life = (mark.life.attempt, mark.life.number)
+        life = (mark.run_id.attempt, mark.run_id.number)
         sizes = {"persist": True, "size": packed.size, "revision": mark.revision}
         head = CopyHeader(WHOLE, 1, mark.step, *life, 1, rank, len(states), len(packed.index), **sizes)
         folder.write_part(mark, rank, slot.clean_head(head), Copy(slot.map, head.total, lambda: True))
@@ -200,7 +200,7 @@ def test_ls_lists_checkpoints_and_verify_finds_damage(root, capsys):
     assert run("ls", root, "-o", "json") == 0
     rows = {row["step"]: row for row in json.loads(capsys.readouterr().out)}
     assert {step: row["state"] for step, row in rows.items()} == {10: "whole", 20: "whole", 21: "whole", 30: "void"}
-    assert rows[30]["why"] == "life 1.2 has restored step 20 of life 1.1"
+    assert rows[30]["why"] == "run 1.2 has restored step 20 of run 1.1"
     assert (rows[20]["world"], rows[20]["ranks"], rows[21]["revision"]) == ("trainer", 2, 4)
     part = folder.part(CheckpointId(A, 20), 1)
     part.write_bytes(part.read_bytes()[:-30] + b"x" * 30)
@@ -210,8 +210,8 @@ def test_ls_lists_checkpoints_and_verify_finds_damage(root, capsys):
     assert run("verify", root) == 1
     shown = capsys.readouterr()
     assert [line.split()[-1] for line in shown.out.splitlines()[-4:]] == ["whole", "void", "damaged", "torn"]
-    assert "trainer: step 20 of life 1.1: rank-00001.part is corrupt" in shown.err
-    assert "trainer: step 10 of life 1.1: it is not whole: 1 part and no manifest" in shown.err
+    assert "trainer: step 20 of run 1.1: rank-00001.part is corrupt" in shown.err
+    assert "trainer: step 10 of run 1.1: it is not whole: 1 part and no manifest" in shown.err
     assert "trainer: restore-1-1.json is passed over, it is damaged" in shown.err
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_not_exported(root, tmp_path, capsys):
     part = Folder(root / "trainer").part(CheckpointId(A, 10), 0)
     part.write_bytes(part.read_bytes()[:-30] + b"x" * 30)
     assert run("export", root, tmp_path / "x", "--to", "dcp") == 1
-    assert "step 10 of life 1.1 cannot be exported: rank-00000.part is corrupt" in capsys.readouterr().err
+    assert "step 10 of run 1.1 cannot be exported: rank-00000.part is corrupt" in capsys.readouterr().err
 
 
 def sharded(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -282,7 +282,7 @@ def test_a_copy_of_a_life_that_is_over_is_not_taken(tmp_path):
             mine = client(place(owner, tmp_path))
             mine.save(1, {"a": 1}, persist=False)
             post.until(lambda: bool(post.said))
-            assert post.said == [(1, "life 1.2 has begun here")]
+            assert post.said == [(1, "run 1.2 has begun here")]
             for one in (mine, successor):
                 one.close()
 

@@ -163,14 +163,14 @@ def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(ag
 
 
 def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(agent, tmp_path):
-    agent.journal.refused = "life 1.2 has gone on anew"
+    agent.journal.refused = "run 1.2 has gone on anew"
     agent.hears()
     log: list[str] = []
     mine = client(place(agent, tmp_path), log)
     mine.save(1, {"a": 1}, persist=True)
-    with pytest.raises(CheckpointError, match=r"life 1\.2 has gone on anew"):
+    with pytest.raises(CheckpointError, match=r"run 1\.2 has gone on anew"):
         mine.wait(20)
-    with pytest.raises(CheckpointError, match=r"life 1\.2 has gone on anew"):
+    with pytest.raises(CheckpointError, match=r"run 1\.2 has gone on anew"):
         mine.load()
     assert [f.bad for f in Folder(tmp_path).found()] == ["it is not whole: 1 part and no manifest"]
     mine.close()

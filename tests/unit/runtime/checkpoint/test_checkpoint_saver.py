@@ -202,7 +202,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_word(tmp_path, harm):
         assert (step, same(found, state(1))) == (1, True)
         again.close()
     words = {"corrupt": "is corrupt: CRC-32", "torn": "is torn", "gone": "cannot be read"}
-    assert f"step 2 of life 1.1 was passed over: rank-00000.part {words[harm]}" in log[0]
+    assert f"step 2 of run 1.1 was passed over: rank-00000.part {words[harm]}" in log[0]
 
 
 def test_a_process_of_the_past_saves_in_vain(tmp_path):
@@ -214,7 +214,7 @@ def test_a_process_of_the_past_saves_in_vain(tmp_path):
         new = client(place(saver, tmp_path, number=2))
         assert (new.load() or (None,))[0] == 1
         old.save(5, state(5), persist=True)
-        with pytest.raises(CheckpointError, match=r"life 1\.2 has restored step 1 of life 1\.1"):
+        with pytest.raises(CheckpointError, match=r"run 1\.2 has restored step 1 of run 1\.1"):
             old.wait(20)
         assert told.of("Fenced")
         third = client(place(saver, tmp_path, number=3))
@@ -347,7 +347,7 @@ def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path):
         mine.save(3, state(3))
         mine.wait(20)
         assert mine.load() is not None
-        assert [str(one) for one in back] == ["None", "step 3 of life 1.1"]
+        assert [str(one) for one in back] == ["None", "step 3 of run 1.1"]
         mine.close()
 
 
@@ -507,14 +507,14 @@ def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(
         mine = client(where[0])
         mine._ask = lambda: asdict(where[0])
         mine.save(7, state(7), persist=False)
-        assert (mine.saved, mine.renewed().life) == ((7, 0), where[0].life)
+        assert (mine.saved, mine.renewed().run_id) == ((7, 0), where[0].run_id)
         del where[0]
         step, found = mine.load() or (0, None)
         assert (step, mine.saved) == (7, (-1, 0))
         assert same(found, state(7))
         mine.save(8, state(8), persist=True)
         mine.wait(20)
-        assert next(str(f.mark) for f in Folder(tmp_path).found() if not f.bad) == "step 8 of life 1.2"
+        assert next(str(f.mark) for f in Folder(tmp_path).found() if not f.bad) == "step 8 of run 1.2"
         mine.close()
 
 

@@ -25,7 +25,7 @@ class Line:
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.asked: list[tuple[str, Any]] = []
         self.answers: list[Any] = []
 

@@ -30,7 +30,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> CollectiveGroup:
 
     me: Any = SimpleNamespace(role="b", rank=0, incarnation=1)
     made = CollectiveGroup.__new__(CollectiveGroup)
-    made.name, made._group, made._life = "w", None, "w/1"
+    made.name, made._group, made._process = "w", None, "w/1"
     made._spec = SimpleNamespace(recreate=False)  # type: ignore[assignment]
     made._assembly = Assembly("j.1", 2, 1, MEMBERS, 1)
     made._watch = MemberLossWatch(RendezvousClient("w", me, ask, lambda _: 1, 0.0), made._assembly, "", lambda: None)

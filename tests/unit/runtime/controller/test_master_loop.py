@@ -127,7 +127,7 @@ async def test_kills_that_a_master_left_come_before_what_the_next_one_begins(wor
     second = world.master(roles=[role])
     await until(lambda: second.recovered)
     assert "01234567/worker/1/1" in world.backend.hosts
-    kills = [(action.host, action.life) for action in ordered[0] if isinstance(action, ac.KillHost)]
+    kills = [(action.host, action.incarnation) for action in ordered[0] if isinstance(action, ac.KillHost)]
     assert (HostId("worker", 1), 1) in kills
     assert any(isinstance(action, ac.Note) for action in ordered[1])
 

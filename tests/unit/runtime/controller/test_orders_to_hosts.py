@@ -67,7 +67,7 @@ async def test_an_order_that_comes_through_at_last_is_no_loss(lookups, monkeypat
 async def test_a_host_that_no_order_reaches_is_lost(lookups, monkeypatch):
     (lost,) = await told(Deaf(*[SILENT] * 4, lookups=lookups), monkeypatch)
     assert isinstance(lost, ev.HostLost)
-    assert (lost.host, lost.life, lost.outcome.detail) == (WHO, 3, "it is unavailable")
+    assert (lost.host, lost.incarnation, lost.outcome.detail) == (WHO, 3, "it is unavailable")
 
 
 async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(monkeypatch):

@@ -284,8 +284,8 @@ async def meet(_: World, shell: MasterLoop) -> None:
 
 
 async def want_shards(_: World, shell: MasterLoop) -> None:
-    life = {"attempt": 1, "number": 1}
-    data = {"name": "d", "size": 8, "shard": 8, "epochs": 1, "world": "worker", "role": "worker", "life": life}
+    run = {"attempt": 1, "number": 1}
+    data = {"name": "d", "size": 8, "shard": 8, "epochs": 1, "world": "worker", "role": "worker", "run": run}
     asked = {**data, "incarnation": 1, "saves": False, "done": (), "want": 1, "wait": True}
     waits: shard_service.Waits = {}
     assert (await shard_service.answer(shell, {**asked, "rank": 0}, waits))["runs"]

@@ -21,7 +21,7 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranks: dict[tuple[str, int], Any] = {
-            ("w", rank): SimpleNamespace(life=1, ready=False) for rank in range(RANKS)
+            ("w", rank): SimpleNamespace(incarnation=1, ready=False) for rank in range(RANKS)
         }
         self.verdict: object = None
         self.changed = asyncio.Condition()
@@ -35,7 +35,7 @@ class Job:
         own = self.ranks.get((role, rank))
         if own is None or self.verdict:
             return Peer(role, rank, 0, "", ready=False, gone="gone")
-        return Peer(role, rank, own.life, "a", own.ready, "")
+        return Peer(role, rank, own.incarnation, "a", own.ready, "")
 
     def park(self, rank: int, after: int = 1) -> asyncio.Task[Peer]:
         state: Any = self
@@ -45,7 +45,7 @@ class Job:
         """Something changes: a rank is ready, or something else."""
         async with self.changed:
             if rank is not None:
-                self.ranks["w", rank] = SimpleNamespace(life=life, ready=True)
+                self.ranks["w", rank] = SimpleNamespace(incarnation=life, ready=True)
             self.changed.notify_all()
         for _ in range(5):
             await asyncio.sleep(0)

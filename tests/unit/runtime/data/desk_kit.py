@@ -18,7 +18,7 @@ from dljob.tasks import TaskOwner
 class Place:
     of = "w/0"
     incarnation, attempt, number = 1, 1, 1
-    life = RunId(1, 1)
+    run_id = RunId(1, 1)
 
 
 class Desk:
@@ -52,7 +52,7 @@ class Desk:
             **{**{n: getattr(self.state, n) for n in self.state.__dataclass_fields__}, "ranks": ranks}
         )
         later = Place()
-        later.incarnation, later.life, later.number = 2, RunId(1, 2), 2
+        later.incarnation, later.run_id, later.number = 2, RunId(1, 2), 2
         self.places = [*self.places, later]
 
     def place(self) -> Any:

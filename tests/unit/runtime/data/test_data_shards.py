@@ -171,7 +171,7 @@ def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_
     with pytest.raises(CheckpointError, match=r"data set d: a later process of w/0 has begun"):
         next(mine)
     later = Place()
-    later.incarnation, later.life = 2, RunId(1, 2)
+    later.incarnation, later.run_id = 2, RunId(1, 2)
     desk.places = [desk.places[0], later]
     assert next(mine).start == 0
 

@@ -182,7 +182,7 @@ def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew
 def _question_of(desk: Desk, mine: EventSource) -> dict[str, Any]:
     """The first question of the rank's next process, which takes its leases back."""
     later = desk.places[-1]
-    return {**mine.told(), "incarnation": later.incarnation, "life": {"attempt": 1, "number": later.number}}
+    return {**mine.told(), "incarnation": later.incarnation, "run": {"attempt": 1, "number": later.number}}
 
 
 def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk, me):
@@ -248,7 +248,7 @@ def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk, me):
     desk.started_again(0)
     mine.close()
     module.checkpoint.feeds.clear()
-    mine._news.append("another life")
+    mine._news.append("another run")
     again = next(mine)
     assert offsets(again) == offsets(left)
     assert module.checkpoint.feeds == [mine]
@@ -291,14 +291,14 @@ def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk, me, monk
 def saved(desk: Desk, mine: EventSource, step: int) -> None:
     """A checkpoint of the rank's present life is committed."""
     desk.shards(mine.told())
-    _send(desk, ev.CheckpointCommitted("w/0", CheckpointId(desk.places[0].life, step)))
+    _send(desk, ev.CheckpointCommitted("w/0", CheckpointId(desk.places[0].run_id, step)))
 
 
 def restarted(desk: Desk, me: Any, memory: Memory, step: int, **more: Any) -> EventSource:
     """The rank's next process, which restores a step of the one before."""
-    before = desk.places[0].life
+    before = desk.places[0].run_id
     again(desk, before.number + 1)
-    _send(desk, ev.CheckpointDecided("w/0", desk.places[0].life, CheckpointId(before, step)))
+    _send(desk, ev.CheckpointDecided("w/0", desk.places[0].run_id, CheckpointId(before, step)))
     return opened(desk, me, memory, **more)
 
 
@@ -473,7 +473,7 @@ class Trainer:
         self.world = desk.places[0].of
         self.draw = random.Random(seed)  # noqa: S311 - a schedule
         self.state: dict[tuple[str, int], int] = {}
-        self.step, self.saved, self.life = 0, -1, RunId(1, 1)
+        self.step, self.saved, self.run_id = 0, -1, RunId(1, 1)
         self.kept: list[tuple[CheckpointId, int, dict[tuple[str, int], int]]] = []
         self.source = opened_as(desk, me, memory)
 
@@ -491,7 +491,7 @@ class Trainer:
         """Save: the positions go with the copy, and the commit comes, or never."""
         self.step += 1
         self.desk.shards(self.source.told())
-        mark = CheckpointId(self.life, self.step)
+        mark = CheckpointId(self.run_id, self.step)
         self.saved = self.step
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (self.saved, 0)), raising=False)
         if self.draw.random() < 0.7:
@@ -500,13 +500,13 @@ class Trainer:
 
     def die(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Die and restore one of the checkpoints that are left, perhaps not the newest."""
-        number = self.life.number + 1
-        self.life, self.saved = RunId(1, number), -1
+        number = self.run_id.number + 1
+        self.run_id, self.saved = RunId(1, number), -1
         mark, self.step, state = self.draw.choice(self.kept) if self.kept else (None, 0, {})
         self.kept = [one for one in self.kept if mark is not None and one[0].step <= mark.step]
         self.state = dict(state)
         again(self.desk, number)
-        _send(self.desk, ev.CheckpointDecided(self.world, self.life, mark))
+        _send(self.desk, ev.CheckpointDecided(self.world, self.run_id, mark))
         monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: (-1, 0)), raising=False)
         self.source = opened_as(self.desk, self.me, self.memory)
 
@@ -523,7 +523,7 @@ def again(desk: Desk, number: int) -> None:
     desk.state = evolve(desk.state, ranks=ranks.set(key, evolve(ranks[key], incarnation=number)))
     later = type(desk.places[0])()
     later.of = desk.places[0].of
-    later.incarnation, later.life, later.number = number, RunId(1, number), number
+    later.incarnation, later.run_id, later.number = number, RunId(1, number), number
     desk.places = [later]
 
 

@@ -464,7 +464,7 @@ def test_prime_master_is_waited_for_no_longer_than_its_time_in_a_last_save(folde
         ("done", None),
     ]
     assert said[-1]["failed"] == ""
-    assert Folder(saved).has_part(CheckpointId(where.life, 7), 0)
+    assert Folder(saved).has_part(CheckpointId(where.run_id, 7), 0)
     mine.close(wait=False)
     agent.close()
     serving.join(60)

@@ -295,7 +295,7 @@ def test_the_end_of_a_host_can_be_asked_for_a_while(agent, where, monkeypatch):
             finally:
                 child.send_signal(number)
         found = until(lambda pid=child.pid: agent.end_of(pid))
-        assert (found.role, os.waitstatus_to_exitcode(found.status), found.lives) == ("w", -number, ((0, 1),))
+        assert (found.role, os.waitstatus_to_exitcode(found.status), found.incarnations) == ("w", -number, ((0, 1),))
         until(lambda: not agent.observe())
         gone.append(child.pid)
     assert [agent.end_of(pid) is None for pid in gone] == [True, False], "so many are remembered"

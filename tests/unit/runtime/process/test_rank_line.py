@@ -53,7 +53,7 @@ class Line(CallTransport):
         self.sent: queue.Queue[tuple[RankCall, Future[Reply]]] = queue.Queue()
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.asked: queue.Queue[tuple] = queue.Queue()
         self.notes: list[dict[str, object]] = []
         self.deaf = False
@@ -398,7 +398,7 @@ def test_size_of_a_role_that_was_resized_is_heard_of(line):
 def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
     install(known(connect(line.socket.path, current_worker)))
     call = RoleGroup("w").call("batch", [1, 2])
-    line.lives["w"] = 2
+    line.incarnations["w"] = 2
     for _ in range(4):
         line.sent.get(timeout=10)[1].set_result(Reply(wire.dump([0], "")))
     assert call.result(timeout=10) == [0] * 4
@@ -541,7 +541,7 @@ def test_answers_that_nobody_waits_for_are_dropped_and_the_next_ones_come(line, 
     worker = known(connect(line.socket.path, current_worker))
     install(worker)
     (frames,) = line.socket._lines[3]
-    about = {"sizes": {}, "numbers": {}, "lives": {}}
+    about = {"sizes": {}, "numbers": {}, "incarnations": {}}
     frames.send({"op": "error", "id": 77, **about})
     frames.send({"op": "said", "id": 78, "said": None})
     frames.send({"op": "saver", "place": {}})

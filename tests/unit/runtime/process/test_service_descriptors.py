@@ -40,11 +40,11 @@ def group(calls):
 
 
 def test_role_that_is_on_another_mesh_since_it_restarted_is_called_so(group, calls):
-    calls.lives["talker"] = 1
+    calls.incarnations["talker"] = 1
     assert group.double([1, 2, 3, 4]) == [2, 4, 6, 8]
     for one in calls.objects:
         one.mesh = {"dp": 4}
-    calls.lives["talker"] = 2
+    calls.incarnations["talker"] = 2
     assert group.double([1, 2, 3, 4]) == [2, 4, 6, 8]
     assert [one.seen[-1] for one in calls.objects] == [[1], [2], [3], [4]]
     assert [call.rank for call in calls.sent if call.method == DESCRIBE] == [0, 0]
@@ -62,9 +62,9 @@ def test_role_on_a_mesh_that_was_resized_is_called_as_it_is_now(group, calls):
 
 
 def test_card_that_came_while_the_role_restarted_does_not_count_for_long(calls):
-    calls.lives["talker"] = 1
+    calls.incarnations["talker"] = 1
     call = RoleGroup("talker").call("double", [1, 2])
-    calls.lives["talker"] = 2
+    calls.incarnations["talker"] = 2
     calls.open()
     assert call.result(10) == [2, 4]
     assert RoleGroup("talker").double([1, 2]) == RoleGroup("talker").double([1, 2])

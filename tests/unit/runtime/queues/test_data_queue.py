@@ -279,7 +279,7 @@ class Loopback:
         self.away = False
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
         if self.away:

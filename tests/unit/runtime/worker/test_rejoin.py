@@ -173,7 +173,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made.evidence = SimpleNamespace(clues=lambda *_, **__: ())
     made.counters = StepCounters.made(1)
     made._lock, made._done, made._recall = threading.Lock(), threading.Event(), ThreadInterrupt()
-    made._start = made._order = made._life = None
+    made._start = made._order = made._lifecycle = None
     made._left = made._report = 0
     made._parts = False
     made._earlier = []
@@ -234,8 +234,8 @@ def test_a_rank_that_left_says_so_and_its_host_starts_the_next_incarnation(host)
 def test_a_rank_that_leaves_for_good_is_shut_down_and_what_it_made_is_not_used_again(host, parts):
     made = Life(Steps)
     made.live()
-    host._life, shut, reason = made.lifecycle, [], []
-    host._life._shut, host._life._object.shutdown = False, lambda: shut.append(1)
+    host._lifecycle, shut, reason = made.lifecycle, [], []
+    host._lifecycle._shut, host._lifecycle._object.shutdown = False, lambda: shut.append(1)
 
     def work(_order, _start):
         host._stopping.wait(30)
@@ -255,7 +255,7 @@ def test_a_function_that_does_not_end_when_it_is_to_stop_is_interrupted(host, wa
     going, cleaned, cleanup = threading.Event(), [], []
 
     def work(_order, _start):
-        host._life = SimpleNamespace(shutdown=lambda: None, in_function=True)
+        host._lifecycle = SimpleNamespace(shutdown=lambda: None, in_function=True)
         assert not watches or not host._stopping.is_set()
         going.set()
         try:
@@ -279,14 +279,14 @@ def test_a_function_that_does_not_end_when_it_is_to_stop_is_interrupted(host, wa
 
 def test_a_function_that_ends_by_itself_is_not_interrupted(host):
     def work(_order, _start):
-        host._life = SimpleNamespace(shutdown=lambda: None, in_function=True)
+        host._lifecycle = SimpleNamespace(shutdown=lambda: None, in_function=True)
         host.ready(0, 1)
         host._stopping.wait(30)
         return Outcome(ok=True, result=7)
 
     host.work = work
     host.start_ranks(order(1))
-    while host._life is None or not host._stopping.watched:
+    while host._lifecycle is None or not host._stopping.watched:
         threading.Event().wait(0.01)
     host.stop_ranks(StopOrder(1, (0,), 600.0, "the job is over"))
     assert [report.outcome.result for report in host.reports._reports if report.outcome] == [7]
@@ -425,9 +425,9 @@ def test_an_order_to_stop_means_the_incarnation_that_it_found(host, where, monke
         assert leaves.wait(30)
         return Outcome(ok=False, message="a collective failed")
 
-    host.work, host._life = work, SimpleNamespace(shutdown=lambda: None, in_function=False)
+    host.work, host._lifecycle = work, SimpleNamespace(shutdown=lambda: None, in_function=False)
     host.start_ranks(order(1))
-    setattr(host._callee if where == "drain" else host._life, where, hold)
+    setattr(host._callee if where == "drain" else host._lifecycle, where, hold)
     stopping = threading.Thread(target=host.stop_ranks, args=(stop(1, grace_s=1.0),))
     stopping.start()
     assert waits.wait(30)
@@ -454,7 +454,7 @@ def test_a_second_order_to_end_does_not_break_off_the_cleanup(host, leaves):
             return raised
 
     def work(_order, _start):
-        host._life = None if leaves else SimpleNamespace(shutdown=lambda: None, in_function=True)
+        host._lifecycle = None if leaves else SimpleNamespace(shutdown=lambda: None, in_function=True)
         try:
             going.set()
             while True:
@@ -521,7 +521,7 @@ def test_a_process_whose_code_was_left_half_set_up_ends(host, monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(thread_host, "end", end)
-    host._life = SimpleNamespace(left_over=(False, None))
+    host._lifecycle = SimpleNamespace(left_over=(False, None))
     with pytest.raises(SystemExit):
         host._report_left(RankStart(0, 1, 0, 1, 0))
     assert reports(host) == []

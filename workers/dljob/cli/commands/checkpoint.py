@@ -101,13 +101,13 @@ def _cells(row: CheckpointRow) -> tuple[str, ...]:
     step = f"{row.mark.step}" + (f" r{row.mark.revision}" if row.mark.revision else "")
     saved = "-" if row.saved_at is None else moment(row.saved_at)
     size = f"{row.size / MIB:.1f} MiB"
-    return row.world, step, str(row.mark.life), str(row.ranks or "-"), size, saved, row.state
+    return row.world, step, str(row.mark.run_id), str(row.ranks or "-"), size, saved, row.state
 
 
 def _data(row: CheckpointRow) -> Mapping[str, Any]:
     mark, saved = row.mark, row.saved_at
     return {
-        "world": row.world, "step": mark.step, "revision": mark.revision, "life": str(mark.life), "ranks": row.ranks,
+        "world": row.world, "step": mark.step, "revision": mark.revision, "run": str(mark.run_id), "ranks": row.ranks,
         "bytes": row.size, "savedAt": None if saved is None else moment(saved), "state": row.state,
         "why": row.why,
     }  # fmt: skip

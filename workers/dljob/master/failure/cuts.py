@@ -86,7 +86,7 @@ def _restart_after_lost_items(tx: StateTransaction, queue: str) -> None:
 
 
 def handle_found_cuts(tx: StateTransaction, event: CutsFound) -> None:
-    """Take over the cuts of an earlier attempt: the first life of each of their worlds goes back to one of them."""
+    """Take over the cuts of an earlier attempt: the first run of each of their worlds goes back to one of them."""
     cut_numbers = [cut.number for cut in event.cuts] + [cut_number for cut_number, _ in event.damaged]
     if tx.cuts.last > 0 or not cut_numbers:
         return
@@ -305,11 +305,11 @@ def accept_decision(tx: StateTransaction, event: CheckpointDecided) -> bool:
 
 
 def _is_decided(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
-    return saves.get(event.world, Saves()).decision(event.life) is not None
+    return saves.get(event.world, Saves()).decision(event.run_id) is not None
 
 
 def handle_decided_checkpoint(tx: StateTransaction, event: CheckpointDecided) -> None:
-    """Go back to a cut when a new life of one of its worlds restores it; the worlds that restore it with it follow."""
+    """Go back to a cut when a new run of one of its worlds restores it; the worlds that restore it with it follow."""
     if _is_decided(tx.base.saves, event) or not _is_decided(tx.saves, event):
         return
     cuts = tx.cuts

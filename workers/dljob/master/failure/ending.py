@@ -121,7 +121,7 @@ def _stop_live_ranks(tx: StateTransaction, reason: str) -> None:
             live_ranks = tuple(rank for rank in ranks if tx.ranks[host.role, rank].phase.live)
             if live_ranks:
                 incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
-                tx.do(StopRanks(host, host_state.life, live_ranks, limits.GRACE_S, reason, incarnations))
+                tx.do(StopRanks(host, host_state.incarnation, live_ranks, limits.GRACE_S, reason, incarnations))
 
 
 def release_job(tx: StateTransaction, verdict: Verdict) -> None:

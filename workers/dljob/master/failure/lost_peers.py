@@ -40,14 +40,14 @@ _RUNNING_PHASES = (RankPhase.STARTING, RankPhase.READY)
 HeldEvent = RankEnded | HostLost
 
 
-def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life: int = 0) -> bool:
+def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_incarnation: int = 0) -> bool:
     """Hold the end of a live rank if it only reports the loss of a peer, and a cause may still show.
 
     Args:
         tx: The transaction, of an active job.
         key: The rank.
         outcome: How it ended.
-        host_life: Life of the host if its process ended; 0: its user code ended.
+        host_incarnation: Incarnation of the host if its process ended; 0: its user code ended.
 
     Returns:
         Whether it is held; otherwise it is to be handled now.
@@ -67,7 +67,7 @@ def hold_end(tx: StateTransaction, key: RankKey, outcome: Outcome, *, host_life:
         inquiry = PeerInquiry(tx.now, tx.now + hold_s)
         tx.because(f"{role}/{key[1]} reports the loss of a peer: its cause is looked for")
     held_outcome = outcome if inquiry.count < attribution.MAX_CONSEQUENCES else evolve(outcome, detail="", clues=())
-    held_end = HeldEnd(tx.next_serial(), tx.ranks[key].incarnation, held_outcome, host_life)
+    held_end = HeldEnd(tx.next_serial(), tx.ranks[key].incarnation, held_outcome, host_incarnation)
     tx.held_ends = tx.held_ends.set(key, held_end)
     _set_inquiry(tx, role, evolve(inquiry, count=inquiry.count + 1))
     if inquiry.count == 0:
@@ -84,9 +84,11 @@ def hold_host_loss(tx: StateTransaction, event: HostLost) -> bool:
     key = (role, index)
     held_end = tx.held_ends.get(key)
     if held_end is not None:  # the later death of a process whose code has failed is no other cause
-        tx.held_ends = tx.held_ends.set(key, evolve(held_end, host_life=event.life))
+        tx.held_ends = tx.held_ends.set(key, evolve(held_end, host_incarnation=event.incarnation))
         return True
-    return tx.ranks[key].phase in _RUNNING_PHASES and hold_end(tx, key, event.outcome, host_life=event.life)
+    return tx.ranks[key].phase in _RUNNING_PHASES and hold_end(
+        tx, key, event.outcome, host_incarnation=event.incarnation
+    )
 
 
 def shorten_inquiry(tx: StateTransaction, role: str) -> None:
@@ -189,8 +191,8 @@ def _set_inquiry(tx: StateTransaction, role: str, inquiry: PeerInquiry) -> None:
 
 
 def _held_event(tx: StateTransaction, key: RankKey, held_end: HeldEnd) -> HeldEvent:
-    if held_end.host_life:
-        return HostLost(tx.facts(key[0]).host_of(key[1]), held_end.host_life, held_end.outcome)
+    if held_end.host_incarnation:
+        return HostLost(tx.facts(key[0]).host_of(key[1]), held_end.host_incarnation, held_end.outcome)
     return RankEnded(*key, held_end.incarnation, held_end.outcome)
 
 

@@ -1,12 +1,12 @@
 """Repeated failures: one rule for exceptions, exit codes and signals decides that no restart would mend them.
 
-The job ends when a rank (in a torch world: any of its ranks) fails twice in a row in the same way, without progress in
-between, and with no other process to blame. A SIGKILL or SIGTERM may come from any process, so it counts only if both
-lives ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop,
-whatever the signal. A rank of a world that ends with code 0 while others wait for it fails, too, and again at the same
-step for good. A rank that hangs at the same line of the user's code twice in a row, with nothing more done than the
-first time, would hang there again. Progress is a higher step of any role, a committed checkpoint, or an hour in the
-phase Ready.
+The job ends when a rank (in a torch world: any of its ranks) fails twice in a row in the same way, without progress
+in between, and with no other process to blame. A SIGKILL or SIGTERM may come from any process, so it counts only if
+both incarnations ended before they were ready. Three incarnations in a row that each ended soon after their start are
+a crash loop, whatever the signal. A rank of a world that ends with code 0 while others wait for it fails, too, and
+again at the same step for good. A rank that hangs at the same line of the user's code twice in a row, with nothing
+more done than the first time, would hang there again. Progress is a higher step of any role, a committed checkpoint,
+or an hour in the phase Ready.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, CauseKind
 
-CRASH_LOOP_LIVES = 3
-"""Consecutive short lives that are a crash loop."""
+CRASH_LOOP_INCARNATIONS = 3
+"""Consecutive short incarnations that are a crash loop."""
 CRASH_LOOP_S = 30.0
-"""Seconds after its start within which a life of a crash loop ends."""
+"""Seconds after its start within which an incarnation of a crash loop ends."""
 SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
 _OUTSIDE_KILL_CODES = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
@@ -51,7 +51,7 @@ def check_repetition(
     `is_late`: the rank was started again before its end was reported. `had_process`: it had a process that could end.
     """
     outcome = failure.outcome
-    # The host knows that an import or a setup would fail again: no second life is needed to see it.
+    # The host knows that an import or a setup would fail again: no second incarnation is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if early_end.is_early_end(outcome):
@@ -76,26 +76,29 @@ def check_repetition(
     # The next process of a rank that gets more memory (`outOfMemory`) does not repeat this one.
     gets_memory = is_memory_kill(outcome) and memory_overrides.policy_of(tx.job, failure.role) is not None
     is_short = not (is_late or has_progressed or gets_memory) and tx.now - began_at <= CRASH_LOOP_S
-    short_lives = (last_error.short_lives if last_error and is_short else 0) + is_short
+    short_incarnations = (last_error.short_incarnations if last_error and is_short else 0) + is_short
     # An error of a callee is known by its place there: the caller's line is the same for all of them.
     origin = outcome if outcome.origin is None else outcome.origin
-    new_error = ErrorMemory(origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_lives)
+    new_error = ErrorMemory(
+        origin.error_type, origin.frame, outcome.step, outcome.code, tx.now, was_ready, short_incarnations
+    )
     tx.errors = tx.errors.set(key, new_error)
     can_repeat = not has_progressed and not is_memory_kill(outcome)
     if last_error is not None and can_repeat and _is_same_end(last_error, new_error):
         is_signal = not outcome.error_type and outcome.code in _OUTSIDE_KILL_CODES
         proviso = ", both before it was ready" if is_signal else ""
         return reasons.USER_ERROR_REPEATS, f"{_describe_end(outcome)} twice, with no progress between{proviso}"
-    if short_lives >= CRASH_LOOP_LIVES:
-        explanation = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
-        return reasons.CRASH_LOOP, f"a crash loop: {explanation}"
+    if short_incarnations >= CRASH_LOOP_INCARNATIONS:
+        explanation = f"{short_incarnations} incarnations in a row ended within {CRASH_LOOP_S:.0f} s of their start"
+        return reasons.CRASH_LOOP, f"a crash loop: {explanation}, with no progress"
     return "", ""
 
 
 def _check_early_end(tx: StateTransaction, failure: Failure) -> tuple[str, str]:
     """Return the end of the job where a rank of a torch world ends with code 0, too early, for the second time.
 
-    Each life makes steps, so that only a step above the one where it ended last is progress; without steps a save is.
+    Each incarnation makes steps, so that only a step above the one where it ended last is progress; without steps a
+    save is.
     """
     key, step = (failure.role, failure.rank), failure.outcome.step
     last_error = tx.errors.get(key)

@@ -67,7 +67,7 @@ def begin_restart(tx: StateTransaction, order: RestartOrder) -> None:
     if is_job_restart:
         _reset_roles(tx, order.reason)
     else:
-        _begin_role_lives(tx, order.role, role_members, coupled_members)
+        _begin_generations(tx, order.role, role_members, coupled_members)
     due_at = tx.now + (GATHER_S if order.decides_size_later else order.backoff_s)
     tx.incidents = tx.incidents.set(
         incident_number,
@@ -113,10 +113,10 @@ def seconds_to_start(tx: StateTransaction, members: Iterable[RankKey]) -> float:
     return limits.RESTART_S + sum(tx.facts(role).plan.startup_s for role in {role for role, _ in members})
 
 
-def _begin_role_lives(
+def _begin_generations(
     tx: StateTransaction, role: str, role_members: Sequence[RankKey], coupled_members: Sequence[RankKey]
 ) -> None:
-    """Begin new lives, by which checkpoints are numbered, of the roles that restart whole; they start in order."""
+    """Begin new runs, by which checkpoints are numbered, of the roles that restart whole; they start in order."""
     coupled_roles = dict.fromkeys(name for name, _ in coupled_members if name != role)
     if role in (name for name, _ in coupled_members) or len(role_members) == tx.facts(role).plan.replicas:
         starting.begin_generation(tx, role)
@@ -352,7 +352,7 @@ def stop_order(tx: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> St
     """Return the order that ends ranks, in their present incarnations, on a host that will start them again."""
     incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
     grace_s = _seconds_of_grace(tx.ranks[host.role, ranks[0]].restart_reason)
-    return StopRanks(host, tx.hosts[host].life, ranks, grace_s, "restart", incarnations)
+    return StopRanks(host, tx.hosts[host].incarnation, ranks, grace_s, "restart", incarnations)
 
 
 def _seconds_of_grace(reason: str) -> float:
@@ -362,10 +362,10 @@ def _seconds_of_grace(reason: str) -> float:
 
 def leave_order(tx: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
     """Return the order that takes a rank, in its present incarnation, out of its torch group."""
-    state, life, actor = tx.ranks[host.role, rank], tx.hosts[host].life, tx.hosts[host].actor
+    state, incarnation, actor = tx.ranks[host.role, rank], tx.hosts[host].incarnation, tx.hosts[host].actor
     sizing = tx.sizes.get(host.role)
     is_parting = sizing is not None and sizing.parting and rank >= sizing.target
-    return LeaveGroup(host, life, actor, rank, state.incarnation, state.restart_reason, is_parting)
+    return LeaveGroup(host, incarnation, actor, rank, state.incarnation, state.restart_reason, is_parting)
 
 
 def kill_host(tx: StateTransaction, host: HostId) -> None:
@@ -373,7 +373,7 @@ def kill_host(tx: StateTransaction, host: HostId) -> None:
     host_state = tx.hosts[host]
     if host_state.phase is not HostPhase.DOWN:
         tx.set_host(host, evolve(host_state, phase=HostPhase.DOWN, pid=0, address=""))
-        tx.do(KillHost(host, host_state.life, host_state.actor))
+        tx.do(KillHost(host, host_state.incarnation, host_state.actor))
 
 
 def kill_hosts_of_one_rank(tx: StateTransaction, role: str, ranks: Iterable[int]) -> None:

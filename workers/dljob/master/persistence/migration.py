@@ -35,7 +35,7 @@ KEPT_FIELDS = (
     "saves", "feeds", "grants", "epoch", "version", "running_at", "result",
 )  # fmt: skip
 """Fields that are kept when the state as a whole cannot be read."""
-COUNTS = frozenset({"incarnation", "life", "token", "generation", "number"})
+COUNTS = frozenset({"incarnation", "run_id", "token", "generation", "number"})
 """Fields whose counts fence old processes: a state that begins anew must use none of the old numbers again."""
 TAIL = "tail"
 """Key, beside a state's fields, of the events that came after it; their numbers count as used, too."""
@@ -110,7 +110,7 @@ def fresh_state(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -
         **kept,
         roles=_floor(fresh.roles, generation=used),
         ranks=_floor(fresh.ranks, incarnation=used),
-        hosts=_floor(fresh.hosts, life=used),
+        hosts=_floor(fresh.hosts, incarnation=used),
         units=_floor(fresh.units, token=used),
     )
     state = _ended(_accounts(_role_restarts(state, data), data, at), data)

@@ -32,9 +32,9 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
     for action in reversed(tuple(actions)):
         match action:
             case KillHost():
-                ended.add((action.host, action.life))
+                ended.add((action.host, action.incarnation))
             case KillSpare():
-                ended.add((action.role, action.node, action.slot, action.life))
+                ended.add((action.role, action.node, action.slot, action.incarnation))
             case Unreserve():
                 ended.add((action.unit, action.token))
             case _ if _begins(action) in ended:
@@ -48,10 +48,12 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 def _begins(action: Action) -> tuple[object, ...]:
     """Return the process or reservation that an action needs alive; empty: none."""
     match action:
-        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup() | LoadWeights() | HoldCalls():
-            return action.host, action.life
+        case SpawnHost() | StartRanks():
+            return action.host, action.incarnation
+        case StopRanks() | LeaveGroup() | LoadWeights() | HoldCalls():
+            return action.host, action.host_incarnation
         case SpawnSpare():
-            return action.role, action.node, action.slot, action.life
+            return action.role, action.node, action.slot, action.incarnation
         case Reserve():
             return action.unit, action.token
         case _:

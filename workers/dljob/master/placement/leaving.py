@@ -75,4 +75,4 @@ def leave_order(tx: StateTransaction | JobState, host: HostId, ranks: tuple[int,
     """Return the order to leave, for the present incarnations of ranks."""
     incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in ranks)
     reason = "its role goes on without it"
-    return StopRanks(host, tx.hosts[host].life, ranks, limits.FINISH_S, reason, incarnations, leaves=True)
+    return StopRanks(host, tx.hosts[host].incarnation, ranks, limits.FINISH_S, reason, incarnations, leaves=True)

@@ -59,11 +59,11 @@ def carry(state: JobState) -> dict[str, Any]:
 
 
 def _last_checkpoints(state: JobState) -> dict[str, list[float]]:
-    """Return world -> [attempt, number of the life, step, unix seconds, revision unless 0] of its last checkpoint."""
+    """Return world -> [attempt, number of the run, step, unix seconds, revision unless 0] of its last checkpoint."""
     checkpoints = [(saves.last, world) for world, saves in state.saves.items() if saves.last]
     newest = sorted(checkpoints, key=lambda checkpoint: (-checkpoint[0].at, checkpoint[1]))[:WORLDS]
     return {
-        world: [last.mark.life.attempt, last.mark.life.number, last.mark.step, round(last.at, 1)]
+        world: [last.mark.run_id.attempt, last.mark.run_id.number, last.mark.step, round(last.at, 1)]
         + ([last.mark.revision] if last.mark.revision else [])
         for last, world in sorted(newest, key=lambda checkpoint: checkpoint[1])
     }

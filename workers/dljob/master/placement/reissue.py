@@ -66,7 +66,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *_unit_orders(state),
         *(action for host, host_state in hosts for action in _host_orders(tx, host, host_state, devices)),
         *(
-            SpawnSpare(role, node, slot, spare.life)
+            SpawnSpare(role, node, slot, spare.incarnation)
             for (role, node, slot), spare in sorted(state.spares.items())
             if spare.phase is SparePhase.SPAWNING
         ),
@@ -105,16 +105,18 @@ def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
 
 def _host_kills(host: HostId, host_state: HostState) -> Iterator[Action]:
     """Yield the kills of all former processes of a host that may still live."""
-    # A process is known by its actor's name, or by its life where it never answered.
+    # A process is known by its actor's name, or by its incarnation where it never answered.
     former: list[tuple[int, str]] = []
-    if host_state.phase is HostPhase.DOWN and host_state.life:
-        former.append((host_state.life, host_state.actor))
-    elif host_state.life > 1:
-        former.append((host_state.life - 1, ""))
+    if host_state.phase is HostPhase.DOWN and host_state.incarnation:
+        former.append((host_state.incarnation, host_state.actor))
+    elif host_state.incarnation > 1:
+        former.append((host_state.incarnation - 1, ""))
     if host_state.previous_actor:
-        former.append((host_state.life - 1, host_state.previous_actor))
-    by_process = {actor or life: (life, actor) for life, actor in (*host_state.unconfirmed, *former)}
-    yield from (KillHost(host, life, actor) for life, actor in reversed(by_process.values()))
+        former.append((host_state.incarnation - 1, host_state.previous_actor))
+    by_process = {
+        actor or incarnation: (incarnation, actor) for incarnation, actor in (*host_state.unconfirmed, *former)
+    }
+    yield from (KillHost(host, incarnation, actor) for incarnation, actor in reversed(by_process.values()))
 
 
 def _unit_orders(state: JobState) -> Iterator[Action]:
@@ -135,7 +137,7 @@ def _host_orders(
     """Yield the orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
     if host_state.phase is HostPhase.SPAWNING:
         unit = tx.facts(host.role).unit_of(host)
-        yield SpawnHost(host, host_state.life, unit, tx.units[unit].token, limits.SPAWN_S)
+        yield SpawnHost(host, host_state.incarnation, unit, tx.units[unit].token, limits.SPAWN_S)
     if host_state.phase is not HostPhase.READY or host.index == STORE_INDEX:
         # Not up yet, or a store host, which has no ranks.
         return
@@ -162,7 +164,7 @@ def _stop_orders(tx: StateTransaction, host: HostId, host_state: HostState) -> I
     live_ranks = () if host.index == STORE_INDEX else _in_phase(tx, host, *(phase for phase in RankPhase if phase.live))
     if host_state.phase is HostPhase.READY and live_ranks and tx.verdict is not None:
         incarnations = tuple(tx.ranks[host.role, rank].incarnation for rank in live_ranks)
-        yield StopRanks(host, host_state.life, live_ranks, limits.GRACE_S, tx.verdict.reason, incarnations)
+        yield StopRanks(host, host_state.incarnation, live_ranks, limits.GRACE_S, tx.verdict.reason, incarnations)
 
 
 def _in_phase(tx: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:

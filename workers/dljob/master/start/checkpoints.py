@@ -1,7 +1,7 @@
 """Checkpoint commits: a checkpoint exists once PrimeMaster has journaled that all its parts are on disk.
 
-Commits and restore decisions may come from superseded processes. A checkpoint that an earlier life saved beyond the one
-that a later life restored is refused, and so is a decision of a life that a later one has superseded.
+Commits and restore decisions may come from superseded processes. A checkpoint that an earlier run saved beyond the one
+that a later run restored is refused, and so is a decision of a run that a later one has superseded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def refusal_reason(state: JobState | StateTransaction, world: str, mark: Checkpo
     return fence(mark, state.saves.get(world, Saves()).decisions)
 
 
-def superseded_reason(state: JobState | StateTransaction, world: str, life: RunId) -> str:
-    """Return why a life may not decide what it restores any more; empty: it may."""
-    later_life = state.saves.get(world, Saves()).superseded(life)
-    return f"life {later_life} of {world} has begun" if later_life else ""
+def superseded_reason(state: JobState | StateTransaction, world: str, run_id: RunId) -> str:
+    """Return why a run may not decide what it restores any more; empty: it may."""
+    later_run = state.saves.get(world, Saves()).superseded(run_id)
+    return f"run {later_run} of {world} has begun" if later_run else ""
 
 
 def record_commit(tx: StateTransaction, event: CheckpointCommitted) -> None:
-    """Record a checkpoint whose parts are all on disk, unless a later life fenced it."""
+    """Record a checkpoint whose parts are all on disk, unless a later run fenced it."""
     if role_of(event.world) not in tx.roles:
         return
     saves = tx.saves.get(event.world, Saves())
@@ -64,7 +64,7 @@ def record_commit(tx: StateTransaction, event: CheckpointCommitted) -> None:
 
 
 def _newest(checkpoints: Iterable[Committed], needed: Container[CheckpointId]) -> tuple[Committed, ...]:
-    """Return the newest checkpoints, by life and step, not by time: commits may arrive out of order.
+    """Return the newest checkpoints, by run and step, not by time: commits may arrive out of order.
 
     Those that a cut needs stay: a restore may go back as far as to them.
     """
@@ -73,41 +73,45 @@ def _newest(checkpoints: Iterable[Committed], needed: Container[CheckpointId]) -
 
 
 def record_decision(tx: StateTransaction, event: CheckpointDecided) -> None:
-    """Record which checkpoint a life restores. The first decision stands, so that all ranks restore the same one."""
+    """Record which checkpoint a run restores. The first decision stands, so that all ranks restore the same one."""
     if role_of(event.world) not in tx.roles:
         return
     saves = tx.saves.get(event.world, Saves())
-    if saves.decision(event.life) is not None or superseded_reason(tx, event.world, event.life):
+    if saves.decision(event.run_id) is not None or superseded_reason(tx, event.world, event.run_id):
         return
-    decisions = (*saves.decisions, RestoreDecision(event.life, event.chosen))[-DECISIONS:]
-    # The decision fences checkpoints that earlier lives committed beyond the restored one.
+    decisions = (*saves.decisions, RestoreDecision(event.run_id, event.chosen))[-DECISIONS:]
+    # The decision fences checkpoints that earlier runs committed beyond the restored one.
     valid_checkpoints = tuple(checkpoint for checkpoint in saves.committed if not fence(checkpoint.mark, decisions))
     is_before_oldest = event.chosen is None or (saves.oldest is not None and event.chosen < saves.oldest)
     new_saves = Saves(valid_checkpoints, decisions, None if is_before_oldest else saves.oldest)
     tx.saves = tx.saves.set(event.world, new_saves)
     repeated_data = _describe_repeated_data(tx, event, saves)
-    shards.return_work_after_checkpoint(tx, event.world, event.life, event.chosen, saves.oldest)
+    shards.return_work_after_checkpoint(tx, event.world, event.run_id, event.chosen, saves.oldest)
     for text in event.damaged:
         tx.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
-    if event.life > FIRST:  # the first life of a job restores nothing, which is not worth a line
+    if event.run_id > FIRST:  # the first run of a job restores nothing, which is not worth a line
         _report_restore(tx, event, repeated_data)
 
 
 def _describe_repeated_data(tx: StateTransaction, event: CheckpointDecided, saves: Saves) -> str:
     """Return which data a checkpoint has that are handed out again all the same: the positions handed on are older."""
     chosen, checkpoints = event.chosen, saves.committed
-    if chosen is None or chosen.life.attempt == event.life.attempt or (checkpoints and checkpoints[0].mark >= chosen):
+    if (
+        chosen is None
+        or chosen.run_id.attempt == event.run_id.attempt
+        or (checkpoints and checkpoints[0].mark >= chosen)
+    ):
         return ""
-    # Only the first life of an attempt begins with positions handed on, and a cut has its own.
+    # Only the first run of an attempt begins with positions handed on, and a cut has its own.
     if saves.decisions or not tx.feeds or restorable_checkpoints(tx.cuts, event.world) is not None:
         return ""
     newest = f"had last seen {checkpoints[0].mark}" if checkpoints else "had seen no checkpoint"
-    state = f"the state that attempt {chosen.life.attempt} handed on {newest}"
+    state = f"the state that attempt {chosen.run_id.attempt} handed on {newest}"
     return f"; {state}: data that it used since are in the checkpoint, and are handed out again"
 
 
 def _report_restore(tx: StateTransaction, event: CheckpointDecided, repeated_data: str) -> None:
-    """Report what a life restored and how many steps were lost, in the timeline and in the fault."""
+    """Report what a run restored and how many steps were lost, in the timeline and in the fault."""
     lost_steps = None
     if event.reached is not None:
         lost_steps = max(0, event.reached - (event.chosen.step if event.chosen else 0))
@@ -123,7 +127,7 @@ def _report_restore(tx: StateTransaction, event: CheckpointDecided, repeated_dat
         loss_text = (
             f"; step {event.reached} had been reached, {counted(lost_steps, 'step')} {is_or_are(lost_steps)} lost"
         )
-    message = f"life {event.life} {start_text}{loss_text}{repeated_data}"
+    message = f"run {event.run_id} {start_text}{loss_text}{repeated_data}"
     tx.note(reasons.CHECKPOINT_RESTORED, event.world, message)
     if event.damaged:
         first, *others = event.damaged

@@ -52,7 +52,7 @@ def handle_report(tx: StateTransaction, event: ShardsTold) -> None:
         # Without a decision what to restore, the first question of the next process settles this.
         if leases is not None and leases.incarnation < event.incarnation:
             feed, leases = shard_table.take_back_leases(feed, key), None
-        new_leases = leases or ShardLeases(event.world, event.incarnation, event.life, event.saves)
+        new_leases = leases or ShardLeases(event.world, event.incarnation, event.run_id, event.saves)
         new_leases = evolve(new_leases, saves=event.saves or new_leases.saves)
         feed = shard_table.lease_shards(feed, key, new_leases, event.want)
     _set_feed(tx, event.name, feed)
@@ -117,9 +117,9 @@ def refusal_reason(state: JobState | StateTransaction, event: ShardsTold) -> str
 
 
 def is_from_present_process(state: JobState | StateTransaction, event: ShardsTold) -> bool:
-    """Whether the event is from the rank's present process, in a life of its world that no later one has superseded."""
+    """Whether the event is from the rank's present process, in a run of its world that no later one has superseded."""
     rank_state = state.ranks[event.role, event.rank]
-    superseded_by = state.saves.get(event.world, Saves()).superseded(event.life)
+    superseded_by = state.saves.get(event.world, Saves()).superseded(event.run_id)
     has_left = rank_state.phase in ENDED_PHASES or rank_state.phase is RankPhase.ABSENT
     return rank_state.incarnation == event.incarnation and not has_left and not superseded_by
 
@@ -154,11 +154,11 @@ def settle_oldest_checkpoint(tx: StateTransaction, world: str, oldest: Checkpoin
 
 
 def return_work_after_checkpoint(
-    tx: StateTransaction, world: str, life: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None
+    tx: StateTransaction, world: str, run_id: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None
 ) -> None:
-    """Hand out again the work that is not in the checkpoint which a life restores. `oldest`: the oldest settled one."""
+    """Hand out again the work that is not in the checkpoint which a run restores. `oldest`: the oldest settled one."""
     for name, feed in tx.feeds.items():
-        new_feed, position_count = shard_table.restore_checkpoint(feed, world, life, chosen, oldest)
+        new_feed, position_count = shard_table.restore_checkpoint(feed, world, run_id, chosen, oldest)
         _set_feed(tx, name, new_feed)
         _note_returned(tx, world, name, feed, position_count)
 
@@ -214,7 +214,7 @@ def _carry(feed: ShardTable, max_rows: int | None = None) -> list[Any]:
     # Joining neighbours may have included acknowledged intervals: these are then done again, and must not count twice.
     remaining = [ack for ack in acked if not any(start <= ack.start < end for start, end in todo)]
     rows = [
-        [ack.world, *astuple(ack.mark.life), ack.mark.step, ack.start, ack.end]
+        [ack.world, *astuple(ack.mark.run_id), ack.mark.step, ack.start, ack.end]
         + ([ack.mark.revision] if ack.mark.revision else [])
         for ack in remaining
     ]

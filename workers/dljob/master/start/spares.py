@@ -33,9 +33,9 @@ def order_missing_spares(tx: StateTransaction, role: str, nodes: Iterable[str], 
     for node in sorted(set(nodes) - {""}):
         for slot in range(max(count, spares_per_node(tx))):
             spare = tx.spares.get((role, node, slot))
-            # A slot that was taken gets another life, so that events of its former spare stay stale.
+            # A slot that was taken gets another incarnation, so that events of its former spare stay stale.
             if spare is None or spare.phase is SparePhase.TAKEN:
-                _spawn(tx, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
+                _spawn(tx, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.incarnation if spare else 0)))
 
 
 def nodes_of_ranks(tx: StateTransaction, role: str, ranks: Iterable[int]) -> set[str]:
@@ -52,7 +52,7 @@ def take_spare(tx: StateTransaction, host: HostId, node: str) -> bool:
     """
     old_state = tx.hosts[host]
     # Stores have no spares, and the first process of a host is always a new actor in its reservation.
-    if host.index < 0 or not old_state.life:
+    if host.index < 0 or not old_state.incarnation:
         return False
     # A spare lives outside the reservation, so Ray gives it no device ids: only the ids that this host had on this node
     # are known to be its own.
@@ -63,9 +63,9 @@ def take_spare(tx: StateTransaction, host: HostId, node: str) -> bool:
     for slot in itertools.takewhile(lambda slot: (host.role, node, slot) in tx.spares, itertools.count()):
         spare = tx.spares[host.role, node, slot]
         if spare.phase is SparePhase.READY:
-            life = old_state.life + 1
+            incarnation = old_state.incarnation + 1
             past = old_state.actor or old_state.previous_actor
-            process = (life, tx.now, node, spare.pid, spare.actor, past)
+            process = (incarnation, tx.now, node, spare.pid, spare.actor, past)
             new_state = HostState(HostPhase.READY, *process, devices, slots=old_state.slots)
             tx.set_host(host, evolve(new_state, unconfirmed=old_state.replaced))
             tx.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
@@ -84,7 +84,7 @@ def end_spare(tx: StateTransaction, key: SpareKey) -> None:
     """End a spare that is needed no longer, if it lives."""
     spare = tx.spares[key]
     if spare.phase.alive:
-        tx.do(KillSpare(*key, spare.life, spare.actor))
+        tx.do(KillSpare(*key, spare.incarnation, spare.actor))
         # Without an actor, so that its loss is not taken for that of a host (`host_of_lost_spare`).
         tx.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
 
@@ -92,7 +92,12 @@ def end_spare(tx: StateTransaction, key: SpareKey) -> None:
 def host_of_lost_spare(tx: StateTransaction, event: SpareLost) -> HostId | None:
     """Return the host that a lost spare had become before its loss was reported; None: it was still a spare."""
     spare = tx.spares.get((event.role, event.node, event.slot))
-    if spare is None or spare.life != event.life or spare.phase is not SparePhase.TAKEN or not spare.actor:
+    if (
+        spare is None
+        or spare.incarnation != event.incarnation
+        or spare.phase is not SparePhase.TAKEN
+        or not spare.actor
+    ):
         return None
     hosts = (host for host, state in tx.hosts.items() if host.role == event.role and state.actor == spare.actor)
     return next((host for host in hosts if tx.hosts[host].phase is HostPhase.READY), None)
@@ -101,13 +106,13 @@ def host_of_lost_spare(tx: StateTransaction, event: SpareLost) -> HostId | None:
 def end_spares_of_nodes(tx: StateTransaction, nodes: frozenset[str]) -> None:
     """End the spares of nodes that the job leaves.
 
-    Their lives stay known: such a node may be used again, and a new spare must not have the name of a former one.
+    Their incarnations stay known: such a node may be used again, and no new spare may have the name of a former one.
     """
     for key in sorted(key for key in tx.spares if key[1] in nodes):
         spare = tx.spares[key]
         if spare.phase.alive:
-            tx.do(KillSpare(*key, spare.life, spare.actor))
-        tx.set_spare(key, SpareState(SparePhase.TAKEN, spare.life))
+            tx.do(KillSpare(*key, spare.incarnation, spare.actor))
+        tx.set_spare(key, SpareState(SparePhase.TAKEN, spare.incarnation))
 
 
 def forget_spares_of_nodes(tx: StateTransaction, nodes: frozenset[str]) -> None:
@@ -121,8 +126,8 @@ def record_ready_spare(tx: StateTransaction, event: SpareReady) -> None:
     """Record that a spare is ready."""
     key = (event.role, event.node, event.slot)
     spare = tx.spares.get(key)
-    if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
-        new = SpareState(SparePhase.READY, event.life, event.actor, event.pid)
+    if spare is not None and spare.incarnation == event.incarnation and spare.phase is SparePhase.SPAWNING:
+        new = SpareState(SparePhase.READY, event.incarnation, event.actor, event.pid)
         tx.set_spare(key, new)
 
 
@@ -130,7 +135,7 @@ def replace_lost(tx: StateTransaction, event: SpareLost) -> None:
     """Replace a spare that died or did not come up, unless it failed to come up too often in a row."""
     key = (event.role, event.node, event.slot)
     spare = tx.spares.get(key)
-    if spare is None or spare.life != event.life or spare.phase in _ENDED_PHASES:
+    if spare is None or spare.incarnation != event.incarnation or spare.phase in _ENDED_PHASES:
         return
     if tx.ending:
         # A spare created now might come up after the release, and stay behind.
@@ -145,10 +150,10 @@ def replace_lost(tx: StateTransaction, event: SpareLost) -> None:
         )
         tx.note(reasons.SPARE_POOL_DEGRADED, event.role, message)
         return
-    _spawn(tx, *key, SpareState(SparePhase.SPAWNING, spare.life + 1, failures=failures))
+    _spawn(tx, *key, SpareState(SparePhase.SPAWNING, spare.incarnation + 1, failures=failures))
 
 
 def _spawn(tx: StateTransaction, role: str, node: str, slot: int, spare: SpareState) -> None:
     """Order a spare, and record it."""
     tx.set_spare((role, node, slot), spare)
-    tx.do(SpawnSpare(role, node, slot, spare.life))
+    tx.do(SpawnSpare(role, node, slot, spare.incarnation))

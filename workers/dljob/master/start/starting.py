@@ -71,7 +71,7 @@ def start_roles(tx: StateTransaction) -> None:
 
 
 def begin_generation(tx: StateTransaction, role: str) -> None:
-    """Begin a new generation of an Elastic role without a torch world; its checkpoints belong to that life.
+    """Begin a new generation of an Elastic role without a torch world; its checkpoints belong to that incarnation.
 
     A torch world gets its generation when it starts as a whole (`start_world`). Without a store each rank starts when
     it can, so the generation begins with the order.
@@ -143,11 +143,11 @@ def ensure_host(tx: StateTransaction, host: HostId) -> None:
     # On the same node the known devices are kept, so that a spare can take the host over later.
     devices, slots = (host_state.devices, host_state.slots) if host_state.node == unit.node else ((), ())
     # A process that never answered has no actor name: the one before it is kept.
-    previous_actor, life = host_state.actor or host_state.previous_actor, host_state.life + 1
-    new_state = HostState(HostPhase.SPAWNING, life, tx.now, unit.node, previous_actor=previous_actor)
+    previous_actor, incarnation = host_state.actor or host_state.previous_actor, host_state.incarnation + 1
+    new_state = HostState(HostPhase.SPAWNING, incarnation, tx.now, unit.node, previous_actor=previous_actor)
     new_state = evolve(new_state, devices=devices, slots=slots, unconfirmed=host_state.replaced)
     tx.set_host(host, new_state)
-    tx.do(SpawnHost(host, new_state.life, unit_name, unit.token, limits.SPAWN_S))
+    tx.do(SpawnHost(host, new_state.incarnation, unit_name, unit.token, limits.SPAWN_S))
 
 
 def try_start(tx: StateTransaction, host: HostId) -> None:
@@ -263,4 +263,6 @@ def start_order(
             )
         )
     generation = tx.roles[host.role].generation
-    return StartRanks(host, host_state.life, host_state.actor, tuple(starts), facts.plan.replicas, generation, store)
+    return StartRanks(
+        host, host_state.incarnation, host_state.actor, tuple(starts), facts.plan.replicas, generation, store
+    )

@@ -278,14 +278,14 @@ def _leave_newer_weights(tx: StateTransaction, key: RankKey, at: float, cut: int
 
 def left_reason(s: JobState | StateTransaction, publishers: Iterable[tuple[str, int]]) -> str:
     """Return why a version of these publishers is of steps that the job has left; empty: it is not."""
-    for name, life in publishers if s.cuts.epoch else ():
+    for name, incarnation in publishers if s.cuts.epoch else ():
         role, _, rank = name.rpartition("/")
         if name in s.cuts.pending_worlds or role in s.cuts.pending_worlds:
             return f"{name} has not gone back to cut {s.cuts.restored_number} yet"
         rank_state = s.ranks.get((role, int(rank)))
-        if rank_state is not None and life < rank_state.incarnation and (name in s.saves or role in s.saves):
+        if rank_state is not None and incarnation < rank_state.incarnation and (name in s.saves or role in s.saves):
             cut_text = f"{rank_state.incarnation} has gone back to cut {s.cuts.restored_number}"
-            return f"it is of process {life} of {name}, and {cut_text}"
+            return f"it is of process {incarnation} of {name}, and {cut_text}"
     return ""
 
 
@@ -353,7 +353,7 @@ def _load_order(s: JobState | StateTransaction, key: RankKey, version: Published
     host = s.job.roles[key[0]].host_of(key[1])
     host_state = s.hosts[host]
     return LoadWeights(
-        host, host_state.life, host_state.actor, key[1], s.ranks[key].incarnation, version.version, version.at
+        host, host_state.incarnation, host_state.actor, key[1], s.ranks[key].incarnation, version.version, version.at
     )
 
 
@@ -362,6 +362,6 @@ def _hold_order(tx: StateTransaction, key: RankKey) -> HoldCalls:
     host_state = tx.hosts[host]
     rank_state = tx.ranks[key]
     return HoldCalls(
-        *(host, host_state.life, host_state.actor, key[1], rank_state.incarnation, rank_state.calls_held),
+        *(host, host_state.incarnation, host_state.actor, key[1], rank_state.incarnation, rank_state.calls_held),
         staleness.no_requests_reason(tx, key),
     )

@@ -1,8 +1,8 @@
 """Actions: the orders that a transition gives to PrimeMaster's shell, which answers with events.
 
 Every action is idempotent, because a new epoch repeats the orders that were never answered (`placement.reissue`).
-`life`, `incarnation` and `token` name the exact process or reservation that an action is about, so that a late order
-cannot touch its successor.
+`incarnation`, `host_incarnation` and `token` name the exact process or reservation that an action is about, so that a
+late order cannot touch its successor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpawnHost:
     """Create a host actor in its unit's placement group. Answers: HostReady or HostLost."""
 
     host: HostId
-    life: int
+    incarnation: int
     unit: str
     token: int
     """The reservation that the actor must live in; an older one may still be on its way out."""
@@ -57,7 +57,7 @@ class SpawnSpare:
     role: str
     node: str
     slot: int
-    life: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class StartRanks:
     """Start ranks on a ready host, which may have been a spare until now. Answers per rank: RankReady, RankEnded."""
 
     host: HostId
-    life: int
+    incarnation: int
     actor: str
     ranks: tuple[RankStart, ...]
     world_size: int
@@ -104,7 +104,7 @@ class StopRanks:
     """Ask ranks to shut down, and end them after `grace_s` seconds. Answer per rank: RankEnded."""
 
     host: HostId
-    life: int
+    host_incarnation: int
     ranks: tuple[int, ...]
     grace_s: float
     reason: str
@@ -144,7 +144,7 @@ class LeaveGroup:
     """Take a rank out of its torch group and its user code, but keep its process. Answer: RankEnded."""
 
     host: HostId
-    life: int
+    host_incarnation: int
     actor: str
     rank: int
     incarnation: int
@@ -159,7 +159,7 @@ class LoadWeights:
     """Have a rank load a published version. Answer: WeightsLoaded. A rank that holds it already answers at once."""
 
     host: HostId
-    life: int
+    host_incarnation: int
     actor: str
     rank: int
     incarnation: int
@@ -174,7 +174,7 @@ class HoldCalls:
     """Have a rank keep calls of others waiting, or serve them again. No answer is awaited."""
 
     host: HostId
-    life: int
+    host_incarnation: int
     actor: str
     rank: int
     incarnation: int
@@ -190,7 +190,7 @@ class KillHost:
     """Kill a host's process at once, by every means. No answer is awaited."""
 
     host: HostId
-    life: int
+    incarnation: int
     actor: str
 
 
@@ -201,7 +201,7 @@ class KillSpare:
     role: str
     node: str
     slot: int
-    life: int
+    incarnation: int
     actor: str
 
 

@@ -1,8 +1,8 @@
 """Identifiers of checkpoints, and the rule which of them count. Pure values, without files.
 
-A *world* is the set of ranks that save together: an Elastic role, or one Actor rank. A *life* is one run of a world,
-numbered by the role's generation or the rank's incarnation. Before a life loads, PrimeMaster decides once, for all its
-ranks, which checkpoint it restores. That decision is also a fence: a checkpoint that an earlier life saved beyond it
+A *world* is the set of ranks that save together: an Elastic role, or one Actor rank. A *run* of a world is
+numbered by the role's generation or the rank's incarnation. Before a run loads, PrimeMaster decides once, for all its
+ranks, which checkpoint it restores. That decision is also a fence: a checkpoint that an earlier run saved beyond it
 never counts, however late it arrives.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
-    """Number of a life. The job's attempt comes first, so that lives of a later attempt are newer."""
+    """Number of a run. The job's attempt comes first, so that runs of a later attempt are newer."""
 
     attempt: int
     number: int
@@ -28,26 +28,26 @@ class RunId:
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class CheckpointId:
-    """A saved step of a life. The order is that of the saves: the later one is newer, even at a lower step."""
+    """A saved step of a run. The order is that of the saves: the later one is newer, even at a lower step."""
 
-    life: RunId
+    run_id: RunId
     step: int
     revision: int = 0
-    """0 while each save of a life has a higher step than the one before.
+    """0 while each save of a run has a higher step than the one before.
 
-    A save that has not gets its number among the saves of its life, as do those that follow it with higher steps.
+    A save that has not gets its number among the saves of its run, as do those that follow it with higher steps.
     """
 
     def __lt__(self, compared: CheckpointId) -> bool:
-        return (self.life, self.revision, self.step) < (compared.life, compared.revision, compared.step)
+        return (self.run_id, self.revision, self.step) < (compared.run_id, compared.revision, compared.step)
 
     def __str__(self) -> str:
         again = f", revision {self.revision}" if self.revision else ""
-        return f"step {self.step}{again} of life {self.life}"
+        return f"step {self.step}{again} of run {self.run_id}"
 
     def json(self) -> dict[str, int]:
         """Return the identifier as JSON, for requests to PrimeMaster and for files on disk."""
-        data = {"attempt": self.life.attempt, "number": self.life.number, "step": self.step}
+        data = {"attempt": self.run_id.attempt, "number": self.run_id.number, "step": self.step}
         return data | ({"revision": self.revision} if self.revision else {})
 
     @classmethod
@@ -58,9 +58,9 @@ class CheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class RestoreDecision:
-    """The checkpoint that a life restores; `chosen` None: it begins without one."""
+    """The checkpoint that a run restores; `chosen` None: it begins without one."""
 
-    life: RunId
+    run_id: RunId
     chosen: CheckpointId | None
 
 
@@ -86,14 +86,14 @@ class Saves:
         """The newest checkpoint that counts."""
         return self.committed[-1] if self.committed else None
 
-    def superseded(self, life: RunId) -> str:
-        """Return the newest later life that made a decision; empty: there is none."""
-        later_lives = [decision.life for decision in self.decisions if decision.life > life]
-        return str(max(later_lives)) if later_lives else ""
+    def superseded(self, run_id: RunId) -> str:
+        """Return the newest later run that made a decision; empty: there is none."""
+        later_runs = [decision.run_id for decision in self.decisions if decision.run_id > run_id]
+        return str(max(later_runs)) if later_runs else ""
 
-    def decision(self, life: RunId) -> RestoreDecision | None:
-        """Return the decision of a life; None before it is made."""
-        return next((decision for decision in self.decisions if decision.life == life), None)
+    def decision(self, run_id: RunId) -> RestoreDecision | None:
+        """Return the decision of a run; None before it is made."""
+        return next((decision for decision in self.decisions if decision.run_id == run_id), None)
 
 
 def role_of(world: str) -> str:
@@ -102,10 +102,10 @@ def role_of(world: str) -> str:
 
 
 def fence(mark: CheckpointId, decisions: Iterable[RestoreDecision]) -> str:
-    """Return why a checkpoint does not count: a later life restored an earlier one. Empty when it counts."""
+    """Return why a checkpoint does not count: a later run restored an earlier one. Empty when it counts."""
     for decision in decisions:
-        # Earlier lives may still commit up to the restored checkpoint; what lies beyond it never happened.
-        if mark.life < decision.life and (decision.chosen is None or mark > decision.chosen):
+        # Earlier runs may still commit up to the restored checkpoint; what lies beyond it never happened.
+        if mark.run_id < decision.run_id and (decision.chosen is None or mark > decision.chosen):
             since = f"restored {decision.chosen}" if decision.chosen else "begun without a checkpoint"
-            return f"life {decision.life} has {since}"
+            return f"run {decision.run_id} has {since}"
     return ""

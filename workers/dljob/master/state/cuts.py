@@ -142,7 +142,7 @@ class Cuts:
 
 
 def restorable_checkpoints(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
-    """Return the checkpoints that a new life of a world may restore, the newest first; None: any.
+    """Return the checkpoints that a new run of a world may restore, the newest first; None: any.
 
     Empty: it begins anew, since another checkpoint of it would not fit the queues.
     """
@@ -154,7 +154,7 @@ def restorable_checkpoints(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] |
 
 
 def may_restore(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
-    """Return whether a new life of a world may restore a checkpoint, or begin anew, without a mix of two moments."""
+    """Return whether a new run of a world may restore a checkpoint, or begin anew, without a mix of two moments."""
     checkpoints = restorable_checkpoints(cuts, world)
     if checkpoints is None:
         return True

@@ -1,7 +1,7 @@
 """Events: everything that can change PrimeMaster's state. Each is journaled before it is acted upon.
 
 Hosts, spares, nodes, checkpoints, users (`Commanded`: restart, scale, stop, suspend) and the clock (`Tick`) send them.
-`life` counts the actors of a host, `incarnation` the processes of a rank, `token` the reservations of a unit: an event
+`incarnation` counts the actors of a host and the processes of a rank, `token` the reservations of a unit: an event
 whose count is not the current one is stale and changes nothing, so a late or repeated event is harmless.
 """
 
@@ -166,7 +166,7 @@ class HostReady:
     """A host actor answered: it can start its ranks. A store host serves its torch store at `address`."""
 
     host: HostId
-    life: int
+    incarnation: int
     node: str
     pid: int
     actor: str
@@ -184,7 +184,7 @@ class HostLost:
     """A host's process ended, or could not be created."""
 
     host: HostId
-    life: int
+    incarnation: int
     outcome: Outcome
     seen: float | None = None
     """Time of its last heartbeat (unix seconds); None: unknown."""
@@ -197,7 +197,7 @@ class SpareReady:
     role: str
     node: str
     slot: int
-    life: int
+    incarnation: int
     actor: str
     pid: int
 
@@ -209,7 +209,7 @@ class SpareLost:
     role: str
     node: str
     slot: int
-    life: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,10 +381,10 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDecided:
-    """A life of a world restores the checkpoint `chosen`; None: it begins without one."""
+    """A run of a world restores the checkpoint `chosen`; None: it begins without one."""
 
     world: str
-    life: RunId
+    run_id: RunId
     chosen: CheckpointId | None
     reached: int | None = None
     """Highest step that earlier processes reported; None: they reported none."""
@@ -494,7 +494,7 @@ class ShardsTold:
     role: str
     rank: int
     incarnation: int
-    life: RunId
+    run_id: RunId
     saves: bool = False
     """Whether the process saves or loads checkpoints."""
     done: tuple[tuple[int, int, int | None, int], ...] = ()

@@ -46,7 +46,7 @@ class HeldEnd:
     """Its place in the order of arrival."""
     incarnation: int
     outcome: Outcome
-    host_life: int = 0
+    host_incarnation: int = 0
     """Life of the host where its process ended; 0: the rank's user code ended, and its host lives."""
 
 

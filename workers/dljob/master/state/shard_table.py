@@ -30,7 +30,7 @@ class ShardLeases:
 
     world: str
     incarnation: int
-    life: RunId
+    run_id: RunId
     saves: bool
     """Whether the process saves or loads checkpoints: then only its successor's restore tells which work counts."""
     runs: Runs = ()
@@ -38,7 +38,7 @@ class ShardLeases:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """An interval that a world finished. `mark` is the newest checkpoint that its life had saved (step -1: none)."""
+    """An interval that a world finished. `mark` is the newest checkpoint that its run had saved (step -1: none)."""
 
     world: str
     mark: CheckpointId
@@ -273,7 +273,7 @@ def finish_shard(
     remaining_lease = evolve(lease, runs=rest)
     feed = evolve(feed, leases=feed.leases.set(holder, remaining_lease))
     if saved_mark is not None:
-        ack = Acked(lease.world, CheckpointId(lease.life, *saved_mark), *run)
+        ack = Acked(lease.world, CheckpointId(lease.run_id, *saved_mark), *run)
         return evolve(feed, acked=_add_acked(feed.acked, ack))
     # What came of the shard was in a queue before this report: a cut begun since has it.
     return feed if cut is None else evolve(feed, acked=_add_acked(feed.acked, Acked(STATELESS, cut_mark(cut), *run)))
@@ -339,15 +339,15 @@ def settle_until(feed: ShardTable, world: str, oldest: CheckpointId, *, remember
 
 
 def restore_checkpoint(
-    feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None = None
+    feed: ShardTable, world: str, run_id: RunId, chosen: CheckpointId | None, oldest: CheckpointId | None = None
 ) -> tuple[ShardTable, int]:
-    """Return the table after a life restored a checkpoint, and the number of positions that are to do again.
+    """Return the table after a run restored a checkpoint, and the number of positions that are to do again.
 
     `oldest`: the checkpoint as of which the work of the world was settled last.
     """
-    # Leases of earlier lives end here: only now is it known that none of their work after the checkpoint counts.
+    # Leases of earlier runs end here: only now is it known that none of their work after the checkpoint counts.
     for holder, lease in feed.leases.items():
-        if lease.world == world and lease.life < life:
+        if lease.world == world and lease.run_id < run_id:
             feed = take_back_leases(feed, holder)
     undone_acks, other_acks = _split(feed.acked, lambda ack: ack.world == world and not is_covered(ack.mark, chosen))
     runs = [(ack.start, ack.end) for ack in undone_acks]

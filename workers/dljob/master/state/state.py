@@ -217,12 +217,12 @@ class HostState:
     """State of one worker host.
 
     `actor` names its present process; `past` names the previous one that answered, in case it must be killed late.
-    `unconfirmed` lists replaced processes, as (life, actor), whose kills are not yet proven to be carried out: the next
-    epoch orders each of them again.
+    `unconfirmed` lists replaced processes, as (incarnation, actor), whose kills are not yet proven to be carried out:
+    the next epoch orders each of them again.
     """
 
     phase: HostPhase = HostPhase.DOWN
-    life: int = 0
+    incarnation: int = 0
     process_ordered_at: float = 0.0
     """When the present process was ordered (unix seconds)."""
     node: str = ""
@@ -238,7 +238,7 @@ class HostState:
     @property
     def replaced(self) -> tuple[tuple[int, str], ...]:
         """The value of `unconfirmed` once another process replaces the present one."""
-        return (*self.unconfirmed, (self.life, self.actor)) if self.life else ()
+        return (*self.unconfirmed, (self.incarnation, self.actor)) if self.incarnation else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class SpareState:
     """State of one process spare. `failures` counts the consecutive attempts to create it that failed."""
 
     phase: SparePhase
-    life: int
+    incarnation: int
     actor: str = ""
     pid: int = 0
     failures: int = 0
@@ -383,8 +383,8 @@ class ErrorMemory:
     at: float = 0.0
     ready: bool = False
     """Whether the process was ready before it ended."""
-    short_lives: int = 0
-    """Number of consecutive lives that ended soon after their start, this one included."""
+    short_incarnations: int = 0
+    """Number of consecutive incarnations that ended soon after their start, this one included."""
     finished: int = 0
     """Of a hang: number of steps, calls and items that the process had finished."""
 

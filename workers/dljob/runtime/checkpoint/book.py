@@ -1,4 +1,4 @@
-"""The book: the record of which checkpoints exist and what each life restores. It is PrimeMaster's journal.
+"""The book: the record of which checkpoints exist and what each run restores. It is PrimeMaster's journal.
 
 The files repeat it, later: a manifest is written when the journal has the commit, a decision's file when it is made.
 The next attempt of the job, which has another journal, reads the files.
@@ -32,11 +32,11 @@ class Book(Protocol):
         ...
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
-        """Return the decision for this life; None if the caller is to decide. Waits while another saver decides."""
+        """Return the decision for this run; None if the caller is to decide. Waits while another saver decides."""
         ...
 
     def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
-        """Return the only checkpoints that this life may restore, as of the last `turn`; None: any."""
+        """Return the only checkpoints that this run may restore, as of the last `turn`; None: any."""
         ...
 
     def needed(self, place: CheckpointLocation) -> tuple[CheckpointId, ...]:
@@ -46,7 +46,7 @@ class Book(Protocol):
     def decide(
         self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
     ) -> RestoreDecision:
-        """Record a decision for this life, and return the one that counts: the first.
+        """Record a decision for this run, and return the one that counts: the first.
 
         `damaged`: skipped checkpoints and why, for the timeline.
         """
@@ -73,7 +73,7 @@ class FileBook:
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
         """Return the decision in the folder, if there is one."""
-        return next((made for made in folder.decisions() if made.life == place.life), None)
+        return next((made for made in folder.decisions() if made.run_id == place.run_id), None)
 
     def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
         """Return None: without PrimeMaster there are no cuts."""
@@ -97,7 +97,7 @@ class FileBook:
     ) -> RestoreDecision:
         """Write the decision's file, and return the first one written."""
         del damaged
-        return folder.decide(RestoreDecision(place.life, chosen))
+        return folder.decide(RestoreDecision(place.run_id, chosen))
 
 
 class JournalBook:
@@ -130,13 +130,13 @@ class JournalBook:
         return self._needed.get(place.of, ())
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
-        """Return PrimeMaster's decision for this life; None: this saver decides. `folder` is unused."""
+        """Return PrimeMaster's decision for this run; None: this saver decides. `folder` is unused."""
         del folder
         said = self._ask_decision(place, {"what": "turn"})
         among = said.get("among")
         self._choices[place.of] = None if among is None else tuple(CheckpointId.of(one) for one in among)
         return (
-            None if said["yours"] else RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
+            None if said["yours"] else RestoreDecision(place.run_id, said["chosen"] and CheckpointId.of(said["chosen"]))
         )
 
     def decide(
@@ -146,7 +146,7 @@ class JournalBook:
         told = [text[:TEXT] for text in damaged[:TEXTS]]
         said = self._ask_decision(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
         # PrimeMaster's word, which may be that of another saver: the file must not say anything else.
-        decision = RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
+        decision = RestoreDecision(place.run_id, said["chosen"] and CheckpointId.of(said["chosen"]))
         try:
             return folder.decide(decision)
         except OSError:  # the journal has it, which is enough in this attempt: a volume that refuses files can be read
@@ -173,10 +173,10 @@ class JournalBook:
         return self._ask({**question, "what": "shards"})
 
     def _ask_decision(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:
-        life = {"attempt": place.attempt, "number": place.number}
+        run = {"attempt": place.attempt, "number": place.number}
         said = None
         while said is None or "again" in said:  # another saver is still deciding
-            said = self._ask({**question, "world": place.of, "life": life})
+            said = self._ask({**question, "world": place.of, "run": run})
             if said is None:
                 break
         if said is None:

@@ -91,7 +91,7 @@ class Checkpoints:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
 
         All ranks of an Elastic role get the same step. Tensors are on the CPU. A later load in the same process goes
-        back to the newest step that its life has saved, once that is on disk: what its shards and sources gave this
+        back to the newest step that its run has saved, once that is on disk: what its shards and sources gave this
         process since is handed out again.
 
         Args:
@@ -150,7 +150,7 @@ class Checkpoints:
 
     @property
     def saved(self) -> tuple[int, int] | None:
-        """(step, revision) of the newest checkpoint of this process's present life: `CheckpointClient.saved`."""
+        """(step, revision) of the newest checkpoint of this process's present run: `CheckpointClient.saved`."""
         with self._lock:
             return self._client.saved if self._client is not None else None
 

@@ -1,4 +1,4 @@
-"""Decisions about checkpoints that read no file: which one a new life restores, and which ones may be deleted."""
+"""Decisions about checkpoints that read no file: which one a new run restores, and which ones may be deleted."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Found:
 def choose(
     found: Iterable[Found],
     decisions: Iterable[RestoreDecision],
-    life: RunId,
+    run_id: RunId,
     fault: Callable[[Found], str] = lambda one: one.bad,
 ) -> tuple[Found | None, tuple[str, ...]]:
-    """Return the newest checkpoint that a life may restore, and a message per newer one that was skipped.
+    """Return the newest checkpoint that a run may restore, and a message per newer one that was skipped.
 
-    For the same mark memory precedes disk. A life restores its own saves too. `fault` returns why a checkpoint cannot
+    For the same mark memory precedes disk. A run restores its own saves too. `fault` returns why a checkpoint cannot
     be used; it may read every byte, so it is called for no more of them than necessary.
     """
     decided = tuple(decisions)
     skipped: list[str] = []
     for one in sorted(found, key=lambda f: (f.mark, f.memory), reverse=True):
         why = fence(one.mark, decided)
-        if one.mark.life > life:
-            why = f"it is of a later life than {life}"
+        if one.mark.run_id > run_id:
+            why = f"it is of a later run than {run_id}"
         if not why and not (why := fault(one)):
             return one, tuple(skipped)
         skipped.append(f"{one.mark} was passed over: {why}")
@@ -42,7 +42,7 @@ def choose(
 
 
 def void(there: Iterable[CheckpointId], decisions: Iterable[RestoreDecision]) -> list[CheckpointId]:
-    """List the checkpoints that never count again: a later life has restored an earlier one."""
+    """List the checkpoints that never count again: a later run has restored an earlier one."""
     decided = tuple(decisions)
     return [mark for mark in there if fence(mark, decided)]
 
@@ -61,12 +61,12 @@ def expired(
 def needless(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDecision]:
     """List unneeded decisions: a later one fences everything that they do, or `most` newer ones are kept.
 
-    A life that crashes before it saves decides the same as the one before it, so of many such lives the last is enough.
+    A run that crashes before it saves decides the same as the one before it, so of many such runs the last is enough.
     """
     gone = list[RestoreDecision]()
     kept = 0
     later: RestoreDecision | None = None
-    for one in sorted(decisions, key=lambda made: made.life, reverse=True):
+    for one in sorted(decisions, key=lambda made: made.run_id, reverse=True):
         if later is not None and (kept == most or not _beyond(later.chosen, one.chosen)):
             gone.append(one)
         else:
@@ -75,5 +75,5 @@ def needless(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDec
 
 
 def _beyond(chosen: CheckpointId | None, before: CheckpointId | None) -> bool:
-    """Return whether a life restored a newer checkpoint than an earlier life did."""
+    """Return whether a run restored a newer checkpoint than an earlier run did."""
     return chosen is not None and (before is None or chosen > before)

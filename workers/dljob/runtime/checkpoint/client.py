@@ -35,34 +35,34 @@ SLACK = 16
 
 
 NOTHING_SAVED = (-1, 0)
-"""(step, revision) before the first save of a life."""
+"""(step, revision) before the first save of a run."""
 
 
 class SaveCount:
-    """Counts the saves of a process, per life."""
+    """Counts the saves of a process, per run."""
 
     def __init__(self) -> None:
-        self._life: RunId | None = None
+        self._run_id: RunId | None = None
         self._order = 0
         self._newest = NOTHING_SAVED
 
-    def made(self, life: RunId) -> int:
-        """Return the number of saves of a life."""
-        return self._order if life == self._life else 0
+    def made(self, run_id: RunId) -> int:
+        """Return the number of saves of a run."""
+        return self._order if run_id == self._run_id else 0
 
-    def newest(self, life: RunId) -> tuple[int, int]:
-        """Return (step, revision) of the newest checkpoint that a life has saved."""
-        return self._newest if life == self._life else NOTHING_SAVED
+    def newest(self, run_id: RunId) -> tuple[int, int]:
+        """Return (step, revision) of the newest checkpoint that a run has saved."""
+        return self._newest if run_id == self._run_id else NOTHING_SAVED
 
-    def next(self, life: RunId, step: int) -> tuple[int, int]:
+    def next(self, run_id: RunId, step: int) -> tuple[int, int]:
         """Return (order, revision) of the next save.
 
         A step that is not above the one before gets the order as its revision (`CheckpointId.revision`). All ranks of
         a world make the same saves, so their revisions are equal, and parts of two saves of a step never make a
         checkpoint together.
         """
-        if life != self._life:
-            self._life, self._order, self._newest = life, 0, NOTHING_SAVED
+        if run_id != self._run_id:
+            self._run_id, self._order, self._newest = run_id, 0, NOTHING_SAVED
         self._order += 1
         revision = self._newest[1] if step > self._newest[0] else self._order
         self._newest = step, revision
@@ -89,10 +89,10 @@ class CheckpointClient:
         self._done: list[Mapping[str, Any]] = []
         """Data positions done before the last save: a saver that replaces another gets them along with the memory."""
         self.saved: tuple[int, int] | None = None
-        """(step, revision) of the newest checkpoint that this life has saved, or NOTHING_SAVED if it has only loaded.
+        """(step, revision) of the newest checkpoint that this run has saved, or NOTHING_SAVED if it has only loaded.
         None if neither.
 
-        Work that follows is in no checkpoint of this life up to it, also after a load that went back.
+        Work that follows is in no checkpoint of this run up to it, also after a load that went back.
         """
         self.loaded: CheckpointId | None = None
         """The checkpoint that was loaded last; None: there was none."""
@@ -123,7 +123,7 @@ class CheckpointClient:
                 self._make_room(place, packed.size)
             # 2. The slot, which may take a wait for the disk. The count comes after: all ranks count the same saves.
             slot = self._begun_slot()
-            order, revision = self._count.next(place.life, step)
+            order, revision = self._count.next(place.run_id, step)
             head = CopyHeader(
                 WHOLE, order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
                 len(packed.index), persist, packed.size, revision,
@@ -135,26 +135,26 @@ class CheckpointClient:
                 self._notify({"op": "positions", "shards": self._done})
             _fill(slot, packed, head)
             self._notify({"op": "commit"})
-            self.saved = self._count.newest(place.life)
+            self.saved = self._count.newest(place.run_id)
             return head.mark
 
     def next_order(self) -> int:
-        """Return how many saves this life will have made with the next one."""
+        """Return how many saves this run will have made with the next one."""
         with self._lock:
-            return self._count.made(self._connected().life) + 1
+            return self._count.made(self._connected().run_id) + 1
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
 
         Raises:
-            CheckpointError: The decided checkpoint is gone or damaged, PrimeMaster cannot decide, or what this life
+            CheckpointError: The decided checkpoint is gone or damaged, PrimeMaster cannot decide, or what this run
                 saved cannot be written to disk.
         """
         with self._lock:
             self._renewed()
-            life = self._connected().life
-            self.saved = self._count.newest(life)
-            if self._count.made(life):  # to the last save, also where it is in memory alone or still on its way
+            run_id = self._connected().run_id
+            self.saved = self._count.newest(run_id)
+            if self._count.made(run_id):  # to the last save, also where it is in memory alone or still on its way
                 self.wait(self._connected().grace_s, everything=True)
             # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other
             # ranks.
@@ -310,7 +310,7 @@ class CheckpointClient:
             except OSError as error:
                 connection.close()
                 raise CheckpointError(f"{place.name}: the saver does not answer: {error.strerror}") from error
-            # Fenced: a later life has begun on this node, and what this process saves would not count.
+            # Fenced: a later run has begun on this node, and what this process saves would not count.
             if got is None or got[0]["fenced"]:
                 connection.close()
                 raise CheckpointError(f"{place.name} cannot save: {got[0]['fenced'] if got else 'the saver went away'}")
@@ -321,12 +321,12 @@ class CheckpointClient:
         return self._place
 
     def _renewed(self) -> None:
-        """Ask the host for the location again; a new life drops the copies of the one before.
+        """Ask the host for the location again; a new run drops the copies of the one before.
 
-        With `InProcess` restarts the process lives on, in another life; what it had saved belongs to the earlier one.
+        With `InProcess` restarts the process lives on, in another run; what it had saved belongs to the earlier one.
         """
         place = CheckpointLocation(**self._ask())
-        if self._place is not None and self._place.life != place.life:
+        if self._place is not None and self._place.run_id != place.run_id:
             self._disconnect()
             for slot in self._slots:
                 slot.close()
@@ -334,7 +334,7 @@ class CheckpointClient:
         self._next = place
 
     def renewed(self) -> CheckpointLocation:
-        """Return the location, after asking the host whether this process has a new life."""
+        """Return the location, after asking the host whether this process has a new run."""
         with self._lock:
             self._renewed()
             return self._connected()

@@ -1,11 +1,11 @@
-"""Checkpoints on disk: a part per rank, a manifest that is written last, and the decision of each life to restore one.
+"""Checkpoints on disk: a part per rank, a manifest that is written last, and the decision of each run to restore one.
 
     <folder>/step-000000000040.1-3/rank-00000.part     the copy's bytes, then a trailer with their CRC-32
                                    manifest.json       names the world and every part: now it counts; sealed
-    <folder>/step-000000000040.1-3.r7/...              the same step, saved once more by the same life
-    <folder>/restore-1-4.json                          the checkpoint that life 1.4 restored: a fence, made once; sealed
+    <folder>/step-000000000040.1-3.r7/...              the same step, saved once more by the same run
+    <folder>/restore-1-4.json                          the checkpoint that run 1.4 restored: a fence, made once; sealed
 
-Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a life writes the
+Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a run writes the
 manifest; two writers write the same bytes. Every read is verified: metadata whose checksum fails is skipped, with the
 reason. What a later version wrote is neither read, nor changed, nor deleted.
 """
@@ -42,10 +42,10 @@ VERSION = 2
 """Version of manifests and decisions."""
 DECISIONS = 4096
 """Number of parsed decisions in the cache, for all worlds that save on this node."""
-LIVES = 64
+RUNS = 64
 """Number of decisions that a world keeps in its folder.
 
-Checkpoints of lives before these are older than any restored one.
+Checkpoints of runs before these are older than any restored one.
 """
 MAY_PASS = (errno.EIO, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT)
 """Errors of a read that say nothing about the file: it may be read again once the disk is mended."""
@@ -192,7 +192,7 @@ class Folder:
         heads = [head_of(self.part(mark, rank)) for rank in range(world)]
         # Headers alone: a part gets its name only when it is complete, and `load` checks every byte.
         whole = all(found is not None and _fits(found[0], mark, rank, world) for rank, found in enumerate(heads))
-        # The journal first, and only once all parts are there: a frozen process of an earlier life may wake up between
+        # The journal first, and only once all parts are there: a frozen process of an earlier run may wake up between
         # the check of the files above and the manifest below, and only PrimeMaster orders it against the newer decision
         # (ADR 28).
         if not whole or (why := ask()) is None:
@@ -205,12 +205,12 @@ class Folder:
             for n, found in enumerate(heads)
             if found is not None
         ]
-        life = {"attempt": mark.life.attempt, "number": mark.life.number}
-        body = {"version": VERSION, "step": mark.step, "revision": mark.revision, "life": life, "world": world}
+        run = {"attempt": mark.run_id.attempt, "number": mark.run_id.number}
+        body = {"version": VERSION, "step": mark.step, "revision": mark.revision, "life": run, "world": world}
         text = seal({**body, "parts": parts})
         try:
             self._write_manifest(mark, text)
-        except OSError:  # the volume may be full of what no life will restore
+        except OSError:  # the volume may be full of what no run will restore
             self.retain(KEEP, needed())
             self._write_manifest(mark, text)
         return "committed"
@@ -220,7 +220,7 @@ class Folder:
             disk.write_all(file, text)
 
     def decide(self, decision: RestoreDecision) -> RestoreDecision:
-        """Record the checkpoint that a life restores. The first record counts and is returned.
+        """Record the checkpoint that a run restores. The first record counts and is returned.
 
         A damaged one is replaced.
 
@@ -228,10 +228,10 @@ class Folder:
             CheckpointError: A later dljob has recorded it, in a format that this one cannot read.
             OSError: The disk refused.
         """
-        life, chosen = decision.life, decision.chosen
-        path = self.path / _decision_name(life)
+        run_id, chosen = decision.run_id, decision.chosen
+        path = self.path / _decision_name(run_id)
         disk.make_folder(path.parent)
-        own = {"attempt": life.attempt, "number": life.number}
+        own = {"attempt": run_id.attempt, "number": run_id.number}
         text = seal({"version": VERSION, "life": own, "restored": chosen and chosen.json()})
         try:
             created = disk.create(path, text)
@@ -240,9 +240,9 @@ class Folder:
             created = disk.create(path, text)
         if not created:
             try:
-                # Another saver of the same life came first: its word holds for both, else ranks would restore different
+                # Another saver of the same run came first: its word holds for both, else ranks would restore different
                 # steps.
-                return _read_decision(path, life)
+                return _read_decision(path, run_id)
             except NewerFormatError as error:
                 raise CheckpointError(f"{path.name}: {error} ({path.parent})", hint=NEWER_HINT) from error
             except (OSError, DamagedError):
@@ -251,9 +251,9 @@ class Folder:
         return decision
 
     def retain(self, keep: int, needed: Sequence[CheckpointId] = ()) -> list[CheckpointId]:
-        """Delete checkpoints that no life will restore.
+        """Delete checkpoints that no run will restore.
 
-        These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later life voided.
+        These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later run voided.
         """
         there, decisions = self.marks(), self.decisions()
         whole = self._whole(there, decisions, keep)
@@ -261,15 +261,15 @@ class Folder:
         return self._remove([*old, *self._torn(void(there, decisions))])
 
     def collect(self) -> list[CheckpointId]:
-        """Delete torn checkpoints that a later life has voided; lives that crash would fill the volume with them."""
+        """Delete torn checkpoints that a later run has voided; runs that crash would fill the volume with them."""
         return self._remove(self._torn(void(self.marks(), self.decisions())))
 
     def forget(self) -> list[RestoreDecision]:
         """Delete unneeded decisions: each crash of a restart loop leaves one, and every save reads all of them."""
-        gone = needless(self.decisions(), LIVES)
+        gone = needless(self.decisions(), RUNS)
         for one in gone:
             with suppress(OSError):  # it is read as ever, and the next decision tries again
-                (self.path / _decision_name(one.life)).unlink()
+                (self.path / _decision_name(one.run_id)).unlink()
         return gone
 
     def _torn(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
@@ -478,19 +478,19 @@ class Folder:
 
 def _name(mark: CheckpointId) -> str:
     again = f".r{mark.revision}" if mark.revision else ""
-    return f"step-{mark.step:012d}.{mark.life.attempt}-{mark.life.number}{again}"
+    return f"step-{mark.step:012d}.{mark.run_id.attempt}-{mark.run_id.number}{again}"
 
 
-def _decision_name(life: RunId) -> str:
-    return f"restore-{life.attempt}-{life.number}.json"
+def _decision_name(run_id: RunId) -> str:
+    return f"restore-{run_id.attempt}-{run_id.number}.json"
 
 
 def _forgotten(mark: CheckpointId, decisions: Sequence[RestoreDecision]) -> str:
     """Return why a checkpoint older than all kept decisions does not count; empty: it may count."""
-    oldest = min((one.life for one in decisions), default=mark.life)
-    # `forget` has deleted the decision that fenced this life, so the mark would look unfenced.
-    forgotten = len(decisions) >= LIVES and mark.life < oldest
-    return f"life {mark.life} is longer ago than the last {LIVES} that saved" if forgotten else ""
+    oldest = min((one.run_id for one in decisions), default=mark.run_id)
+    # `forget` has deleted the decision that fenced this run, so the mark would look unfenced.
+    forgotten = len(decisions) >= RUNS and mark.run_id < oldest
+    return f"run {mark.run_id} is longer ago than the last {RUNS} that saved" if forgotten else ""
 
 
 def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord]:
@@ -514,25 +514,25 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
         raise DamagedError(f"it is no complete manifest: {error!r}") from error
 
 
-def _read_decision(path: Path, life: RunId) -> RestoreDecision:
+def _read_decision(path: Path, run_id: RunId) -> RestoreDecision:
     """Return a decision. Raises OSError, DamagedError."""
     found = path.stat()
     # A replaced file has another inode, so the cache never returns the damaged one that it replaced.
-    return _decision(path, life, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _decision(path, run_id, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(DECISIONS)
-def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> RestoreDecision:
+def _decision(path: Path, run_id: RunId, of: tuple[int, int, int]) -> RestoreDecision:
     """Parse a decision's file. Cached: the file is written once, and each save reads all decisions."""
     del of  # the file that was read
     body = unseal(disk.read_file(path), version=VERSION)
     try:
-        if RunId(**body["life"]) != life:
-            raise DamagedError(f"it belongs to life {RunId(**body['life'])}")
+        if RunId(**body["life"]) != run_id:
+            raise DamagedError(f"it belongs to run {RunId(**body['life'])}")
         chosen = body["restored"] and CheckpointId.of(body["restored"])
         if chosen is not None and not all(type(n) is int for n in chosen.json().values()):
             raise DamagedError("its checkpoint has no numbers")
-        return RestoreDecision(life, chosen)
+        return RestoreDecision(run_id, chosen)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"it is no complete decision: {error!r}") from error
 

@@ -20,7 +20,7 @@ GONE_S = 1.0
 HELD_S = 60.0
 """Seconds for which ranks are held beyond the deadline of the last save: after them the node has stayed after all."""
 ANSWER_S = 5.0
-"""Seconds for PrimeMaster, in a last save, to record a checkpoint; without an answer, the next life reports it."""
+"""Seconds for PrimeMaster, in a last save, to record a checkpoint; without an answer, the next run reports it."""
 SAVING = ("slots", "free")
 """Requests of a rank that is about to save."""
 

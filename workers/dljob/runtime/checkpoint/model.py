@@ -26,7 +26,7 @@ class CheckpointLocation:
     """Number of parts that make a checkpoint whole: an Elastic role's ranks, or 1 for an Actor rank."""
     attempt: int
     number: int
-    """The number of the life: the role's generation, or this rank's incarnation."""
+    """The number of the run: the role's generation, or this rank's incarnation."""
     incarnation: int
     of: str
     """The world's name for PrimeMaster: `trainer` for an Elastic role, `w/3` for an Actor rank."""
@@ -36,6 +36,6 @@ class CheckpointLocation:
     """Seconds for saves to finish when the rank or the job ends."""
 
     @property
-    def life(self) -> RunId:
-        """The life whose parts make a checkpoint together."""
+    def run_id(self) -> RunId:
+        """The run whose parts make a checkpoint together."""
         return RunId(self.attempt, self.number)

@@ -168,7 +168,7 @@ def _row(holding: Holding, mark: CheckpointId) -> dict[str, Any]:
 class Keeper:
     """The copies that this node keeps for others.
 
-    `newest` returns the newest life of a world that has begun on this node.
+    `newest` returns the newest run of a world that has begun on this node.
     """
 
     def __init__(self, changed: threading.Condition, newest: Callable[[str], RunId | None]) -> None:
@@ -183,8 +183,8 @@ class Keeper:
         """Allocate memory for a copy; return ("", its descriptor), or (why it is refused, -1)."""
         with self._changed:
             newest = self._newest(offer.place.folder)
-            if newest is not None and offer.place.life < newest:
-                return f"life {newest} has begun here", -1
+            if newest is not None and offer.place.run_id < newest:
+                return f"run {newest} has begun here", -1
             # A rank's transfers do not overlap: an earlier one that still arrives was abandoned by its sender.
             self._give_up(offer.key)
             kept = self._kept.get(offer.key, [])
@@ -213,7 +213,7 @@ class Keeper:
         """
         with self._changed:
             found = self._coming.pop(offer.key, None)
-        # Given up meanwhile: a later copy of the rank began, or the world's new life decides already.
+        # Given up meanwhile: a later copy of the rank began, or the world's new run decides already.
         if found is None:
             return "its memory was given up on the way"
         slot = found[1]
@@ -242,7 +242,7 @@ class Keeper:
         return [held for (path, _), many in self._kept.items() if folder in ("", path) for held in many]
 
     def begins(self, folder: str) -> None:
-        """Abort transfers for a world: its new life decides now, and what is still arriving is too late.
+        """Abort transfers for a world: its new run decides now, and what is still arriving is too late.
 
         The caller holds the lock.
         """
@@ -288,4 +288,4 @@ def _crc(slot: Slot, total: int) -> int:
 
 def _order(held: Holding) -> CheckpointId:
     head = held.slots[0].head
-    return head.mark if head else CheckpointId(held.place.life, -1)
+    return head.mark if head else CheckpointId(held.place.run_id, -1)

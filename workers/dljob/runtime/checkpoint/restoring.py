@@ -1,4 +1,4 @@
-"""The choice of the checkpoint that a life restores: decided once for all its ranks, then read from memory or disk."""
+"""The choice of the checkpoint that a run restores: decided once for all its ranks, then read from memory or disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASK_S = 5.0
 WORDS, WORD = 16, 400
 """Messages about skipped checkpoints that a rank receives, at most, and the characters of each."""
 FIRST = RunId(1, 1)
-"""The first life of a job. Nobody saved before it, so its ranks may all load at once without asking any other node."""
+"""The first run of a job. Nobody saved before it, so its ranks may all load at once without asking any other node."""
 
 
 class Restorer:
@@ -57,14 +57,14 @@ class Restorer:
         self._deciding = threading.Lock()
 
     def choose(self, place: CheckpointLocation, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
-        """Return the checkpoint that a rank's life restores, and a descriptor of it if it is in memory here.
+        """Return the checkpoint that a rank's run restores, and a descriptor of it if it is in memory here.
 
         Raises:
             CheckpointError: It is damaged, or PrimeMaster cannot be asked.
         """
         folder = Folder.of(place)
         skipped: tuple[str, ...] = ()
-        # One at a time on this node: the second rank of a life finds the first one's decision instead of reading every
+        # One at a time on this node: the second rank of a run finds the first one's decision instead of reading every
         # part too.
         with self._deciding:
             made = self._book.turn(place, folder)
@@ -86,14 +86,14 @@ class Restorer:
     def _await_last(self, place: CheckpointLocation, folder: Folder) -> None:
         """Wait until the newest step that a process holds is whole on disk.
 
-        A load that went back to before it would leave a newer checkpoint for the next life, with work that this load
+        A load that went back to before it would leave a newer checkpoint for the next run, with work that this load
         has handed out again.
 
         Raises:
             CheckpointError: The parts of other ranks have not come.
         """
         with self._changed:
-            mine = [h for h in self._held(place.folder) if (h.place.rank, h.place.life) == (place.rank, place.life)]
+            mine = [h for h in self._held(place.folder) if (h.place.rank, h.place.run_id) == (place.rank, place.run_id)]
             last = max((head.mark for holding in mine for _, head in holding.whole()), default=None)
         end = time.monotonic() + place.grace_s
         while last and folder.torn(last):
@@ -102,7 +102,7 @@ class Restorer:
             time.sleep(LOOK_S)
 
     def _decided(self, place: CheckpointLocation, folder: Folder) -> tuple[RestoreDecision, tuple[str, ...]]:
-        """Decide for all ranks of a life, then delete files of its predecessors that no life can restore."""
+        """Decide for all ranks of a run, then delete files of its predecessors that no run can restore."""
         # PrimeMaster must know what data the saves contain before the decision: what is not in it is done again
         # (ADR 28).
         self._tell_all(place)
@@ -126,10 +126,10 @@ class Restorer:
             raise CheckpointError(f"{place.name} cannot load: {records.newer[0]} ({place.folder})", hint=NEWER_HINT)
         damaged = list(records.damaged)
         found = self._in_memory(place)
-        # Only what the life right before this one has left here is surely the newest there is: all its ranks lived on
-        # this node. Of an older life it says nothing, since lives on other nodes may have come after that.
+        # Only what the run right before this one has left here is surely the newest there is: all its ranks lived on
+        # this node. Of an older run it says nothing, since runs on other nodes may have come after that.
         before = RunId(place.attempt, place.number - 1)
-        if place.life > FIRST and not any(one.mark.life == before for one in found):
+        if place.run_id > FIRST and not any(one.mark.run_id == before for one in found):
             self._flushed(place.folder, place.grace_s)
         refused = self._finish(place, folder)
 
@@ -147,8 +147,8 @@ class Restorer:
         # A world of a cut goes back to that cut alone: the queues and the other worlds do.
         if (among := self._book.choices(place)) is not None:
             found = [one for one in found if one.mark in among]
-        best, skipped = choose(found, records.made, place.life, fault)
-        # To begin anew would delete these parts, which are whole: the next life may find a disk that takes a manifest.
+        best, skipped = choose(found, records.made, place.run_id, fault)
+        # To begin anew would delete these parts, which are whole: the next run may find a disk that takes a manifest.
         if best is None and (whole := [one.mark for one in found if one.mark in refused]):
             raise CheckpointError(
                 f"{place.name} cannot load {max(whole)}: {refused[max(whole)]} ({place.folder})",
@@ -176,14 +176,14 @@ class Restorer:
         return refused
 
     def _in_memory(self, place: CheckpointLocation) -> list[Found]:
-        """List the checkpoints of earlier lives that every rank of a world of this size left on this node.
+        """List the checkpoints of earlier runs that every rank of a world of this size left on this node.
 
         Copies that are kept for another node do not count: that node may hold a newer one, and is asked for it.
         """
         with self._changed:
             # Ranks beyond the present world do not count: the role may have shrunk since.
             held = [h for h in self._held(place.folder) if h.place.rank < place.world and not h.kept]
-            marks = {head.mark: h.place.world for h in held for _, head in h.whole() if h.place.life < place.life}
+            marks = {head.mark: h.place.world for h in held for _, head in h.whole() if h.place.run_id < place.run_id}
             return [
                 Found(mark, world, memory=True)
                 for mark, world in marks.items()
@@ -229,15 +229,15 @@ def _newest(
 ) -> tuple[CheckpointId | None, list[str]]:
     """Return the checkpoint that a process restores, and a message per skipped one.
 
-    A process that loads again restores the newest checkpoint of its own life, else the decided one. Only a world of
+    A process that loads again restores the newest checkpoint of its own run, else the decided one. Only a world of
     one rank may skip a checkpoint that fails its checksum: ranks of a larger world would restore different steps.
     """
     passed = list[str]()
     for one in folder.found():
-        # Newest first: from here on all checkpoints are of earlier lives, of which the decision has chosen one.
-        if one.mark.life < place.life:
+        # Newest first: from here on all checkpoints are of earlier runs, of which the decision has chosen one.
+        if one.mark.run_id < place.run_id:
             break
-        if one.mark.life > place.life or folder.torn(one.mark):
+        if one.mark.run_id > place.run_id or folder.torn(one.mark):
             continue
         why = one.bad or (folder.check(one.mark) if place.world == 1 else "")
         if not why:
@@ -249,7 +249,7 @@ def _newest(
 
 
 def _few(words: Sequence[str]) -> list[str]:
-    """Limit the messages to a rank's log: crashing lives may have left thousands."""
+    """Limit the messages to a rank's log: crashing runs may have left thousands."""
     more = [f"{len(words) - WORDS} more were passed over: see dljob checkpoint ls"] if len(words) > WORDS else []
     return [*(word[:WORD] for word in words[:WORDS]), *more]
 

@@ -9,7 +9,7 @@ persists it, and hands it to the rank's next process. It needs neither ray nor t
     -> commit {}                                        a copy is whole (its header says which)
     -> free {}                   <- {failed, busy}      at most one copy waits for the disk, or it hangs; busy slots
     -> wait {all, timeout_s}     <- {failed, busy}      no copy waits (all: also those saved with persist=False)
-    -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
+    -> choose {memory}           <- {source, ...}       what this rank's run restores; memory comes as a descriptor
     -> room {others}             <- {}                  a rank needs memory: drop its earlier copies that are on disk,
                                                         or (others) keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
@@ -193,11 +193,11 @@ class Saver:
     def _hello(self, place: CheckpointLocation, process: int) -> Holding:
         holding = Holding(place, process=process)
         with self._changed:
-            newest = self._newest.get(place.folder, place.life)
-            self._newest[place.folder] = max(newest, place.life)
-            # A process of an earlier life that thaws late may hold its copies, but nothing of them counts.
-            if place.life < newest:
-                holding.fenced = f"life {newest} has begun on this node"
+            newest = self._newest.get(place.folder, place.run_id)
+            self._newest[place.folder] = max(newest, place.run_id)
+            # A process of an earlier run that thaws late may hold its copies, but nothing of them counts.
+            if place.run_id < newest:
+                holding.fenced = f"run {newest} has begun on this node"
             self._tidy(coming=place.folder)  # before it takes memory of its own
             self._holdings.setdefault((place.folder, place.rank), []).append(holding)
         return holding
@@ -377,7 +377,7 @@ class Saver:
                 )
             why = said.removeprefix("fenced: ") if said.startswith("fenced") else ""
         if why:
-            self._told("Fenced", f"{place.name}: step {head.step} of life {place.life} does not count: {why}")
+            self._told("Fenced", f"{place.name}: step {head.step} of run {place.run_id} does not count: {why}")
         return why
 
     def _tidy(self, coming: str = "") -> None:
@@ -406,23 +406,23 @@ class Saver:
                 del self._holdings[key]
 
     def _inherited(self, old: Holding) -> bool:
-        """Return whether a later process of its rank has memory here, and no life needs the copies of the earlier one.
+        """Return whether a later process of its rank has memory here, and no run needs the copies of the earlier one.
 
         The caller holds the lock.
         """
         many = self._holdings.get((old.place.folder, old.place.rank), ())
-        later = (h for h in many if h is not old and h.alive and h.slots and h.place.life >= old.place.life)
+        later = (h for h in many if h is not old and h.alive and h.slots and h.place.run_id >= old.place.run_id)
         heir = next(later, None)
         return heir is not None and not self._needed(old, heir)
 
     def _needed(self, old: Holding, heir: Holding) -> list[CheckpointId]:
-        """List the checkpoints that a next life may want of a dead process. The caller holds the lock."""
+        """List the checkpoints that a next run may want of a dead process. The caller holds the lock."""
         # A copy on disk is safe there, and one that its heir holds too (it has only connected again) is safe there.
         alone = [head.mark for _, head in old.unsaved(all_of_it=True) if heir.holds(head.mark) is None]
-        # Of earlier lives nothing counts but what the heir has restored. Crashes in a row would fill the memory.
+        # Of earlier runs nothing counts but what the heir has restored. Crashes in a row would fill the memory.
         if heir.restored is not None:
-            alone = [mark for mark in alone if mark == heir.restored or mark.life == heir.place.life]
-        # The heir's own first copy is not enough: until all ranks have saved, every life goes back to the earlier one.
+            alone = [mark for mark in alone if mark == heir.restored or mark.run_id == heir.place.run_id]
+        # The heir's own first copy is not enough: until all ranks have saved, every run goes back to the earlier one.
         whole = newest_whole(h for (path, _), many in self._holdings.items() if path == old.place.folder for h in many)
         newer = [mark for mark in (whole, self._committed.get(old.place.folder)) if mark is not None]
         return [mark for mark in alone if not newer or mark > max(newer)]

@@ -50,7 +50,7 @@ class CopyHeader:
     """Whether the copy goes to disk even if the rank lives on."""
     size: int
     revision: int = 0
-    """0 for a step's first save in a life; parts of two saves of one step never make a checkpoint together."""
+    """0 for a step's first save in a run; parts of two saves of one step never make a checkpoint together."""
 
     @property
     def mark(self) -> CheckpointId:

@@ -49,7 +49,7 @@ class CollectiveGroup:
         context, known = current_worker(), table()
         self.name = name
         self._spec = group_spec(name, known, context)
-        self._life = f"{name}/{context.incarnation}"
+        self._process = f"{name}/{context.incarnation}"
         # A refusal comes before anything is created, so that nothing has to be undone.
         self._may_be_made()
         self.backend, self._cls = known.backend(self._spec.backend)
@@ -174,14 +174,14 @@ class CollectiveGroup:
 
     def _may_be_made(self) -> None:
         """Refuse a group that is in use; close one that is broken, or of an earlier incarnation in this process."""
-        before = _lost.get(self._life)
+        before = _lost.get(self._process)
         if before is not None:
             raise before
         with _lock:
             old = _open.get(self.name)
         if old is None:
             return
-        if old._life == self._life and not old._watch.lost.is_set() and not old._runner.broken:
+        if old._process == self._process and not old._watch.lost.is_set() and not old._runner.broken:
             hint = "use the object that you have, or close() it in all members first"
             raise UsageError(f"this process is in group {self.name} (epoch {old.epoch}) already", hint=hint)
         old.close()
@@ -263,7 +263,7 @@ class CollectiveGroup:
     def _remembered(self, error: CollectiveAbortedError) -> CollectiveAbortedError:
         # A member that ended well is no failure, so the survivors may go on.
         if not self._spec.recreate and not error.ended:
-            _lost[self._life] = error
+            _lost[self._process] = error
         return error
 
     def _options(self, kind: str, **values: Any) -> Any:

@@ -129,9 +129,9 @@ class Executor:
         """Return the name of the actor that an action makes; empty when it makes none."""
         match action:
             case ac.SpawnHost():
-                return self.host_actor(action.host, action.life)
+                return self.host_actor(action.host, action.incarnation)
             case ac.SpawnSpare():
-                return self.spare_actor(action.role, action.node, action.slot, action.life)
+                return self.spare_actor(action.role, action.node, action.slot, action.incarnation)
             case _:
                 return ""
 
@@ -163,9 +163,9 @@ class Executor:
         match action:
             case ac.KillHost():
                 # A host that was a spare keeps the spare's actor name, so the host's own name is only the fallback.
-                await self.hosts.end(action.actor or self.host_actor(action.host, action.life))
+                await self.hosts.end(action.actor or self.host_actor(action.host, action.incarnation))
             case ac.KillSpare():
-                name = self.spare_actor(action.role, action.node, action.slot, action.life)
+                name = self.spare_actor(action.role, action.node, action.slot, action.incarnation)
                 await self.hosts.end(action.actor or name)
             case ac.Unreserve(unit=unit, token=token):
                 name = self._reservation(unit, token)
@@ -243,13 +243,13 @@ class Executor:
 
     # -- hosts and spares
 
-    def host_actor(self, host: HostId, life: int) -> str:
-        """Return the name of a host's actor: unique for each life, so that a killed one never answers for the next."""
-        return f"{self._prefix}{host}/{life}"
+    def host_actor(self, host: HostId, incarnation: int) -> str:
+        """Return the name of a host's actor: unique for each incarnation: a killed one never answers for the next."""
+        return f"{self._prefix}{host}/{incarnation}"
 
-    def spare_actor(self, role: str, node: str, slot: int, life: int) -> str:
+    def spare_actor(self, role: str, node: str, slot: int, incarnation: int) -> str:
         """Return the name of a spare's actor, which it keeps when it becomes a host."""
-        return f"{self._prefix}{role}/spare-{node[:8]}-{slot}/{life}"
+        return f"{self._prefix}{role}/spare-{node[:8]}-{slot}/{incarnation}"
 
     def _spec(self, role: RolePlan, name: str, cls: str, **where: Any) -> ActorSpec:
         host_spec = HostSpec(self.job, role, self._epoch())
@@ -272,33 +272,35 @@ class Executor:
 
     def _bring_up_host(self, action: ac.SpawnHost) -> None:
         role = self._plan.roles[action.host.role]
-        name = self.host_actor(action.host, action.life)
+        name = self.host_actor(action.host, action.incarnation)
         reservation = self._reservation(action.unit, action.token)
         # The torch store or sub-master of a role has index -1: beside rank 0, without devices of its own.
         if action.host.index < 0:
             cls = SUB_MASTER_CLASS if role.sub_master else STORE_CLASS
             spec = self._spec(role, name, cls, reservation=reservation)
-            self.hosts.bring_up(action.host, action.life, HostLaunch(spec, action.deadline_s))
+            self.hosts.bring_up(action.host, action.incarnation, HostLaunch(spec, action.deadline_s))
             return
         first, *others = self._bundles(role, action.host.index)
         where = {"reservation": reservation, "bundle": first, "resources": role.per_rank}
         spec = self._spec(role, name, HOST_CLASSES[role.host], **where)
         devices = () if role.accelerator is None else (role.accelerator,)
-        life = (action.deadline_s,)  # no master waits longer for one
+        arguments = (action.deadline_s,)  # no master waits longer for one
         # Ray tells an actor the device ids of its own bundle alone; one probe in each other bundle reports the rest.
         probes = tuple(
-            ActorSpec(f"{name}.{bundle}", PROBE_CLASS, life, reservation=reservation, bundle=bundle, resources=devices)
+            ActorSpec(
+                f"{name}.{bundle}", PROBE_CLASS, arguments, reservation=reservation, bundle=bundle, resources=devices
+            )
             for bundle in (others if devices else ())
         )
         kind = role.accelerator[0] if role.accelerator else ""
-        self.hosts.bring_up(action.host, action.life, HostLaunch(spec, action.deadline_s, probes, kind))
+        self.hosts.bring_up(action.host, action.incarnation, HostLaunch(spec, action.deadline_s, probes, kind))
 
     def _log_reader(self, host: HostId) -> Callable[[], str]:
         """Return what reads, on a host's node, the end of the log of its one rank; of several none explains its end."""
         role = self._plan.roles[host.role]
         if host.index < 0 or role.host is HostKind.FORK:
             return str
-        return partial(logfile.end_of_life, Path(self.job.dir, "logs"), host.role, host.index, None)
+        return partial(logfile.read_end_of_incarnation, Path(self.job.dir, "logs"), host.role, host.index, None)
 
     def _bundles(self, role: RolePlan, index: int) -> list[int]:
         """Return the bundle indices of a host's ranks without repetition; the actor itself is placed in the first."""
@@ -308,17 +310,24 @@ class Executor:
 
     def _bring_up_spare(self, action: ac.SpawnSpare) -> None:
         role = self._plan.roles[action.role]
-        name = self.spare_actor(action.role, action.node, action.slot, action.life)
+        name = self.spare_actor(action.role, action.node, action.slot, action.incarnation)
         spec = self._spec(role, name, HOST_CLASSES[role.host], node=action.node)
         who = SpareId(action.role, action.node, action.slot)
-        self.hosts.bring_up(who, action.life, HostLaunch(spec, SPARE_DEADLINE_S))
+        self.hosts.bring_up(who, action.incarnation, HostLaunch(spec, SPARE_DEADLINE_S))
 
     async def _start(self, action: ac.StartRanks) -> None:
         # Before the order: whatever the actor reports from here on is the host's, not the spare's.
-        self.hosts.become(action.actor, action.host, action.life)
+        self.hosts.become(action.actor, action.host, action.incarnation)
         many, sizes = action.world_size, self.sizes()
         order = StartOrder(
-            self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes, self.numbers()
+            self._epoch(),
+            action.incarnation,
+            action.ranks,
+            many,
+            action.generation,
+            action.store,
+            sizes,
+            self.numbers(),
         )
         host = action.host
         if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE_INDEX))):

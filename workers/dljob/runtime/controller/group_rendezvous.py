@@ -167,8 +167,8 @@ class GroupRendezvous:
         since, gone = time.monotonic() - BUSY_S, dict(now.absent)
         return [
             [role, rank]
-            for role, rank, life in now.members
-            if (role, rank) in gone and self._busy.get((now.group, role, rank, life), since) > since
+            for role, rank, incarnation in now.members
+            if (role, rank) in gone and self._busy.get((now.group, role, rank, incarnation), since) > since
         ]
 
     def _join(self, name: str, question: Mapping[str, Any], wanted: int) -> RendezvousRound:

@@ -43,7 +43,7 @@ class StepRate:
         """Take a rank's step; `before` is its step before, None for its first; `now` in unix seconds."""
         if step == before:
             return
-        if self._at is None or (before is not None and step < before):  # a later life goes on from a checkpoint
+        if self._at is None or (before is not None and step < before):  # a later incarnation goes on from a checkpoint
             self._top, self._top_at = step, now
         # Only a step beyond the highest counts: ranks of one world report the same step one after the other.
         elif step > self._top:
@@ -170,8 +170,8 @@ class HeartbeatLog:
     def record_folded(self, event: ev.Event) -> None:
         """Take an event that the core has folded: from here on the state has the step in it."""
         if isinstance(event, ev.Stepped):
-            life = (event.role, event.rank, event.incarnation)
-            self._queued -= {(*life, False), (*life, True)}
+            incarnation = (event.role, event.rank, event.incarnation)
+            self._queued -= {(*incarnation, False), (*incarnation, True)}
         elif isinstance(event, ev.WorkBegan):
             self._queued_work.difference_update(row[:3] for row in event.ranks)
 
@@ -234,7 +234,7 @@ class HeartbeatLog:
     def _keep_pace(self, key: tuple[str, int], step: int, now: float) -> None:
         last, since, usual = self._paces.get(key, (step, now, None))
         if step != last:
-            # A later life goes on from a checkpoint: the time between tells nothing about a step.
+            # A later incarnation goes on from a checkpoint: the time between tells nothing about a step.
             usual = (now - since) / (step - last) if step > last else None
             last, since = step, now
         self._paces[key] = last, since, usual
@@ -274,9 +274,9 @@ class HeartbeatLog:
                 calls = work_under_way(state, role, self.usage) if role in state.sizes else {}
                 return evolve(event, calls=tuple(sorted(calls.items()))) if calls else event
             case ev.HostLost():
-                # By life: heartbeats of the actor that has taken its place say nothing about the lost one.
+                # By incarnation: heartbeats of the actor that has taken its place say nothing about the lost one.
                 host = state.hosts.get(event.host)
-                actor = host.actor if host is not None and host.life == event.life else ""
+                actor = host.actor if host is not None and host.incarnation == event.incarnation else ""
                 outcome = dataclasses.replace(event.outcome, advanced=self._advanced)
                 return dataclasses.replace(event, outcome=outcome, seen=self._last_heartbeats.pop(actor, None))
             case ev.HangFound():

@@ -332,11 +332,13 @@ class MasterLoop:
 
     async def _reattach(self, state: JobState) -> None:
         for number, (host, seen) in enumerate(live_hosts(state), 1):
-            self.executor.hosts.attach(host, seen.life, seen.actor, node=seen.node, pid=seen.pid)
+            self.executor.hosts.attach(host, seen.incarnation, seen.actor, node=seen.node, pid=seen.pid)
             if number % ATTACHED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # heartbeats are answered between them
         for (role, node, slot), spare in ready_spares(state):
-            self.executor.hosts.attach(SpareId(role, node, slot), spare.life, spare.actor, node=node, pid=spare.pid)
+            self.executor.hosts.attach(
+                SpareId(role, node, slot), spare.incarnation, spare.actor, node=node, pid=spare.pid
+            )
 
     async def _release_leftovers(self) -> None:
         """Give back the reservations that earlier masters gave up, and did not live to release."""

@@ -104,14 +104,18 @@ class ParkedCalls:
 
         def list_ended() -> list[tuple[str, int, int]]:
             now = state()
-            return [(role, rank, life) for role, rank, life in callers if _has_ended(life, peer(now, role, rank))]
+            return [
+                (role, rank, incarnation)
+                for role, rank, incarnation in callers
+                if _has_ended(incarnation, peer(now, role, rank))
+            ]
 
         if ended_callers := list_ended():
             return ended_callers
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[asker] = answer
-        for role, rank, life in callers:
-            self._park((role, rank), partial(_has_ended, life), answer, state, changed)
+        for role, rank, incarnation in callers:
+            self._park((role, rank), partial(_has_ended, incarnation), answer, state, changed)
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(answer, within_s)

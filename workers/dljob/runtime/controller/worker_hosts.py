@@ -62,7 +62,7 @@ class WatchedActor:
 
     actor: str
     who: HostId | SpareId
-    life: int
+    incarnation: int
     ref: ActorRef | None = None
     node: str = ""
     pid: int = 0
@@ -119,27 +119,27 @@ class WorkerHosts:
         """Return the actor name of a host: its own, or that of the spare that took its place; None if unknown."""
         return self._actors.get(host)
 
-    def bring_up(self, who: HostId | SpareId, life: int, birth: HostLaunch) -> None:
+    def bring_up(self, who: HostId | SpareId, incarnation: int, birth: HostLaunch) -> None:
         """Spawn the actor, or find the one that an earlier master spawned, and poll it. Idempotent by its name."""
         # Idempotent because a recovered master repeats SpawnHost: the actor may exist, and be polled already.
         self._expected.discard(birth.spec.name)
         if birth.spec.name not in self._watched:
-            watched = self._watch(birth.spec.name, who, life)
+            watched = self._watch(birth.spec.name, who, incarnation)
             self._follow(watched, self._bring_up(watched, birth))
 
-    def attach(self, who: HostId | SpareId, life: int, actor: str, *, node: str = "", pid: int = 0) -> None:
+    def attach(self, who: HostId | SpareId, incarnation: int, actor: str, *, node: str = "", pid: int = 0) -> None:
         """Poll an actor that the journal shows alive, as process `pid` on `node`. Idempotent."""
         if actor not in self._watched:
-            watched = self._watch(actor, who, life)
+            watched = self._watch(actor, who, incarnation)
             watched.node, watched.pid = node, pid
             self._follow(watched, self._attach(watched))
 
-    def _watch(self, actor: str, who: HostId | SpareId, life: int) -> WatchedActor:
-        watched = self._watched[actor] = WatchedActor(actor, who, life)
+    def _watch(self, actor: str, who: HostId | SpareId, incarnation: int) -> WatchedActor:
+        watched = self._watched[actor] = WatchedActor(actor, who, incarnation)
         self._actors[who] = actor
         return watched
 
-    def _follow(self, watched: WatchedActor, life: Coroutine[Any, Any, None]) -> None:
+    def _follow(self, watched: WatchedActor, listening: Coroutine[Any, Any, None]) -> None:
         """Start an actor's task; an unexpected error of it reports the actor as lost, and the core replaces it."""
 
         def unheard(error: Exception) -> None:
@@ -147,13 +147,13 @@ class WorkerHosts:
             outcome = Outcome(False, Reason.UNKNOWN, error_type=type(error).__name__, message=message)
             self._owner.start("loss of a host", self._report_loss(watched, outcome))
 
-        watched.task = self._owner.start("host listener", life, unheard)
+        watched.task = self._owner.start("host listener", listening, unheard)
 
-    def become(self, actor: str, host: HostId, life: int) -> None:
+    def become(self, actor: str, host: HostId, incarnation: int) -> None:
         """Turn a spare into a host: its reports and its death count as the host's from now on."""
         watched = self._watched.get(actor)
         if watched is not None:
-            watched.who, watched.life = host, life
+            watched.who, watched.incarnation = host, incarnation
             self._actors[host] = actor
 
     async def tell(self, actor: str, method: str, order: object) -> None:
@@ -349,11 +349,11 @@ class WorkerHosts:
                     vanished, outcome = outcome, await self._inquiry.ended(who, watched.node, watched.pid, outcome)
                     if outcome == vanished:
                         self._inquiry.begin_end(who, watched.node, watched.pid, vanished)
-            await self._offer(ev.HostLost(who, watched.life, outcome))
+            await self._offer(ev.HostLost(who, watched.incarnation, outcome))
             return
         if watched.ref is not None:
             await self._backend.kill(watched.ref)
-        await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
+        await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.incarnation))
 
     def _beside(self, node: str) -> ActorRef | None:
         """Return some host or spare that lives on a node; None if there is none."""
@@ -395,8 +395,10 @@ def _blames(outcome: Outcome) -> bool:
 def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:
     who = watched.who
     if isinstance(who, SpareId):
-        return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid)
-    return ev.HostReady(who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.address, slots)
+        return ev.SpareReady(who.role, who.node, who.slot, watched.incarnation, watched.actor, hello.pid)
+    return ev.HostReady(
+        who, watched.incarnation, hello.node, hello.pid, watched.actor, hello.devices, hello.address, slots
+    )
 
 
 def _event(

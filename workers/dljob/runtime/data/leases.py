@@ -123,11 +123,11 @@ class LeaseClient:
     def _take_over(self, other: LeaseClient) -> None:
         """Take what an earlier object of the name has done: it was not handed out for nothing."""
         with other._lock:
-            done, undoable, is_same_life = other._done, other._undoable, other._place.life == self._place.life
+            done, undoable, is_same_run = other._done, other._undoable, other._place.run_id == self._place.run_id
             # Not all that `_drop` forgets: another thread may be at it, until it sees that the object is replaced.
             other._leased, other._done, other._undoable = [], [], {}
             other._replaced = True
-        if is_same_life:
+        if is_same_run:
             with self._lock:
                 self._done = [*done, *self._done]
                 for after, runs in undoable.items():
@@ -163,13 +163,13 @@ class LeaseClient:
             self._undoable[after] = merge_runs((*self._undoable.get(after, ()), run))
 
     def went_back(self, client: CheckpointClient) -> None:
-        """Give back all leases, and what was done that is not in the checkpoint which this life has loaded again.
+        """Give back all leases, and what was done that is not in the checkpoint which this run has loaded again.
 
         The question is the client's own: that of a thread which waits here for shards may wait for those in hand.
         """
         with self._lock:
-            # What it did in an earlier life is handed out again by the decision of this one.
-            if self._place.life != client.place().life:
+            # What it did in an earlier run is handed out again by the decision of this one.
+            if self._place.run_id != client.place().run_id:
                 return
             kept = {after: runs for after, runs in self._undoable.items() if self._in(after, client.loaded)}
             undone = merge_runs(run for after, runs in self._undoable.items() if after not in kept for run in runs)
@@ -180,7 +180,7 @@ class LeaseClient:
 
     def _in(self, after: tuple[int, int], mark: CheckpointId | None) -> bool:
         """Whether a checkpoint has what this process did after it had saved another one, a (step, revision)."""
-        return is_covered(CheckpointId(self._place.life, *after), mark)
+        return is_covered(CheckpointId(self._place.run_id, *after), mark)
 
     def _held(self) -> int:
         """Return the number of leases in hand, which do not count as wanted."""
@@ -219,9 +219,9 @@ class LeaseClient:
         """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
         before, self._place = self._place, self._client.renewed()
         with self._lock:
-            if self._place.life != before.life:
+            if self._place.run_id != before.run_id:
                 self._drop()
-        return self._place.life != before.life
+        return self._place.run_id != before.run_id
 
     def _question(self, want: int) -> dict[str, Any]:
         place = self._place
@@ -229,7 +229,7 @@ class LeaseClient:
             # Shards in hand do not count as wanted: a rank leases ahead of those that its threads work on.
             return {
                 **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,
-                "life": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,
+                "run": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,
                 "saves": checkpoint.saved is not None, "done": list(self._done), "want": want and self._held() + want,
                 "wait": self._wait,
             }  # fmt: skip

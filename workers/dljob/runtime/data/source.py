@@ -255,7 +255,7 @@ class EventSource(LeaseClient):
 
         Return whether events that were read before are read again: the rank or the job has gone back meanwhile.
         """
-        self._looked_at, before = now, (self._epoch, self._place.life)
+        self._looked_at, before = now, (self._epoch, self._place.run_id)
         if (seen := self._partitions()) is not None:
             self._seen = seen
             for cursor in self._cursors.values():
@@ -271,7 +271,7 @@ class EventSource(LeaseClient):
         if unknown or self._lost or self._news or hungry or plain or len(self._done) >= REPORT:
             self._said(want)
         current_worker().note(f"{LAG}{self._name}", self.lag)
-        return (self._epoch, self._place.life) != before
+        return (self._epoch, self._place.run_id) != before
 
     def _partitions(self) -> dict[str, Extent] | None:
         try:

@@ -134,9 +134,9 @@ class NodeAgent:
         if found is None:
             return None
         tail = ""
-        if len(found.lives) == 1:  # with several ranks, no single log explains the end of their process
-            rank, incarnation = found.lives[0]
-            tail = logfile.end_of_life(self._logs, found.role, rank, incarnation)
+        if len(found.incarnations) == 1:  # with several ranks, no single log explains the end of their process
+            rank, incarnation = found.incarnations[0]
+            tail = logfile.read_end_of_incarnation(self._logs, found.role, rank, incarnation)
         elif not found.role:  # its code may have held the GIL from its start, so that it could not introduce itself
             tail = logfile.last_words(self._logs, host, pid)
         return found.status, tail

@@ -24,12 +24,12 @@ class NodeChecker:
 
     concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 2, "work": 1}
 
-    def __init__(self, life_s: float) -> None:
+    def __init__(self, lifetime_s: float) -> None:
         # PrimeMaster ends a hang. NCCL's watchdog would abort the process, and a crash counts as "not checked".
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
         self._ip: str = ray.util.get_node_ip_address()
         self._listener: socket.socket | None = None
-        self._guard = Guard(Lease(life_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
+        self._guard = Guard(Lease(lifetime_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     @ray.method(concurrency_group="ctl")
     def clock(self) -> float:

@@ -87,7 +87,7 @@ class NodeHost:
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
-    def lives(self) -> tuple[tuple[int, int], ...]:
+    def incarnations(self) -> tuple[tuple[int, int], ...]:
         """Return (rank, incarnation) of each rank in the host."""
         return tuple((count.rank, count.incarnation) for count in self.counters.ranks())
 
@@ -98,7 +98,7 @@ class _Ended:
 
     role: str
     pidfd: int
-    lives: tuple[tuple[int, int], ...]
+    incarnations: tuple[tuple[int, int], ...]
 
     def close(self) -> None:
         """Close the process descriptor."""
@@ -113,7 +113,7 @@ class HostEnd:
     role: str
     status: int
     """Wait status, as `os.waitpid` gives it."""
-    lives: tuple[tuple[int, int], ...]
+    incarnations: tuple[tuple[int, int], ...]
     """Rank and incarnation of each rank that lived in it."""
 
 
@@ -179,8 +179,8 @@ class NodeHosts:
             pidfd = os.dup(known.pidfd) if known is not None and known.pidfd >= 0 else -1
         # A host that is not known ended before it could introduce itself.
         status = worker_ends.wait_status(pid) if pidfd < 0 else _status(pid, pidfd)
-        role, lives = ("", ()) if known is None else (known.role, known.lives)
-        return None if status is None else HostEnd(role, status, lives)
+        role, incarnations = ("", ()) if known is None else (known.role, known.incarnations)
+        return None if status is None else HostEnd(role, status, incarnations)
 
     def exists(self, pid: int) -> bool:
         """Whether a host's process, whose connection may have closed, has not ended; False for no host of this node."""
@@ -191,7 +191,7 @@ class NodeHosts:
     def _known(self, pid: int) -> _Ended | None:
         """Return what is known of a host, present or former. The caller has the lock."""
         host = next((host for host in self._hosts.values() if host.pid == pid), None)
-        return self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
+        return self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.incarnations())
 
     # -- requests of PrimeMaster
 
@@ -340,7 +340,7 @@ class NodeHosts:
         if (earlier := self._ended.pop(gone.pid, None)) is not None:
             earlier.close()
         # The open pidfd keeps the wait status readable, and the pid cannot be mistaken for another process's.
-        self._ended[gone.pid] = _Ended(gone.role, gone.pidfd, gone.lives())
+        self._ended[gone.pid] = _Ended(gone.role, gone.pidfd, gone.incarnations())
         # Unmapped at once: `_answered` skips hosts that are gone.
         gone.counters.close()
         if len(self._ended) > ENDED:

@@ -428,7 +428,7 @@ def _activity_row(
 
 
 def _finished() -> int:
-    """Return the number of steps, calls and items: two lives that do the same work have the same one."""
+    """Return the number of steps, calls and items: two processes that do the same work have the same one."""
     done = (durations.count for (kind, *_), durations in list(_durations.items()) if kind in _WORK)
     return _Totals.finished + sum(done)
 
@@ -517,7 +517,7 @@ class Reporter:
 
     def __init__(self, slot: StepCounter, rank: int, incarnation: int) -> None:
         self._slot = slot
-        self._life = rank, incarnation
+        self._process = rank, incarnation
         self._written: dict[str, Any] = {}
         self._written_at = 0.0
 
@@ -531,7 +531,7 @@ class Reporter:
         if at - self._written_at < LINES_S and _without_lines(data) == _without_lines(self._written):
             return
         self._written, self._written_at = data, at
-        while not self._slot.put_activities(*self._life, data):
+        while not self._slot.put_activities(*self._process, data):
             # Too long: the youngest activities are left out.
             data = {**data, "rows": data["rows"][: len(data["rows"]) // 2]}
 

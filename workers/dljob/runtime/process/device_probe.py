@@ -12,9 +12,9 @@ Devices = tuple[tuple[str, tuple[str, ...]], ...]
 class DeviceProbe:
     """An actor that holds a bundle's devices just long enough to report them; it ends after `life_s` by itself."""
 
-    def __init__(self, life_s: float) -> None:
+    def __init__(self, lifetime_s: float) -> None:
         # It holds devices that a rank waits for, so it ends even if nobody kills it.
-        self._guard = Guard(Lease(life_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
+        self._guard = Guard(Lease(lifetime_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     def devices(self) -> Devices:
         """Return Ray resource -> ids."""

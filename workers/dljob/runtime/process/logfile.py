@@ -60,7 +60,7 @@ def error_file(log: str, incarnation: int) -> str:
     return f"{log.removesuffix('.log')}.{incarnation}.error.json" if log else ""
 
 
-def end_of_life(logs: Path, role: str, rank: int, incarnation: int | None) -> str:
+def read_end_of_incarnation(logs: Path, role: str, rank: int, incarnation: int | None) -> str:
     """Return the tail of the output of one incarnation of a rank, None: the last; empty if nothing can be read."""
     try:
         text = read_end(logs / _name(role, rank))

@@ -109,7 +109,7 @@ class StartOrder:
     """An order to start ranks of the role in this host."""
 
     epoch: int
-    life: int
+    incarnation: int
     ranks: tuple[RankStart, ...]
     world_size: int
     generation: int

@@ -58,7 +58,7 @@ class RankLink(CallTransport):
         self._open_questions: dict[int, Future[Any]] = {}
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.stopping = Stopping()
         self.report: Callable[[int, Mapping[str, float]], None]
         """Records the rank's progress, set by `hello`: a write to shared memory, which needs nothing of the host."""
@@ -214,7 +214,7 @@ class RankLink(CallTransport):
         """Take the answer to a call."""
         # With each answer, so that a script knows of a resize without asking.
         self._learn_sizes(head)
-        self.lives.update(head["lives"])
+        self.incarnations.update(head["incarnations"])
         with self._lock:
             call, future = self._waiting.pop(head["id"], (None, None))
         if call is None or future is None:

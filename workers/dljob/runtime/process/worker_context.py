@@ -189,7 +189,7 @@ class CallTransport(Protocol):
     """Role -> number of its ranks as last heard; that of an elastic role may differ from the planned one."""
     numbers: dict[str, tuple[int, ...]]
     """Role -> numbers of its ranks as last heard; empty where they are 0 to n-1."""
-    lives: dict[str, int]
+    incarnations: dict[str, int]
     """Role -> incarnation of its rank 0 as last heard."""
 
     def send(self, call: RankCall) -> Future[Reply]:

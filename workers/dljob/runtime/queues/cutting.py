@@ -49,7 +49,7 @@ class SavingClient(Protocol):
         ...
 
     def next_order(self) -> int:
-        """Return how many saves this life will have made with the next one."""
+        """Return how many saves this run will have made with the next one."""
         ...
 
 

@@ -273,7 +273,7 @@ class DataQueue:
         # Of this request: another thread with this session may hear of the loss first, and this put is refused, too.
         sent = args[0][0] if method == "put" else line.token
         # Of the session's incarnation, maybe an earlier one than this process's.
-        left, who = deadline.left, QueueCaller(*line.life, line.name)
+        left, who = deadline.left, QueueCaller(*line.creator, line.name)
         try:
             within = None if left is None else left + SLACK_S
             answer = self._keeper.ask(method, who, self._bounds, *args, timeout_s=within, unless=unless, more=more)
@@ -301,7 +301,7 @@ def mark(number: int, timeout_s: float) -> str:
     for name, (line, lines) in session.marked().items():
         keeper = StorageClient("queue", name, "DataQueue")
         try:
-            done = keeper.ask("mark", QueueCaller(*line.life, line.name), number, lines, timeout_s=timeout_s)
+            done = keeper.ask("mark", QueueCaller(*line.creator, line.name), number, lines, timeout_s=timeout_s)
         except CallError as error:
             refused.append(f"queue {name}: {error.message}")
             continue

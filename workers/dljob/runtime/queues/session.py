@@ -46,7 +46,7 @@ class QueueSession:
     """The numbers of one session's puts and gets."""
 
     queue: str
-    life: tuple[str, int]
+    creator: tuple[str, int]
     """The rank that created it: its name and incarnation."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     token: str = ""
@@ -105,13 +105,13 @@ class QueueSessions:
         Sessions of an earlier incarnation of the rank are dropped: a thread of it may still wait in them.
         """
         me, thread = current_worker(), self._thread_local.thread
-        life = (me.name, me.incarnation)
+        creator = (me.name, me.incarnation)
         with self._lock:
-            self._drawn = [line for line in self._drawn if line.life == life]
+            self._drawn = [line for line in self._drawn if line.creator == creator]
             # An object keeps the session of its first use, so that threads which share it are one consumer.
             line = self._by.get(user)
             if line is None or line not in self._drawn:
-                line = self._by[user] = self._own(queue, life, thread)
+                line = self._by[user] = self._own(queue, creator, thread)
             line.users.add(thread)
             return line
 
@@ -121,7 +121,7 @@ class QueueSessions:
         me = current_worker()
         with self._lock:
             for line in self._drawn:
-                if line.life == (me.name, me.incarnation):
+                if line.creator == (me.name, me.incarnation):
                     first, own = found.get(line.queue, (line, ()))
                     mine = thread in line.users or (line.owner is not None and line.owner() is thread)
                     found[line.queue] = first, (*own, *((line.name,) if mine else ()))
@@ -132,12 +132,12 @@ class QueueSessions:
         thread = self._thread_local.thread
         thread.epoch = max(thread.epoch, epoch)
 
-    def _own(self, queue: str, life: tuple[str, int], thread: _Thread) -> QueueSession:
+    def _own(self, queue: str, creator: tuple[str, int], thread: _Thread) -> QueueSession:
         # Preferably the thread's own; else one of a finished thread, whose last items are acknowledged by this use.
         free = [line for line in self._drawn if line.queue == queue and line.free_for(thread)]
         line = max(free, key=lambda one: bool(one.users), default=None)
         if line is None:
-            line = QueueSession(queue, life)
+            line = QueueSession(queue, creator)
             self._drawn.append(line)
         line.owner = weakref.ref(thread)
         return line

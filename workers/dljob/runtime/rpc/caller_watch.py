@@ -51,7 +51,9 @@ class CallerWatch:
         while (callers := self._present()) is not None:
             if question is not None and question.done():
                 failed = question.exception() is not None  # PrimeMaster does not answer, or is of an earlier version
-                self._end([] if failed else [(role, rank, life) for role, rank, life in question.result()])
+                self._end(
+                    [] if failed else [(role, rank, incarnation) for role, rank, incarnation in question.result()]
+                )
                 question = None
                 if failed:
                     time.sleep(RETRY_S)

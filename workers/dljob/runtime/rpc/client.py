@@ -152,7 +152,7 @@ class RpcClient:
         self._idempotent: dict[tuple[str, str], bool] = {}
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         # Part of each call's id: a caller that restarted counts from 1 again, and its ids must not repeat.
         self._process = secrets.token_hex(4)
         self._master: Any = None
@@ -612,7 +612,7 @@ class RpcClient:
                 self._peers[key] = peer
                 # A restart of rank 0 makes the role's descriptor stale: its methods or its mesh may have changed.
                 if call.rank == (self.numbers.get(call.role) or (0,))[0]:
-                    self.lives[call.role] = peer.incarnation
+                    self.incarnations[call.role] = peer.incarnation
                 return peer
             await self._pause(call)
 

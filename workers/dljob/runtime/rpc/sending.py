@@ -68,7 +68,7 @@ class CallTarget:
     @property
     def descriptor_version(self) -> DescriptorVersion:
         """The version of a descriptor: a new mesh comes with another number of ranks, or with a restart of rank 0."""
-        return self.ranks, self.context.calls.lives.get(self.role, 0)
+        return self.ranks, self.context.calls.incarnations.get(self.role, 0)
 
     def ask(self, method: str) -> Future[ServiceDescriptor]:
         """Ask the role for its descriptor, once it is up; `method` names the call in errors."""
@@ -76,7 +76,7 @@ class CallTarget:
         rank, timeout = first if self.rank is None else self.rank, self.options.get("timeout", DEFAULT_TIMEOUT_S)
         asking = RankCall(self.role, rank, DESCRIBE, b"", timeout, idempotent=True, label=method)
         # The role may restart while it answers: the descriptor belongs to the version that was asked.
-        before = self.descriptor_version if self.role in self.context.calls.lives else None
+        before = self.descriptor_version if self.role in self.context.calls.incarnations else None
 
         def read(reply: Reply) -> ServiceDescriptor:
             if reply.error_type:

@@ -30,9 +30,9 @@ Say = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """Metrics of one step. `life` is (attempt, incarnation) of the rank's process that reported it."""
+    """Metrics of one step. `process` is (attempt, incarnation) of the rank's process that reported it."""
 
-    life: tuple[int, int]
+    process: tuple[int, int]
     step: int
     at: float
     metrics: Mapping[str, float]
@@ -40,9 +40,9 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class SinkPosition:
-    """How far a sink has written: the life and step of its last row, and the highest step of all."""
+    """How far a sink has written: the process and step of its last row, and the highest step of all."""
 
-    life: tuple[int, int]
+    process: tuple[int, int]
     step: int
     highest: int
 
@@ -52,12 +52,12 @@ def went_back(last: SinkPosition | None, row: MetricRow) -> bool:
     if last is None or row.step > last.step:
         return False
     # The same process reports a step again when it adds metrics to it.
-    return row.life != last.life or row.step < last.step
+    return row.process != last.process or row.step < last.step
 
 
 def follow(last: SinkPosition | None, row: MetricRow) -> SinkPosition:
     """Return the position after a row."""
-    return SinkPosition(row.life, row.step, row.step if last is None else max(last.highest, row.step))
+    return SinkPosition(row.process, row.step, row.step if last is None else max(last.highest, row.step))
 
 
 def redacted(text: str, environment: Mapping[str, str]) -> str:
@@ -121,7 +121,7 @@ class SinkFeeder:
 
     def _give(self, sink: MetricSink, row: MetricRow) -> None:
         rewind: Callable[[int], None] | None = getattr(sink, "rewind", None)
-        if self._last is not None and row.life < self._last.life:
+        if self._last is not None and row.process < self._last.process:
             return  # a process that is being replaced
         if rewind is not None:
             if went_back(self._last, row):
@@ -158,6 +158,6 @@ def save(folder: Path, position: SinkPosition) -> None:
     """Save a position, for the next process of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{POSITION}.{os.getpid()}"
-    text = json.dumps({"life": list(position.life), "step": position.step, "highest": position.highest})
+    text = json.dumps({"life": list(position.process), "step": position.step, "highest": position.highest})
     new.write_text(text, encoding="utf-8")
     new.replace(folder / POSITION)

@@ -180,7 +180,7 @@ def _say(line: Frames, number: int, done: Future[Any]) -> None:
 
 def _answer(line: Frames, number: int, calls: CallTransport, done: Future[Reply]) -> None:
     """Send the answer of a call, in the thread of all calls of the rank: one process that does not read stops none."""
-    about = {"id": number, "sizes": calls.sizes, "numbers": calls.numbers, "lives": calls.lives}
+    about = {"id": number, "sizes": calls.sizes, "numbers": calls.numbers, "incarnations": calls.incarnations}
     error = done.exception()
     if error is None:
         reply = done.result()

@@ -107,7 +107,7 @@ class ThreadHost(Host):
         self._traces = CallTraces(spec.job, spec.role)
         self._serving = HostServing(spec, ray.util.get_node_ip_address, self._client, self)
         self._callee = RpcServer(spec.role.name, spec.job.code_dir, self._ask_ended, self._serving.why_behind)
-        self._life: Lifecycle | None = None
+        self._lifecycle: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
         self._sizes: dict[str, int] = {}
@@ -255,11 +255,11 @@ class ThreadHost(Host):
         # Calls that still run may use the old group: the next incarnation begins after them.
         self._callee.wait_idle()
         last_save.close(ok=False)
-        life = self._life
+        lifecycle = self._lifecycle
         # Left before user code ran, or after a complete setup: the next incarnation can run in this process.
-        if life is None or life.left_over[0]:
-            if self._parts == start.incarnation and life is not None:
-                life.shutdown()
+        if lifecycle is None or lifecycle.left_over[0]:
+            if self._parts == start.incarnation and lifecycle is not None:
+                lifecycle.shutdown()
             self._ended(start, LEFT)
         else:
             end(EndCode.CANNOT_GO_ON, "user code is half set up or shut down: the rank cannot restart in this process")
@@ -305,8 +305,8 @@ class ThreadHost(Host):
 
     def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
         interpreter.check_worker(self.spec.role)
-        life = self._enter(order, start)
-        outcome = life.live()
+        lifecycle = self._enter(order, start)
+        outcome = lifecycle.live()
         last_save.close(ok=outcome.ok)
         return outcome
 
@@ -332,7 +332,7 @@ class ThreadHost(Host):
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
         context = self._installed(self._context(spec, order, start, env))
         joins = spec.role.uses_store and spec.role.init_process_group
-        self._life = Lifecycle(
+        self._lifecycle = Lifecycle(
             context,
             spec.role,
             spec.job.code_dir,
@@ -342,16 +342,16 @@ class ThreadHost(Host):
             recall=self._recall,
             kept=self._kept(),
         )
-        return self._life
+        return self._lifecycle
 
     def _kept(self) -> Any:
         """Return the user's object that a restart in process goes on with; None after `shutdown` was called on it."""
-        goes_on, kept = (False, None) if self._life is None else self._life.left_over
+        goes_on, kept = (False, None) if self._lifecycle is None else self._lifecycle.left_over
         return kept if goes_on else None
 
     def _installed(self, context: WorkerContext) -> WorkerContext:
         """Install the context; a later incarnation updates the object that user code may still hold."""
-        if self._life is None:
+        if self._lifecycle is None:
             install(context)
             return context
         known = current_worker()
@@ -504,13 +504,13 @@ class ThreadHost(Host):
             # It may have ended meanwhile, and the next incarnation have begun in this process.
             if self._done is not done:
                 return True
-            life = self._life
+            lifecycle = self._lifecycle
             self._stopping.order(reason)
-        if life is not None:
+        if lifecycle is not None:
             # In a thread of its own: the hook may hang, and the grace must hold all the same.
-            hook = threading.Thread(target=life.shutdown, name="dljob-shutdown", daemon=True)
+            hook = threading.Thread(target=lifecycle.shutdown, name="dljob-shutdown", daemon=True)
             hook.start()
-            if life.in_function:
+            if lifecycle.in_function:
                 self._interrupt_function(deadline, min(CLEANUP_S, grace_s / 4) if self._stopping.watched else grace_s)
             done.wait(max(0.0, deadline - time.monotonic()))
             hook.join(max(0.0, deadline - time.monotonic()))

@@ -137,7 +137,7 @@ class _NoCalls(CallTransport):
         self._who = who
         self.sizes: dict[str, int] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
         """Return a future with the refusal."""

@@ -107,10 +107,12 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             for key, r in s.ranks.items()
         ),
         frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
-        frozenset((key, m.error_type, m.frame, m.code, m.step, m.ready, m.short_lives) for key, m in s.errors.items()),
+        frozenset(
+            (key, m.error_type, m.frame, m.code, m.step, m.ready, m.short_incarnations) for key, m in s.errors.items()
+        ),
         frozenset((host, *_host(own, now)) for host, own in s.hosts.items()),
         s.units,
-        frozenset((key, p.phase.value, p.life, p.actor, p.failures) for key, p in s.spares.items()),
+        frozenset((key, p.phase.value, p.incarnation, p.actor, p.failures) for key, p in s.spares.items()),
         s.seats,
         s.nodes,
         s.nodes_seen,
@@ -150,7 +152,7 @@ def _weights(own: RankState, now: float) -> RankWeights | None:
 
 def _host(own: HostState, now: float) -> tuple[Any, ...]:
     since = _since(own.process_ordered_at, now, limits.SAME_FAILURE_S + 1)
-    process = own.phase.value, own.life, since, own.node, own.actor, own.previous_actor
+    process = own.phase.value, own.incarnation, since, own.node, own.actor, own.previous_actor
     return (*process, own.address, own.slots, own.unconfirmed)
 
 
@@ -183,7 +185,7 @@ def _held_ends(s: JobState, now: float) -> tuple[Any, ...]:
     ends = sorted(s.held_ends.items(), key=lambda item: item[1].number)
     inquiries = sorted(s.inquiries.items())
     return (
-        tuple((key, end.incarnation, end.host_life) for key, end in ends),
+        tuple((key, end.incarnation, end.host_incarnation) for key, end in ends),
         tuple((role, _from(own.until, now), own.samples) for role, own in inquiries),
     )
 

@@ -56,7 +56,7 @@ class QueueUser:
     """A process of a rank that uses queues, as `QueueSession` does."""
 
     name: str
-    life: int
+    incarnation: int
     stateful: bool
     epoch: int = 0
     taken: int = 0
@@ -71,7 +71,7 @@ class QueueUser:
 
     def who(self, queue: str) -> QueueCaller:
         """Return how a queue knows it."""
-        return QueueCaller(self.name, self.life, f"{self.name}.{self.life}.{queue}")
+        return QueueCaller(self.name, self.incarnation, f"{self.name}.{self.incarnation}.{queue}")
 
 
 WORLDS = ("driver", "trainer")
@@ -89,7 +89,7 @@ class CutCore:
         self.d: Any = SimpleNamespace(
             cuts=Cuts(), saves={}, job=SimpleNamespace(loading=()), note=_silent, because=_silent
         )
-        self.life = 1
+        self.incarnation = 1
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
 
     @property
@@ -105,13 +105,13 @@ class CutCore:
         shards.settle_oldest_cut(self.d, self.cuts.kept_cuts[0].number)
 
     def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
-        """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
-        self.life += 1
-        event = CheckpointDecided(world, RunId(1, self.life), mark)
+        """Decide what the next incarnation of a world restores; False if the decision is refused. `force`: never."""
+        self.incarnation += 1
+        event = CheckpointDecided(world, RunId(1, self.incarnation), mark)
         if not force and not core.accept_decision(self.d, event):
             return False
         self.d.base = SimpleNamespace(saves=self.d.saves)
-        self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.life, mark),))}
+        self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.run_id, mark),))}
         core.handle_decided_checkpoint(self.d, event)
         return True
 
@@ -141,7 +141,7 @@ class CutStory:
         self.reads, self.asks = reader, asks
         self.fails = fails
         self.queues = self.empty_queues()
-        self.lives = Counter[str]()
+        self.incarnations = Counter[str]()
         self.number, self.epoch = 0, 0
         self.core = CutCore()
         self.files: dict[int, dict[str, Any]] = {}
@@ -178,7 +178,7 @@ class CutStory:
         self.broken = list[str]()
         """What broke the law of deliveries."""
         self.calls, self.answers = list[tuple[int, int]](), list[tuple[int, int]]()
-        """(life of the driver, prompt): under way, and answered."""
+        """(incarnation of the driver, prompt): under way, and answered."""
         self.begin(FRESH["driver"], FRESH["trainer"])
 
     def empty_queues(self) -> dict[str, KeptQueue]:
@@ -188,8 +188,8 @@ class CutStory:
 
     def client(self, name: str, *, stateful: bool) -> QueueUser:
         """Return the next process of a rank."""
-        self.lives[name] += 1
-        return QueueUser(name, self.lives[name], stateful)
+        self.incarnations[name] += 1
+        return QueueUser(name, self.incarnations[name], stateful)
 
     def begin(self, driver: dict[str, Any], trainer: dict[str, Any]) -> None:
         """Start the ranks with a state, from these states."""
@@ -197,7 +197,7 @@ class CutStory:
         self.sent, self.trained = driver["sent"], list(trainer["trained"])
         # The futures of its last process are gone: what the state has as asked for is asked for again.
         self.asked = list(driver["asked"])
-        self.calls += [(self.driver.life, prompt) for prompt in self.asked]
+        self.calls += [(self.driver.incarnation, prompt) for prompt in self.asked]
 
     # -- the requests of clients
 
@@ -279,8 +279,8 @@ class CutStory:
         if self.calls and self.random.random() < 0.5:
             self.answers.append(self.calls.pop(self.random.randrange(len(self.calls))))
         elif self.answers:
-            life, prompt = self.answers[0]
-            if life < self.driver.life and self.bug != "stale answer":
+            incarnation, prompt = self.answers[0]
+            if incarnation < self.driver.incarnation and self.bug != "stale answer":
                 del self.answers[0]
                 return
             if self.bug == "answered" and prompt in self.asked:
@@ -288,11 +288,11 @@ class CutStory:
             elif self.put(self.driver, "samples", prompt):
                 del self.answers[0]
                 self.asked = [one for one in self.asked if one != prompt]
-                if life < self.driver.life:
+                if incarnation < self.driver.incarnation:
                     self.foreign.append(prompt)
         elif self.sent < PROMPTS and len(self.asked) < 4:
             self.asked.append(self.sent)
-            self.calls.append((self.driver.life, self.sent))
+            self.calls.append((self.driver.incarnation, self.sent))
             self.sent += 1
 
     def read(self) -> None:
@@ -302,14 +302,14 @@ class CutStory:
                 del self.shard[0]
             return
         d, key = self.core.d, ("reader", 0)
-        feed, life = d.feeds["prompts"], self.reader.life
+        feed, incarnation = d.feeds["prompts"], self.reader.incarnation
         leases = feed.leases.get(key)
-        if leases is not None and leases.incarnation < life:
+        if leases is not None and leases.incarnation < incarnation:
             feed, leases = shard_table.take_back_leases(feed, key), None
         for run in self.leased:
             cut = 0 if self.bug == "positions" else self.number
-            feed = shard_table.finish_shard(feed, key, life, run, None, cut=cut)
-        leases = feed.leases.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
+            feed = shard_table.finish_shard(feed, key, incarnation, run, None, cut=cut)
+        leases = feed.leases.get(key) or shard_table.ShardLeases("reader/0", incarnation, RunId(1, 1), saves=False)
         feed = shard_table.lease_shards(feed, key, leases, 1)
         d.feeds = d.feeds.set("prompts", feed)
         self.leased = feed.leases[key].runs if key in feed.leases else ()
@@ -342,7 +342,7 @@ class CutStory:
     def end(self, client: QueueUser, how: HolderEnd) -> None:
         """Note how a process ended: often the queues are told before the next one asks them."""
         self.ends.setdefault(client.name, (client, how))
-        if self.ends[client.name][0].life < client.life:
+        if self.ends[client.name][0].incarnation < client.incarnation:
             self.ends[client.name] = (client, how)
         if self.random.random() < 0.7:
             self.tell_ends()
@@ -350,7 +350,7 @@ class CutStory:
     def tell_ends(self) -> None:
         """Tell all queues of the last ends, as PrimeMaster does, and count the deliveries that failed by them."""
         for (name, queue), (client, how) in product(self.queues.items(), self.ends.values()):
-            items = queue.backlog.end_incarnation(client.name, client.life, how)
+            items = queue.backlog.end_incarnation(client.name, client.incarnation, how)
             if items is None:
                 self.bad[name].clear()  # the role pays, and somebody mends its code
             for item in items or ():
@@ -378,7 +378,7 @@ class CutStory:
         """Do the next step of a cut: begin, the consumer's save, the other's, and the seal queue by queue."""
         if self.open is None:
             self.number += 1
-            members = {self.driver.name: self.driver.life, self.trainer.name: self.trainer.life}
+            members = {self.driver.name: self.driver.incarnation, self.trainer.name: self.trainer.incarnation}
             for queue in self.queues.values():
                 queue.cut = QueueCut.from_backlog(self.number, members, queue.backlog)
             self.open = {"queues": {}}

@@ -286,7 +286,7 @@ class Forecast(Driver):
             # A spare imports the code before it reports.
             fresh = self._one(self.record.set_up.get(who.role, ()), self._usual(self.record.first_set_up, who.role))
             return self._later_up(who.role) + fresh * (1 - self.left_of_import)
-        if process.life == 1 and who in self.record.first_up:
+        if process.incarnation == 1 and who in self.record.first_up:
             return self.record.first_up[who]
         return self._later_up(who.role)
 

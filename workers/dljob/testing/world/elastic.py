@@ -135,7 +135,7 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
                 and (role, rank) not in taken
                 and is_unfinished(before.ranks[role, rank])
                 and RankPhase.STOPPING not in phases
-                and (new.phase, new.life) != (old.phase, old.life)
+                and (new.phase, new.incarnation) != (old.phase, old.incarnation)
             ):
                 yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
         for rank in [rank for rank in facts.ranks if rank not in later]:

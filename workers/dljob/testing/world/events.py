@@ -87,12 +87,12 @@ def _up(w: MasterWorld, i: Up) -> None:
 def _hello(w: MasterWorld, process: Process) -> HostReady | SpareReady:
     who, actor = process.who, process.actor
     if isinstance(who, SpareKey):
-        return SpareReady(who.role, who.node, who.slot, process.life, actor, 7)
+        return SpareReady(who.role, who.node, who.slot, process.incarnation, actor, 7)
     facts = w.job.roles[who.role]
     devices = () if facts.plan.accelerator is None else ((facts.plan.accelerator[0], (str(max(0, who.index)),)),)
     slots = tuple(ids for _, ids in devices) * facts.ranks_per_host
     address = f"{process.node}:2900" if who.index < 0 else ""
-    return HostReady(who, process.life, process.node, 7, actor, devices, address, slots)
+    return HostReady(who, process.incarnation, process.node, 7, actor, devices, address, slots)
 
 
 def _set_up(w: MasterWorld, i: SetUp) -> None:

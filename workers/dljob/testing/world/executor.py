@@ -62,9 +62,9 @@ def order(w: WorldState, action: Action) -> None:
     """Start an action. Ends take effect at once; everything else becomes a pending item."""
     match action:
         case KillHost():
-            end_actor(w, action.actor or host_actor(action.host, action.life))
+            end_actor(w, action.actor or host_actor(action.host, action.incarnation))
         case KillSpare():
-            end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.life))
+            end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.incarnation))
         case Unreserve():
             key = (action.unit, action.token)
             # Not carried out yet: cancel the reservation itself.
@@ -83,17 +83,17 @@ def order(w: WorldState, action: Action) -> None:
 def begin(w: WorldState, action: Reserve | SpawnHost | SpawnSpare) -> None:
     """Start an action that creates something with a name, unless the same is being created already."""
     if isinstance(action, SpawnHost):
-        actor = host_actor(action.host, action.life)
+        actor = host_actor(action.host, action.incarnation)
         # A repeated order: the actor is there, or being created.
         if actor in w.watched:
             return
         invariants.may_spawn(w, action, actor)
-        w.watched[actor] = Watched(action.host, action.life, w.groups.get((action.unit, action.token), ""))
+        w.watched[actor] = Watched(action.host, action.incarnation, w.groups.get((action.unit, action.token), ""))
     elif isinstance(action, SpawnSpare):
-        actor = spare_actor(action.role, action.node, action.slot, action.life)
+        actor = spare_actor(action.role, action.node, action.slot, action.incarnation)
         if actor in w.watched:
             return
-        w.watched[actor] = Watched(SpareKey(action.role, action.node, action.slot), action.life, action.node)
+        w.watched[actor] = Watched(SpareKey(action.role, action.node, action.slot), action.incarnation, action.node)
     # A repeated order: the same reservation is pending.
     elif (action.unit, action.token) in w.reserving:
         return
@@ -159,14 +159,14 @@ def _reserve(w: WorldState, a: Reserve) -> None:
 
 
 def _spawn_host(w: WorldState, a: SpawnHost) -> None:
-    actor = host_actor(a.host, a.life)
+    actor = host_actor(a.host, a.incarnation)
     node = w.groups.get((a.unit, a.token), "")
-    _bring_up(w, Process(actor, node, a.host, a.life, (a.unit, a.token)), a.deadline_s)
+    _bring_up(w, Process(actor, node, a.host, a.incarnation, (a.unit, a.token)), a.deadline_s)
 
 
 def _spawn_spare(w: WorldState, a: SpawnSpare) -> None:
-    actor = spare_actor(a.role, a.node, a.slot, a.life)
-    _bring_up(w, Process(actor, a.node, SpareKey(a.role, a.node, a.slot), a.life), SPARE_S)
+    actor = spare_actor(a.role, a.node, a.slot, a.incarnation)
+    _bring_up(w, Process(actor, a.node, SpareKey(a.role, a.node, a.slot), a.incarnation), SPARE_S)
 
 
 def _bring_up(w: WorldState, new: Process, deadline_s: float) -> None:
@@ -174,7 +174,9 @@ def _bring_up(w: WorldState, new: Process, deadline_s: float) -> None:
     if not w.reachable(new.node):
         w.watched.pop(new.actor, None)
         # A node that is gone fails at once, a silent one after the deadline.
-        w.late[new.actor] = w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
+        w.late[new.actor] = w.later(
+            Arrive(lost(new.who, new.incarnation, LATE)), deadline_s if new.node in w.nodes else 0.0
+        )
         return
     # The same actor may exist already, created for an earlier PrimeMaster: the executor finds it by its name.
     known = w.processes.get(new.actor)
@@ -192,12 +194,12 @@ def _start(w: WorldState, a: StartRanks) -> None:
     watched = w.watched.get(a.actor)
     if watched is not None:
         # The watch follows, so that a loss is reported as that of the host.
-        w.watched[a.actor] = evolve(watched, who=a.host, life=a.life)
+        w.watched[a.actor] = evolve(watched, who=a.host, incarnation=a.incarnation)
     process = w.processes.get(a.actor)
     if process is None or not w.reachable(process.node):
         return
     invariants.may_become(w, process, a.host)
-    process = evolve(process, who=a.host, life=a.life)
+    process = evolve(process, who=a.host, incarnation=a.incarnation)
     w.processes[a.actor] = process
     w.owner[a.host] = a.actor
     for start in a.ranks:
@@ -220,8 +222,8 @@ def _enter(w: WorldState, actor: str, running: Running) -> None:
 def _stop(w: WorldState, a: StopRanks) -> None:
     actor = w.owner.get(a.host, "")
     watched = w.watched.get(actor)
-    # By now the actor is another host, or another life of this one.
-    if watched is None or (watched.who, watched.life) != (a.host, a.life):
+    # By now the actor is another host, or another incarnation of this one.
+    if watched is None or (watched.who, watched.incarnation) != (a.host, a.host_incarnation):
         return
     process = w.processes.get(actor)
     if process is None or not w.reachable(process.node):

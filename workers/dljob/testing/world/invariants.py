@@ -329,7 +329,7 @@ def _orphans(w: WorldState) -> Iterator[str]:
     if w.arriving or w.carrying:
         return
     for (role, node, slot), spare in w.known.spares.items():
-        actor = spare_actor(role, node, slot, spare.life)
+        actor = spare_actor(role, node, slot, spare.incarnation)
         if spare.phase is SparePhase.SPAWNING and w.known.verdict is None and actor not in w.watched:
             yield f"spare: {actor} is awaited, and nobody makes it"
     for unit, token in w.groups:

@@ -68,7 +68,7 @@ class Process:
     actor: str
     node: str
     who: Who
-    life: int
+    incarnation: int
     group: tuple[str, int] | None = None
     """(unit, token) of the process's reservation; None for a spare."""
     up: bool = False
@@ -92,36 +92,36 @@ class Watched:
     """An actor that PrimeMaster watches or creates: its host or spare, and its node."""
 
     who: Who
-    life: int
+    incarnation: int
     node: str
 
 
-def host_actor(host: HostId, life: int) -> str:
+def host_actor(host: HostId, incarnation: int) -> str:
     """Return the name of a host's actor."""
-    return f"{host}/{life}"
+    return f"{host}/{incarnation}"
 
 
-def spare_actor(role: str, node: str, slot: int, life: int) -> str:
+def spare_actor(role: str, node: str, slot: int, incarnation: int) -> str:
     """Return the name of a spare's actor."""
-    return f"{role}/spare-{node}-{slot}/{life}"
+    return f"{role}/spare-{node}-{slot}/{incarnation}"
 
 
 def made_by(action: Action) -> str:
     """Return the actor that an action creates; empty when it creates none."""
     match action:
         case SpawnHost():
-            return host_actor(action.host, action.life)
+            return host_actor(action.host, action.incarnation)
         case SpawnSpare():
-            return spare_actor(action.role, action.node, action.slot, action.life)
+            return spare_actor(action.role, action.node, action.slot, action.incarnation)
         case _:
             return ""
 
 
-def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
+def lost(who: Who, incarnation: int, outcome: Outcome) -> HostLost | SpareLost:
     """Return the event that reports the loss of an actor."""
     if isinstance(who, HostId):
-        return HostLost(who, life, outcome)
-    return SpareLost(who.role, who.node, who.slot, life)
+        return HostLost(who, incarnation, outcome)
+    return SpareLost(who.role, who.node, who.slot, incarnation)
 
 
 # -- pending items: each takes effect once, sooner or later

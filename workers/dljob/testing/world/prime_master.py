@@ -171,9 +171,9 @@ class MasterWorld(WorldState):
         if state is None:
             return
         for host, own in live_hosts(state):
-            self.attach(own.actor, Watched(host, own.life, own.node))
+            self.attach(own.actor, Watched(host, own.incarnation, own.node))
         for (role, node, slot), own in ready_spares(state):
-            self.attach(own.actor, Watched(SpareKey(role, node, slot), own.life, node))
+            self.attach(own.actor, Watched(SpareKey(role, node, slot), own.incarnation, node))
         self.carry_out(reissue(state, self.clock()))
         # Processes of earlier PrimeMasters ask whether they are known, and end themselves if not.
         for actor in self.processes:

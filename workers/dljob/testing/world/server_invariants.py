@@ -88,7 +88,11 @@ def _told_late(state: JobState, actions: tuple[Action, ...]) -> Iterator[str]:
     for action in ending:
         own = state.hosts.get(action.host)
         # The order may be about an earlier process of the host.
-        if action.host.index < 0 or own is None or (isinstance(action, KillHost) and own.life != action.life):
+        if (
+            action.host.index < 0
+            or own is None
+            or (isinstance(action, KillHost) and own.incarnation != action.incarnation)
+        ):
             continue
         whole = state.job.roles[action.host.role].ranks_of(action.host.index)
         ranks = (action.rank,) if isinstance(action, LeaveGroup) else getattr(action, "ranks", whole)
@@ -147,7 +151,7 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
         if not isinstance(action, KillHost) or action.host.index < 0:
             continue
         own, facts = before.hosts[action.host], before.job.roles[action.host.role]
-        if facts.plan.drain is None or own.phase is not HostPhase.READY or own.life != action.life:
+        if facts.plan.drain is None or own.phase is not HostPhase.READY or own.incarnation != action.incarnation:
             continue
         ranks = facts.ranks_of(action.host.index)
         late = isinstance(event, Tick) and any(

@@ -33,7 +33,7 @@ def _check_known(w: WorldState, state: JobState, waiting: list[tuple[SpareKey, P
     hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
     for who, process in waiting:
         spare = state.spares.get((who.role, who.node, who.slot))
-        known = spare is not None and spare.life == process.life and spare.phase.alive
+        known = spare is not None and spare.incarnation == process.incarnation and spare.phase.alive
         # Condemned: its kill is on the way.
         if not known and process.actor not in hosts and not process.condemned:
             yield f"leak: {process.actor} waits on {process.node}, and PrimeMaster does not know it"

@@ -133,7 +133,7 @@ class WorldState(Surroundings):
             return
         watched = self.watched[actor]
         del self.watched[actor]
-        self.later(Arrive(lost(watched.who, watched.life, outcome)))
+        self.later(Arrive(lost(watched.who, watched.incarnation, outcome)))
 
     def release_group(self, key: tuple[str, int]) -> None:
         """Remove a reservation together with the processes in it."""

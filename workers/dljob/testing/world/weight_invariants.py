@@ -30,13 +30,13 @@ from dljob.testing.world.state import WorldState
 
 def publish(w: WorldState, f: FaultMove) -> None:
     """All channels have a new version, and a host of each role that loads it reports that, in `value` seconds."""
-    life, restored = _trainer(w)
+    incarnation, restored = _trainer(w)
     # A trainer that takes part in cuts restores before it trains.
     if w.state is not None and w.job.loading and (restored or not w.cut_versions):
         version = w.versions[0] + 1
         w.versions = (version, w.versions[1])
         # The number stands for the time, so that the keys of states do not depend on the clock.
-        by = ((f"{w.job.drivers[0]}/0", life),) if w.cut_versions else ()
+        by = ((f"{w.job.drivers[0]}/0", incarnation),) if w.cut_versions else ()
         for role in w.job.loading:
             w.later(Arrive(WeightsPublished(role, version, float(version), by=by)), f.value)
 
@@ -50,25 +50,25 @@ def spoil(w: WorldState, f: FaultMove) -> None:
 def _trainer(w: WorldState) -> tuple[int, bool]:
     """Return the incarnation of the trainer, rank 0 of the first driver role, and whether it has restored."""
     key = w.job.drivers[0], 0
-    lives = w.running.get(key)
-    life = lives[-1][0] if lives else 0
+    incarnations = w.running.get(key)
+    incarnation = incarnations[-1][0] if incarnations else 0
     saves = w.known.saves.get(f"{key[0]}/0")
-    return life, saves is not None and saves.decision(RunId(1, life)) is not None
+    return incarnation, saves is not None and saves.decision(RunId(1, incarnation)) is not None
 
 
 def take_cut(w: WorldState, f: FaultMove) -> None:
     """The trainer takes part in a cut, which is committed unless something of it is late."""
     del f
-    life, restored = _trainer(w)
+    incarnation, restored = _trainer(w)
     if w.state is None or not restored or w.known.cuts.open is not None:
         return
     role, number = w.job.drivers[0], w.known.cuts.last + 1
-    mark = CheckpointId(RunId(1, life), number)
+    mark = CheckpointId(RunId(1, incarnation), number)
     w.cut_versions[number] = w.versions[0]
     for event in (
         CutAsked(f"{role}/0"),
         CutBegun(number),
-        CutTaken(number, role, 0, life, mark),
+        CutTaken(number, role, 0, incarnation, mark),
         CheckpointCommitted(f"{role}/0", mark),
         CutSealed(number, (CutQueue("samples", "", 0, 0, 0),)),
     ):
@@ -78,14 +78,14 @@ def take_cut(w: WorldState, f: FaultMove) -> None:
 def go_back(w: WorldState, f: FaultMove) -> None:
     """The trainer restores the last cut, or begins, unless it has done so already."""
     del f
-    life, restored = _trainer(w)
-    if w.state is None or not life or restored:
+    incarnation, restored = _trainer(w)
+    if w.state is None or not incarnation or restored:
         return
     world = f"{w.job.drivers[0]}/0"
     found = restorable_checkpoints(w.known.cuts, world)
     if found is not None:
-        w.left_versions[life] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
-    w.later(Arrive(CheckpointDecided(world, RunId(1, life), found[0] if found else None)))
+        w.left_versions[incarnation] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
+    w.later(Arrive(CheckpointDecided(world, RunId(1, incarnation), found[0] if found else None)))
 
 
 def load(w: WorldState, a: LoadWeights) -> None:
@@ -142,7 +142,7 @@ def left(w: WorldState) -> Iterator[str]:
     saves = state.saves.get(f"{w.job.drivers[0]}/0") if w.left_versions else None
     if saves is None:
         return
-    spans = [span for life, span in w.left_versions.items() if saves.decision(RunId(1, life)) is not None]
+    spans = [span for incarnation, span in w.left_versions.items() if saves.decision(RunId(1, incarnation)) is not None]
     for process in w.processes.values() if spans else ():
         told = {(one.rank, one.incarnation): (one.role, one.rank) for one in process.ranks}
         for rank, incarnation, version in process.held:

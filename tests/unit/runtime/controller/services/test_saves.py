@@ -59,7 +59,7 @@ def mark(number: int, step: int) -> dict[str, int]:
 
 
 def question(what: str, number: int = 2, **more: Any) -> dict[str, Any]:
-    return {"what": what, "world": "t", "life": {"attempt": 1, "number": number}, **more}
+    return {"what": what, "world": "t", "run": {"attempt": 1, "number": number}, **more}
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ async def test_a_checkpoint_that_a_disk_refuses_stands_in_the_state_until_a_save
     assert await ask(journal, desk, what="not saved", world="t", mark=mark(1, 5), **refused) == {"why": ""}
     (problem,) = journal.state.problems
     assert problem.message == (
-        "t/1: step 5 of life 1.1 is not on disk: No space left on device (/data/t); none is on disk"
+        "t/1: step 5 of run 1.1 is not on disk: No space left on device (/data/t); none is on disk"
     )
     await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
     assert journal.state.problems == ()
     await ask(journal, desk, what="not saved", world="t", mark=mark(1, 5), **refused)
     assert journal.state.problems == (), "a save that was tried later has succeeded"
     await ask(journal, desk, what="not saved", world="t", mark=mark(1, 7), **refused)
-    assert "; the last one on disk is step 6 of life 1.1" in journal.state.problems[0].message
+    assert "; the last one on disk is step 6 of run 1.1" in journal.state.problems[0].message
 
 
 async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal):
@@ -95,9 +95,9 @@ async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(jou
     assert journal.state.saves["t"].oldest == CheckpointId(RunId(1, 1), 4)
     assert (await ask(journal, desk, **question("decide", chosen=mark(1, 5))))["chosen"] == mark(1, 5)
     said = await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
-    assert said == {"why": "life 1.2 has restored step 5 of life 1.1", "keep": []}
+    assert said == {"why": "run 1.2 has restored step 5 of run 1.1", "keep": []}
     late = await ask(journal, desk, **question("decide", number=1, chosen=None))
-    assert late["why"] == "life 1.2 of t has begun"
+    assert late["why"] == "run 1.2 of t has begun"
 
 
 async def test_one_saver_decides_and_the_others_wait_for_its_decision(journal):

@@ -67,46 +67,46 @@ class CheckpointService:
         await shell.cuts.ready()
         if question["what"] == "shards":
             return await shard_service.answer(shell, question, self._waits)
-        life = RunId(**question["life"])
+        run_id = RunId(**question["run"])
         if question["what"] == "turn":
-            return await self._turn(shell, world, life, node)
+            return await self._turn(shell, world, run_id, node)
         chosen = question["chosen"] and CheckpointId.of(question["chosen"])
         damaged = tuple(str(text) for text in question.get("damaged", ()))
-        await shell.offer(ev.CheckpointDecided(world, life, chosen, damaged=damaged))
-        self._turns.pop((world, life), None)
-        said = await self._taken_back(shell, world, life)
+        await shell.offer(ev.CheckpointDecided(world, run_id, chosen, damaged=damaged))
+        self._turns.pop((world, run_id), None)
+        said = await self._taken_back(shell, world, run_id)
         return said if said.get("known", True) else {**said, "why": NOT_WHOLE}
 
-    async def _turn(self, shell: MasterLoop, world: str, life: RunId, node: str) -> dict[str, Any]:
+    async def _turn(self, shell: MasterLoop, world: str, run_id: RunId, node: str) -> dict[str, Any]:
         def known() -> bool:
-            return bool(_decided(shell, world, life)["known"])
+            return bool(_decided(shell, world, run_id)["known"])
 
         # One saver searches the disk for all; the others wait for its decision.
-        whose, ends = self._turns.get((world, life), ("", 0.0))
+        whose, ends = self._turns.get((world, run_id), ("", 0.0))
         if not known() and whose not in ("", node) and time.monotonic() < ends:
             await until(shell.changed, known, POLL_S)
             if not known():
                 return {"again": True}
-            return {**await self._taken_back(shell, world, life), "yours": False}
+            return {**await self._taken_back(shell, world, run_id), "yours": False}
         if known():
-            return {**await self._taken_back(shell, world, life), "yours": False}
-        self._turns[world, life] = node, time.monotonic() + TURN_S
+            return {**await self._taken_back(shell, world, run_id), "yours": False}
+        self._turns[world, run_id] = node, time.monotonic() + TURN_S
         await shell.cuts.verify(world)
         among = restorable_checkpoints(shell.state.cuts, world)
-        said = _decided(shell, world, life)
+        said = _decided(shell, world, run_id)
         return {
             **said,
             "yours": not said["known"],
             "among": None if among is None else [one.json() for one in among],
         }
 
-    async def _taken_back(self, shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:
-        """Return what a life restores once the queues are there: it must not meet those of a future that it left."""
+    async def _taken_back(self, shell: MasterLoop, world: str, run_id: RunId) -> dict[str, Any]:
+        """Return what a run restores once the queues are there: it must not meet those of a future that it left."""
         why = await shell.cuts.go_back()
         if why is None:
             await until(shell.changed, lambda: False, LATER_S)
             return {"again": True}
-        said = _decided(shell, world, life)
+        said = _decided(shell, world, run_id)
         return {**said, "why": f"{why}; all ranks of the cut must restart" if why else said["why"]}
 
 
@@ -116,10 +116,10 @@ def _not_saved(question: Mapping[str, Any], last: Committed | None) -> str:
     return f"{question['rank']}: {mark} is not on disk: {disk}; {saved}"[:MESSAGE]
 
 
-def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:
+def _decided(shell: MasterLoop, world: str, run_id: RunId) -> dict[str, Any]:
     """Return the checkpoint that a run restores, whether that is known, and why it never will be."""
-    made = shell.state.saves.get(world, Saves()).decision(life)
+    made = shell.state.saves.get(world, Saves()).decision(run_id)
     if made is None:
-        why = checkpoints.superseded_reason(shell.state, world, life)
+        why = checkpoints.superseded_reason(shell.state, world, run_id)
         return {"known": bool(why), "chosen": None, "why": why}
     return {"known": True, "chosen": made.chosen and made.chosen.json(), "why": ""}

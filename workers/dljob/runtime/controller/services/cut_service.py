@@ -145,7 +145,7 @@ class CutService:
         await self._ready.wait()
 
     async def verify(self, world: str) -> None:
-        """Read the queue files of the cuts that a new life of a world may restore: a damaged one is passed over whole.
+        """Read the queue files of the cuts that a new run of a world may restore: a damaged one is passed over whole.
 
         A world that follows others is not asked: its queues have gone back already.
         """

@@ -103,7 +103,7 @@ def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
         role=str(question["role"]),
         rank=int(question["rank"]),
         incarnation=int(question["incarnation"]),
-        life=RunId(**question["life"]),
+        run_id=RunId(**question["run"]),
         saves=bool(question["saves"]),
         done=tuple(
             (int(start), int(end), step, int(rest[0]) if rest else 0) for start, end, step, *rest in question["done"]
