@@ -20,6 +20,7 @@ from rpc_kit import World
 
 from dljob import DataQueue, RoleGroup, WeightChannel
 from dljob.runtime.weights.buckets import checksum
+from dljob.runtime.weights.model import NO_MARK
 from dljob.runtime.worker.fork_host import ForkHost
 
 pytestmark = pytest.mark.ray
@@ -87,7 +88,7 @@ def test_a_late_reader_gets_the_newest_version_though_its_publisher_is_dead(worl
     assert RoleGroup("callee")[1].call("receive", "policy").result(60) == (1, 1.5, 1.5, False)
     porter.call("publish", "policy", 2, 2.5).result(60)
     keeper = ray.get_actor("00000000/weights/policy", "dljob")
-    eventually(lambda: ray.get(keeper.newer.remote(("", 0), 1.0)).copied, 60)
+    eventually(lambda: ray.get(keeper.newer.remote(NO_MARK, 1.0)).copied, 60)
     kill_rank(world, 0, 3)
     version, state = channel.receive(60)
     assert (version, state["step"]) == (2, 2)
@@ -124,7 +125,7 @@ def test_a_bucket_from_another_node_is_checked_and_fetched_again_when_damaged(wo
     monkeypatch.setattr(transport, "checksum", damaged_once)
     RoleGroup("callee")[0].call("publish", "far", 1, 1.0).result(60)
     keeper = ray.get_actor("00000000/weights/far", "dljob")
-    version = ray.get(keeper.newer.remote(("", 0), 1.0))
+    version = ray.get(keeper.newer.remote(NO_MARK, 1.0))
     assert version.node != here
     assert WeightChannel("far").receive(60)[1]["w"].max() == 1.0
     assert len(seen) == 2
@@ -166,7 +167,7 @@ def test_weights_travel_by_a_real_openyuanrong_datasystem(world):
         return reader.call("came_by", "shared").result(60)
 
     def newest() -> Any:
-        return ray.get(ray.get_actor(keeper_name, "dljob").newer.remote(("", 0), 1.0), timeout=60)
+        return ray.get(ray.get_actor(keeper_name, "dljob").newer.remote(NO_MARK, 1.0), timeout=60)
 
     with Datasystem() as datasystem:
         for rank in (porter, reader):

@@ -23,7 +23,7 @@ from dljob.runtime.weights.chain import Hop, places
 from dljob.runtime.weights.chain_line import connected
 from dljob.runtime.weights.chain_reader import taken
 from dljob.runtime.weights.chain_transfer import send_buffers
-from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.model import NO_MARK, Version
 from dljob.runtime.weights.ray_transport import _wait_interruptibly
 from dljob.runtime.weights.relay import WeightRelay
 
@@ -82,7 +82,7 @@ class Channel:
         return ray.get_actor(f"00000000/weights/{self.name}", "dljob")
 
     def relay(self, node: str) -> Any:
-        newest = ray.get(self.keeper.newer.remote(("", 0), 1.0))
+        newest = ray.get(self.keeper.newer.remote(NO_MARK, 1.0))
         return ray.get(self.keeper.relay.remote(newest.nonce, node))
 
     def first(self) -> int:

@@ -31,7 +31,7 @@ from dljob.runtime.weights import keeper as weights_keeper
 from dljob.runtime.weights import transport as weight_transport
 from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
-from dljob.runtime.weights.model import Mark, Version
+from dljob.runtime.weights.model import NO_MARK, Mark, Version
 from dljob.runtime.weights.transport import TransportCalls
 from dljob.runtime.weights.version_lines import line_to
 
@@ -169,11 +169,11 @@ async def test_the_newest_two_are_kept_and_copied(objects):
     held = a_keeper()
     marks = [await offer(held, published(n, objects.put([b"x"]))) for n in (1, 2, 3)]
     assert [one.version for one in held._versions] == [2, 3]
-    found = await held.newer(("", 0), 1.0)
+    found = await held.newer(NO_MARK, 1.0)
     assert (found.version, found.mark) == (3, marks[2])
     assert await held.newer(marks[2], 0) is None
     await asyncio.gather(*held._tasks.tasks)
-    assert (await held.newer(("", 0), 1.0)).copied
+    assert (await held.newer(NO_MARK, 1.0)).copied
     await held.lost(marks[2])
     assert await held.on_latest() == 3
     assert await held.on_bucket(marks[2], 0) == [b"x"]
@@ -254,11 +254,11 @@ async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     lost = await offer(held, published(2, objects.put([b"y"])))
     await held.lost(lost)
     assert await held.newer(lost, 0) is None
-    assert (await held.newer(("", 0), 0)).mark == first
+    assert (await held.newer(NO_MARK, 0)).mark == first
     restarted = QueueCaller("trainer/0", 2, "line")
     later = await offer(held, Version("another", 1, b"", "n1", (objects.put([b"z"]),)), restarted)
     assert (await held.newer(lost, 0)).mark == later
-    assert (await held.newer(("another keeper's", 9), 0)).mark == later
+    assert (await held.newer(("another keeper's", 9, "n"), 0)).mark == later
 
 
 async def test_publisher_on_a_line_is_told_when_its_buckets_are_needed_no_more(objects):
@@ -278,7 +278,7 @@ async def test_ranks_of_the_machine_are_answered_by_a_line(objects):
     line = line_to(await held.line_address())
     assert await held.line_address() == held._lines.address
     mark = await offer(held, Version("nonce1", 1, b"index", copied=True))
-    found = await asyncio.to_thread(lambda: line.ask("newer", ("", 0), 1.0, end=None))
+    found = await asyncio.to_thread(lambda: line.ask("newer", NO_MARK, 1.0, end=None))
     assert (found[0].version, found[0].mark) == (1, mark)
 
 
@@ -394,7 +394,7 @@ def test_a_version_goes_to_one_of_the_threads_that_wait_for_it(line, monkeypatch
 
     def meet(*args: Any) -> Any:
         result = newest(*args)
-        if result[1] == 1:
+        if result.version == 1:
             both_have_it.wait(60)
         return result
 
@@ -411,6 +411,56 @@ def test_a_version_goes_to_one_of_the_threads_that_wait_for_it(line, monkeypatch
         thread.join(60)
     assert received == [1, 2]
     assert held_versions["policy"] == 2
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_version_of_an_earlier_keeper_that_comes_late_is_dropped(line, monkeypatch, is_awaited):
+    """A thread of two at one object is late with version 1, which the other one and the next keeper's overtake."""
+    channel, reader = WeightChannel("policy"), WeightChannel("policy")
+    has_version, may_go_on = threading.Event(), threading.Event()
+    newest = WeightChannel._newest
+    received: list[int] = []
+
+    def come_late(*args: Any) -> Any:
+        fetched_version = newest(*args)
+        if not has_version.is_set():
+            has_version.set()
+            assert may_go_on.wait(60)
+        return fetched_version
+
+    def receive() -> None:
+        received.append((asyncio.run(reader.aio.receive(60)) if is_awaited else reader.receive(60))[0])
+
+    monkeypatch.setattr(WeightChannel, "_newest", come_late)
+    channel.publish(1, {})
+    late_thread = threading.Thread(target=receive)
+    late_thread.start()
+    assert has_version.wait(60)
+    assert reader.receive(60)[0] == 1
+    line.kept = None  # the next request makes another keeper
+    channel.publish(2, {})
+    assert reader.receive(60)[0] == 2
+    may_go_on.set()
+    channel.publish(3, {})
+    late_thread.join(60)
+    assert received == [3]
+    with pytest.raises(TimeoutError, match="nothing new"):
+        reader.receive(0)
+
+
+def test_a_version_that_is_offered_again_to_the_next_keeper_is_received_once(line):
+    """The keeper has died with its answer to the publisher, but a reader was faster."""
+    reader = WeightChannel("policy")
+    carrier = weights.ByteCarrier(reader._keeper)
+    version = Version("nonce", 1, flat({}, "test")[0])
+    carrier.publish(version, [])
+    assert reader.receive(60) == (1, {})
+    line.kept = None
+    carrier.publish(version, [])
+    with pytest.raises(TimeoutError, match="nothing new"):
+        reader.receive(0)
+    carrier.publish(replace(version, nonce="another", version=2), [])
+    assert reader.receive(60) == (2, {})
 
 
 async def test_a_twin_answers_and_raises_as_its_method(line):
@@ -505,7 +555,7 @@ def test_a_question_that_is_not_asked_any_more_is_left(line):
     asker = StorageClient("weights", "policy", "WeightChannel")
     over, send, sent = iter([False, True]), line.send, list[Any]()
     line.send = lambda call: sent.append(send(call)) or sent[-1]
-    assert asker.ask("receive", ("", 0), 20.0, timeout_s=None, unless=lambda: next(over)) is None
+    assert asker.ask("receive", NO_MARK, 20.0, timeout_s=None, unless=lambda: next(over)) is None
     WeightChannel("policy").publish(1, {})
     assert sent[0].result(60)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dljob.errors import CallTimeoutError
 from dljob.runtime.process import activities
@@ -22,7 +22,7 @@ from dljob.runtime.rpc.own_process import check_process
 from dljob.runtime.weights.buckets import StateBuckets, checksum, flat, load_state
 from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.event_times import event_times
-from dljob.runtime.weights.model import Mark, Version
+from dljob.runtime.weights.model import NO_MARK, Mark, Version
 from dljob.runtime.weights.transport import (
     AGAIN_S,
     STORE,
@@ -40,6 +40,15 @@ _newest_versions: dict[str, tuple[int, int]] = {}
 """Channel -> incarnation of this rank, and the newest version that it has published."""
 
 log = logging.getLogger(__package__)
+
+
+class FetchedVersion(NamedTuple):
+    """A whole version, and the mark with which its request began."""
+
+    begun_mark: Mark
+    mark: Mark
+    version: int
+    state: Any
 
 
 class WeightChannel:
@@ -72,7 +81,7 @@ class WeightChannel:
         self.name = name
         self._transport_used = ""
         self._keeper = StorageClient("weights", name, "WeightChannel")
-        self._mark: Mark = ("", 0)
+        self._mark = NO_MARK
         self._carrier: Carrier | None = None
         self._verify = verify
         own_transport = find_transport(name, transport, options)
@@ -162,30 +171,34 @@ class WeightChannel:
         """
         deadline = Deadline(timeout)
         while True:
-            mark, version, state = self._newest(deadline, timeout)
-            if self._mark_received(mark, version):
-                return version, state
+            fetched_version = self._newest(deadline, timeout)
+            if self._mark_received(fetched_version):
+                return fetched_version.version, fetched_version.state
 
-    def _mark_received(self, mark: Mark, version: int) -> bool:
-        """Note a whole version as received, unless another thread has received it, or a later one, meanwhile."""
+    def _mark_received(self, fetched_version: FetchedVersion) -> bool:
+        """Note a whole version as received, unless another thread has received one since the request began.
+
+        Which of two keepers' marks is the newer one cannot be seen from them.
+        """
         with _notes_lock:
-            if mark[0] == self._mark[0] and mark[1] <= self._mark[1]:
+            if self._mark != fetched_version.begun_mark:
                 return False
-            self._mark = mark
-            held_versions[self.name] = version
-            current_worker().note(f"{HELD}{self.name}", version)
+            self._mark = fetched_version.mark
+            held_versions[self.name] = fetched_version.version
+            current_worker().note(f"{HELD}{self.name}", fetched_version.version)
             return True
 
     def _newest(
         self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool] = lambda: False
-    ) -> tuple[Mark, int, Any]:
-        """Return `receive`'s result with the mark of that version; gives up once `unless` returns true."""
+    ) -> FetchedVersion:
+        """Return the newest version that is not received yet; gives up once `unless` returns true."""
         activities.use("weights", self.name, "get")
         with Waiting("weights", self.name, "receive", lambda: ()):
             return self._awaited(deadline, timeout, unless)
 
-    def _awaited(self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool]) -> tuple[Mark, int, Any]:
+    def _awaited(self, deadline: Deadline, timeout: float | None, unless: Callable[[], bool]) -> FetchedVersion:
         while True:
+            mark = self._mark
             # A reader whose group is lost for good must not wait for versions any more.
             if self._calls is not None:
                 self._calls.check()
@@ -193,14 +206,14 @@ class WeightChannel:
             late = None if left is None else left + SLACK_S
             try:
                 # In slices: a waiting thread can be interrupted between two of them.
-                found = self._carried().newer(self._mark, deadline.slice_s, late)
+                found = self._carried().newer(mark, deadline.slice_s, late)
                 buckets = None if found is None else self._fetched(found, deadline)
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None
             if found is not None and buckets is not None:
-                return found.mark, found.version, load_state(found.index, buckets)
+                return FetchedVersion(mark, found.mark, found.version, load_state(found.index, buckets))
             if unless():
-                return self._mark, 0, None
+                return FetchedVersion(mark, mark, 0, None)
             if deadline.left == 0:
                 what = "nothing new was published" if found is None else f"version {found.version} did not come whole"
                 raise TimeoutError(f"{self._keeper.name}.receive: {what} in {timeout:g} s")
@@ -265,12 +278,12 @@ class AsyncChannel:
         """Await `WeightChannel.receive`."""
         channel, deadline = self._channel, Deadline(timeout)
         while True:
-            got = Handover[tuple[Mark, int, Any]]()
-            mark, version, state = await got.run(
+            got = Handover[FetchedVersion]()
+            fetched_version = await got.run(
                 lambda got=got: got.offer(channel._newest(deadline, timeout, lambda: got.cancelled))
             )
-            if channel._mark_received(mark, version):  # not in the thread: a cancelled call has received nothing
-                return version, state
+            if channel._mark_received(fetched_version):  # not in the thread: a cancelled call has received nothing
+                return fetched_version.version, fetched_version.state
 
     async def latest(self) -> int | None:
         """Await `WeightChannel.latest`."""

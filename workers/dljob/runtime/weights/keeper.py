@@ -178,7 +178,7 @@ class WeightsKeeper(StorageActor):
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
-        made = replace(version, mark=(self._token, self._count), by=(who.rank, who.incarnation))
+        made = replace(version, mark=(self._token, self._count, version.nonce), by=(who.rank, who.incarnation))
         made = dated(made, newest, time.time())
         self._versions = [*self._versions, made][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
@@ -245,9 +245,10 @@ def dated(version: Version, before: Version | None, now: float) -> Version:
 def _after(mark: Mark, other: Mark) -> bool:
     """Return whether a version of this keeper is newer than a reader's mark.
 
-    A mark of an earlier keeper counts as older: that keeper's numbers died with it.
+    A mark of an earlier keeper counts as older: that keeper's numbers died with it. But a publisher whose keeper died
+    before it answered has offered the same version to both.
     """
-    return mark[0] != other[0] or mark[1] > other[1]
+    return mark[2] != other[2] and (mark[0] != other[0] or mark[1] > other[1])
 
 
 def _put(bucket: Sequence[Any]) -> Any:

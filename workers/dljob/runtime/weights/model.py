@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-Mark = tuple[str, int]
-"""A reader's position: the keeper's token, and the number of the version at that keeper."""
+Mark = tuple[str, int, str]
+"""A reader's position: the keeper's token, the number of the version at that keeper, and the version's nonce."""
+NO_MARK: Mark = ("", 0, "")
+"""Of a reader without a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Version:
     refs: Sequence[Any] = field(default=(), repr=False)
     sums: tuple[int | None, ...] = ()
     """The checksum of each bucket; None where its publisher made none."""
-    mark: Mark = ("", 0)
+    mark: Mark = NO_MARK
     taken_at: float = 0.0
     """When the keeper took it (unix seconds): the order of versions of all keepers, whose numbers may go back."""
     since: float = 0.0
