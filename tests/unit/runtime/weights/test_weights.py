@@ -657,6 +657,48 @@ def test_an_interrupted_call_that_hangs_is_the_only_one(monkeypatch):
     release.set()
 
 
+@pytest.mark.parametrize("first_release", ["publish", "receive"])
+def test_of_two_calls_that_hang_at_once_each_keeps_the_next_one_away(monkeypatch, first_release):
+    """One object publishes in a thread and receives in another: `publish` is late first, then `receive`."""
+    has_receive_begun, running = threading.Event(), dict[str, threading.Thread]()
+    releases, beginnings = ({name: threading.Event() for name in ("publish", "receive")} for _ in range(2))
+    begun_calls: list[str] = []
+
+    def hang(name: str) -> None:
+        begun_calls.append(name)
+        running[name] = threading.current_thread()
+        beginnings[name].set()
+        releases[name].wait(60)
+
+    def begin_both(_: int) -> float:
+        if threading.current_thread() is publisher:
+            has_receive_begun.wait(60)
+        else:
+            has_receive_begun.set()
+            publisher.join(60)
+        return 0.0
+
+    transport = Dictionary({})
+    transport.before_publish, transport.before_receive = lambda: hang("publish"), lambda: hang("receive")
+    calls, version = TransportCalls("p", transport), Version("n", 1, b"", sizes=((1,),), transport="Dictionary")
+    publisher = threading.Thread(target=calls.publish, args=(version, [[memoryview(b"x")]]))
+    with monkeypatch.context() as patch:
+        patch.setattr(weight_transport, "seconds_for", begin_both)
+        publisher.start()
+        assert calls.receive(version, None) is None
+    assert all(beginning.wait(60) for beginning in beginnings.values())
+    releases[first_release].set()
+    running[first_release].join(60)
+    assert calls.publish(version, [[memoryview(b"x")]]) is version
+    assert begun_calls == ["publish", "receive"]
+    for name, release in releases.items():
+        release.set()
+        running[name].join(60)
+    transport.before_publish = lambda: None
+    monkeypatch.setattr(weight_transport, "seconds_for", lambda _: 60.0)
+    assert calls.publish(version, [[memoryview(b"x")]]).address == "1"
+
+
 def state(number: int) -> dict[str, Any]:
     return {"w": np.full(1000, number), "none": np.zeros(0), "step": number}
 
@@ -710,10 +752,10 @@ def test_a_side_that_raises_is_named_and_the_version_goes_by_the_store(sides, ca
 def test_a_side_that_hangs_is_called_again_only_once_it_has_returned(sides, caplog, monkeypatch, side):
     monkeypatch.setattr(weight_transport, "seconds_for", lambda _: 0.05)
     publisher, reader, sender, receiver = sides
-    going_on, calls = threading.Event(), list[int]()
+    going_on, hanging_threads = threading.Event(), list[threading.Thread]()
 
     def hang() -> None:
-        calls.append(1)
+        hanging_threads.append(threading.current_thread())
         going_on.wait(60)
 
     publisher.before_publish, reader.before_receive = (hang, lambda: None)[side], (lambda: None, hang)[side]
@@ -722,10 +764,9 @@ def test_a_side_that_hangs_is_called_again_only_once_it_has_returned(sides, capl
     assert "goes by the store: the transport Dictionary: TimeoutError: it did not return within 0 s" in caplog.text
     assert exchange(sender, receiver, 2) == by
     assert "TimeoutError: an earlier call has not returned yet" in caplog.text
-    assert calls == [1]
-    late = (sender, receiver)[side]._calls._late_call
+    (hanging_thread,) = hanging_threads
     going_on.set()
-    late.result(60)
+    hanging_thread.join(60)
     monkeypatch.setattr(weight_transport, "seconds_for", lambda _: 60.0)
     assert exchange(sender, receiver, 3) == ("Dictionary", "Dictionary")
 

@@ -143,7 +143,8 @@ class TransportCalls:
     def __init__(self, channel: str, transport: WeightTransport) -> None:
         self._channel = channel
         self._transport = transport
-        self._late_call: Future[Any] | None = None
+        self._late_calls = set[Future[Any]]()
+        """Several, where threads that share a channel are late at once."""
         self._publish_lock = threading.Lock()
         self.name = transport.name or type(transport).__name__
         self.check = transport.check
@@ -180,7 +181,7 @@ class TransportCalls:
             if limit is None:
                 return work()
             # Otherwise each version would leave a thread behind.
-            if self._late_call is not None and not self._late_call.done():
+            if self._late_calls:
                 raise TimeoutError("an earlier call has not returned yet")
             slack = seconds_for(places(version.sizes)[1])
             return self._call_within(slack + (limit if seconds_left is None else min(limit, seconds_left)), work)
@@ -211,7 +212,8 @@ class TransportCalls:
                         raise TimeoutError(f"it did not return within {seconds:.0f} s") from None
         finally:
             if not call.done():  # late, or its caller was interrupted
-                self._late_call = call
+                self._late_calls.add(call)
+                call.add_done_callback(self._late_calls.discard)
 
 
 class ByteCarrier:
