@@ -63,6 +63,56 @@ def test_buckets_come_back_an_empty_one_is_not_stored_and_the_last_two_versions_
     assert datasystem.values == {}
 
 
+def delete_nothing(keys: list[str]) -> list[str]:
+    raise RuntimeError("code: [RPC unavailable]")
+
+
+@pytest.mark.parametrize(("delete", "reason"), [(delete_nothing, "RPC unavailable"), (list, "it gave no reason")])
+def test_values_that_cannot_be_deleted_are_named_once_and_versions_go_on(monkeypatch, caplog, delete, reason):
+    datasystem = Store()
+    monkeypatch.setattr(yr_transport, "connect", lambda _: datasystem)
+    publisher = YrTransport("policy")
+    bucket = [memoryview(b"one")]
+    addresses = [publisher.publish(number, [bucket]) for number in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(datasystem, "delete", delete)
+        addresses += [publisher.publish(number, [bucket] * 6) for number in range(2, 6)]
+    (warning,) = caplog.messages
+    assert warning.startswith("WeightChannel('policy').publish: the datasystem has not deleted values")
+    assert f"{addresses[0]}-0" in warning
+    assert reason in warning
+    assert publisher.receive(addresses[-1], [3]) == [b"one"]
+    publisher.publish(6, [bucket])  # it works again
+    assert f"{addresses[4]}-0" not in datasystem.values
+    monkeypatch.setattr(datasystem, "delete", delete)
+    publisher.publish(7, [bucket])
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1].count(addresses[5]) == 3
+    assert "and 3 more" in caplog.messages[1]
+
+
+def test_values_of_a_version_that_could_not_be_stored_whole_are_deleted(monkeypatch):
+    """Nobody learns their address, and a datasystem that is full is filled by them."""
+    datasystem = Store()
+    monkeypatch.setattr(yr_transport, "connect", lambda _: datasystem)
+    publisher, store_value = YrTransport("policy"), datasystem.set
+
+    def refuse_third(key: str, val: Any, *, ttl_second: int) -> None:
+        if len(datasystem.values) == 3:
+            raise RuntimeError("code: [Out of memory]")
+        store_value(key, val, ttl_second=ttl_second)
+
+    publisher.publish(1, [[memoryview(b"one")]])
+    with monkeypatch.context() as patch:
+        patch.setattr(datasystem, "set", refuse_third)
+        for number in (2, 3):
+            with pytest.raises(RuntimeError, match="Out of memory"):
+                publisher.publish(number, [[memoryview(b"one")]] * 3)
+            assert len(datasystem.values) == 1
+    addresses = [publisher.publish(number, [[memoryview(b"one")]]) for number in (4, 5)]
+    assert list(datasystem.values) == [f"{address}-0" for address in addresses]
+
+
 # -- the real client, without a datasystem
 
 
