@@ -802,14 +802,32 @@ def test_an_error_of_check_is_raised_where_versions_are_published_and_received(s
 # -- by an entry point
 
 
+MODULES = {
+    "broken": "\n1 / 0",
+    "lacking": "import module_of_nobody",
+    "misspelt": "\n\ndef",
+    "number": "Mine = 5",
+    "function": "def Mine(channel):\n    return open(f'/no/folder/{channel}')",
+    "failing": "from dljob import WeightTransport\nclass Mine(WeightTransport):\n    publish = receive = len\n"
+    "    def __init__(self, channel, folder='', **more):\n        self.share = {}[folder]",
+    "partial": "from dljob import WeightTransport\nclass Mine(WeightTransport):\n    def publish(self, *_): ...\n"
+    "    def __init__(self, channel, *, folder=''): ...",
+    "nameless": "from dljob import WeightTransport\nclass Mine(WeightTransport):\n    publish = receive = len",
+}
+"""Modules of users whose `Mine` is no transport."""
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "share-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: share\nVersion: 1.0\n")
-    points = "good = share_mod:Good\ndict = share_mod:dict\ngone = share_mod:Gone\nbroken = broken_mod:Good\n"
-    (info / "entry_points.txt").write_text(f"[{extensions.WEIGHT_TRANSPORTS}]\n{points}")
-    (tmp_path / "broken_mod.py").write_text("1 / 0")
+    points = {"good": "share_mod:Good", "dict": "share_mod:dict", "gone": "share_mod:Gone", "builtin": "builtins:dict"}
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}_mod.py").write_text(text)
+        points[name] = f"{name}_mod:Mine"
+    lines = [f"{name} = {value}\n" for name, value in points.items()]
+    (info / "entry_points.txt").write_text(f"[{extensions.WEIGHT_TRANSPORTS}]\n{''.join(lines)}")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     class Good(Dictionary):
@@ -834,16 +852,61 @@ def test_a_transport_is_found_by_its_entry_point_and_gets_its_options(line, pack
 @pytest.mark.parametrize(
     ("transport", "options", "said", "hint"),
     [
-        ("nccl", {}, "the transport 'nccl' is not installed; installed: broken, collective", "install the package"),
-        ("broken", {}, "'broken' cannot be imported: ZeroDivisionError: division by zero", "['broken'].load()"),
-        ("gone", {}, "'gone' cannot be imported: AttributeError: module 'share_mod'", "['gone'].load()"),
+        (
+            "nccl",
+            {},
+            "the transport 'nccl' is not installed; installed: broken, builtin, collective",
+            "install the package",
+        ),
+        ("gone", {}, "'gone' (share_mod:Gone) cannot be made in w/0: AttributeError: module 'share", "['gone'].load()"),
         (
             "good",
             {"fold": 1},
-            "'good' cannot be made: got an unexpected keyword argument 'fold'",
-            "its options: folder",
+            "cannot be made in w/0: TypeError: package.<locals>.Good",
+            "correct share_mod:Good; it is called with the channel's name, and its options: folder",
         ),
-        ("dict", {}, "is no WeightTransport, but {'channel': 'p'}", "derived from dljob.WeightTransport"),
+        (
+            "dict",
+            {},
+            "(share_mod:dict) cannot be made in w/0: TypeError: no WeightTransport, but {'channel'",
+            "share_mod:dict",
+        ),
+        ("builtin", {}, "(builtins:dict) cannot be made in w/0: ValueError: dictionary", "correct builtins:dict"),
+        (
+            "number",
+            {},
+            "(number_mod:Mine) cannot be made in w/0: TypeError: 'int' object is not",
+            "correct number_mod:Mine",
+        ),
+        ("broken", {}, "cannot be made in w/0: ZeroDivisionError: division by zero, at /", "['broken'].load()"),
+        ("broken", {}, "/broken_mod.py:2 in <module>", ""),
+        ("lacking", {}, "/lacking_mod.py:1 in <module>", "['lacking'].load()"),
+        ("misspelt", {}, "/misspelt_mod.py:3 in <module>", "['misspelt'].load()"),
+        (
+            "function",
+            {},
+            "/function_mod.py:2 in Mine",
+            "/function_mod.py:2 in Mine; it is called with the channel's name, and its options: none",
+        ),
+        ("failing", {}, "(failing_mod:Mine) cannot be made in w/0: KeyError: '', at /", "its options: folder, more"),
+        (
+            "failing",
+            {"folder": "f", "size": 1},
+            "KeyError: 'f', at /",
+            "/failing_mod.py:5 in __init__; it is called with",
+        ),
+        (
+            "partial",
+            {},
+            "abstract class Mine",
+            "correct partial_mod:Mine; it is called with the channel's name, and its options: folder",
+        ),
+        (
+            "nameless",
+            {},
+            "cannot be made in w/0: TypeError: Mine() takes no arguments",
+            "called with the channel's name",
+        ),
         (Dictionary, {}, "is no WeightTransport, but <class", "pass an object"),
         ("store", {"group": "g"}, "takes no options, not group", "the store has none"),
         (Dictionary({}), {"folder": "/"}, "takes no options, not folder", "an object has its own"),

@@ -69,9 +69,9 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
             check_version(distribution(TOOLS_DISTRIBUTION), f"role {roles[0]}")
     for role in spec.roles:
         if role.comm.sub_master:
-            _entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
+            find_entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
     if spec.fault_tolerance.node.relauncher:
-        _entry_point(RELAUNCHERS, spec.fault_tolerance.node.relauncher, "the relauncher", "")
+        find_entry_point(RELAUNCHERS, spec.fault_tolerance.node.relauncher, "the relauncher")
 
 
 def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:
@@ -81,10 +81,15 @@ def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:
         UsageError: There is no entry point of that name.
         ImportError, AttributeError: It cannot be loaded.
     """
-    return _entry_point(group, name, whose, code_dir).load()
+    return find_entry_point(group, name, whose, code_dir).load()
 
 
-def _entry_point(group: str, name: str, whose: str, code_dir: str) -> EntryPoint:
+def find_entry_point(group: str, name: str, whose: str, code_dir: str = "") -> EntryPoint:
+    """Return the entry point of a name in a group, for `whose`, with which a message may begin.
+
+    Raises:
+        UsageError: There is none; the message lists those that are installed.
+    """
     points = installed(group, code_dir)
     if name not in points:
         raise UsageError(

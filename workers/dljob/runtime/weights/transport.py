@@ -9,10 +9,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from typing import Any, Protocol, TypeVar
 
-from dljob.errors import CallError, UsageError
+from dljob.errors import CallError, DLJobError, UsageError
 from dljob.runtime.process import activities, extensions
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
@@ -110,31 +112,46 @@ def find_transport(
     """
     subject = f"WeightChannel({channel!r}): the transport"
     if isinstance(transport, str) and transport != STORE:
+        point = extensions.find_entry_point(extensions.WEIGHT_TRANSPORTS, transport, subject)
+        factory: Any = None
         try:
-            factory = extensions.load(extensions.WEIGHT_TRANSPORTS, transport, subject)
-        except UsageError:
+            factory = point.load()
+            created_transport = factory(channel, **options)
+            if not isinstance(created_transport, WeightTransport):
+                raise TypeError(f"no WeightTransport, but {created_transport!r}")
+            return created_transport
+        except DLJobError:
             raise
-        except Exception as error:  # whatever its module raises
-            entry_point = f"entry_points(group={extensions.WEIGHT_TRANSPORTS!r})[{transport!r}]"
-            hint = f'the whole error: python -c "from importlib.metadata import *; {entry_point}.load()"'
-            message = f"{subject} {transport!r} cannot be imported: {type(error).__name__}: {error}"
-            raise UsageError(message, hint=hint) from error
-        signature = inspect.signature(factory)
-        try:
-            signature.bind(channel, **options)
-        except TypeError as error:
-            hint = f"its options: {', '.join(list(signature.parameters)[1:]) or 'none'}"
-            raise UsageError(f"{subject} {transport!r} cannot be made: {error}", hint=hint) from error
-        transport = factory(channel, **options)
-    elif options:
+        except Exception as error:  # whatever a user's code raises
+            raise _transport_error(subject, point, factory, error) from error
+    if options:
         hint = "an object has its own, and the store has none"
         raise UsageError(f"{subject} takes no options, not {', '.join(options)}", hint=hint)
     if transport == STORE:
         return None
-    if not isinstance(transport, WeightTransport):
+    if not isinstance(transport, WeightTransport):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass it
         hint = "pass an object of a class that is derived from dljob.WeightTransport"
         raise UsageError(f"{subject} is no WeightTransport, but {transport!r}", hint=hint)
     return transport
+
+
+def _transport_error(subject: str, point: EntryPoint, factory: Any, error: Exception) -> UsageError:
+    """Return the error for a transport whose module (`factory` is None) or constructor raised another error."""
+    from dljob.runtime.process.outcome import user_frame
+
+    line, rank = user_frame(error, ""), ""
+    with suppress(UsageError):  # a process of no job
+        rank = f" in {current_worker().name}"
+    if factory is None:
+        code = f"entry_points(group={point.group!r})[{point.name!r}].load()"
+        hint = f'the whole error: python -c "from importlib.metadata import *; {code}"'
+    else:
+        hint = f"correct {line or point.value}; it is called with the channel's name"
+        with suppress(TypeError, ValueError):  # not every callable has a signature
+            hint += f", and its options: {', '.join(list(inspect.signature(factory).parameters)[1:]) or 'none'}"
+    place = line and f", at {line}"
+    message = f"{subject} {point.name!r} ({point.value}) cannot be made{rank}: {type(error).__name__}: {error}{place}"
+    return UsageError(message, hint=hint)
 
 
 class TransportCalls:
