@@ -615,27 +615,27 @@ def sides(line: Any) -> tuple[Dictionary, Dictionary, WeightChannel, WeightChann
     return publisher, reader, WeightChannel("p", transport=publisher), WeightChannel("p", transport=reader)
 
 
-def test_threads_that_publish_at_once_call_a_transport_one_after_another():
-    """The first waits a moment for the second, which is not to come in meanwhile."""
-    first, second, transport = threading.Event(), threading.Event(), Dictionary({})
-    overlaps: list[bool] = []
+def test_of_threads_that_publish_at_once_one_waits_until_the_keeper_has_the_version_of_the_other(sides, monkeypatch):
+    """The first waits a moment for the second, whose transport is not to be called meanwhile."""
+    publisher, _, sender, receiver = sides
+    has_first_begun, has_second_begun, overlaps = threading.Event(), threading.Event(), list[bool]()
+    publish = weights.ByteCarrier.publish
 
-    def publish() -> None:
-        if first.is_set():
-            second.set()
-        else:
-            first.set()
-            overlaps.append(second.wait(0.2))
+    def publish_late(*args: Any) -> float:
+        if not has_first_begun.is_set():
+            has_first_begun.set()
+            overlaps.append(has_second_begun.wait(0.2))
+        return publish(*args)
 
-    transport.before_publish = publish
-    calls = TransportCalls("p", transport)
-    versions = [Version(str(number), number, b"", sizes=((1,),)) for number in (1, 2)]
-    threads = [threading.Thread(target=calls.publish, args=(version, [[memoryview(b"x")]])) for version in versions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (overlaps, sorted(transport.versions)) == ([False], ["1", "2"])
+    monkeypatch.setattr(weights.ByteCarrier, "publish", publish_late)
+    publisher.before_publish = lambda: has_second_begun.set() if has_first_begun.is_set() else None
+    first = threading.Thread(target=sender.publish, args=(1, state(1)))
+    first.start()
+    assert has_first_begun.wait(60)
+    sender.publish(2, state(2))
+    first.join(60)
+    assert (overlaps, sorted(publisher.versions)) == ([False], ["1", "2"])
+    assert (receiver.receive(60)[0], receiver.came_by) == (2, "Dictionary")
 
 
 def test_an_interrupted_call_that_hangs_is_the_only_one(monkeypatch):

@@ -399,6 +399,44 @@ def test_copies_are_put_and_come_back_byte_by_byte(way):
     assert way.receive("other", SIZES) is None
 
 
+@pytest.mark.parametrize("is_late_error", [False, True])
+def test_notes_of_a_version_stay_while_another_thread_fetches_it(way, monkeypatch, is_late_error):
+    """Ray notes tensors once for a process, and cannot fetch or wait for those of which it has no note."""
+    notes, is_fetching, may_go_on = set[str](), threading.Event(), threading.Event()
+    addresses = [way.publish(number, [[memoryview(b"one")]]) for number in (1, 2)]
+    ask, late_results = way._ask, list[Any]()
+
+    def ask_and_note(method: str, address: str) -> Any:
+        notes.add(address)
+        return [SimpleNamespace(address=address, value=ask(method, address)[0])]
+
+    def fetch(ref: Any) -> Any:
+        if threading.current_thread() is late_thread:
+            is_fetching.set()
+            assert may_go_on.wait(60)
+        assert ref.address in notes
+        if is_late_error and threading.current_thread() is late_thread:
+            raise OSError("the publisher does not answer")
+        return ref.value
+
+    def receive_late() -> None:
+        with contextlib.suppress(OSError):
+            late_results.append(plain(way.receive(addresses[0], [3])))
+
+    monkeypatch.setattr(way, "_ask", ask_and_note)
+    monkeypatch.setattr(rdt_transport.ray, "get", fetch)
+    monkeypatch.setattr(rdt_transport, "forget", lambda refs: notes.difference_update(ref.address for ref in refs))
+    late_thread = threading.Thread(target=receive_late)
+    late_thread.start()
+    assert is_fetching.wait(60)
+    assert [plain(way.receive(address, [3])) for address in addresses] == [[b"one"]] * 2
+    assert notes == {addresses[0]}
+    may_go_on.set()
+    late_thread.join(60)
+    assert late_results == ([] if is_late_error else [[b"one"]])
+    assert not notes
+
+
 def test_direct_transport_is_not_for_scripts(monkeypatch):
     monkeypatch.setattr(rdt_transport, "current_worker", lambda: SimpleNamespace(calls=None))
     with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
@@ -427,6 +465,26 @@ async def test_the_keeper_holds_references_as_long_as_the_version(held, monkeypa
     assert gone == [[1]]
     assert await kept.handed("n1") is None
     assert await kept.handed("n3") == [3]
+
+
+async def test_the_keeper_drops_references_of_a_version_that_is_refused_or_lost(held, monkeypatch):
+    """And no others: those of the publisher's next version are there before it is offered."""
+    keeper, publisher, dropped_refs = held.held, QueueCaller("t/0", 1, "x"), list[Any]()
+    monkeypatch.setattr("dljob.runtime.weights.keeper.forget", dropped_refs.extend)
+    versions = [Version(f"nonce{number}", number, b"", transport="rdt", address=f"n{number}") for number in range(4)]
+    for number in range(4):
+        await keeper.hand(f"n{number}", [number])
+    await keeper.offer(publisher, versions[2])
+    await keeper.hand("n3", [3])
+    assert dropped_refs == [0, 1, 3]  # `hand` of these broke, since their publisher has offered a version after them
+    await keeper.hand("n1", [1])
+    assert await keeper.offer(publisher, versions[1]) == "version 2 was published already: 1 is not newer"
+    await keeper.hand("n0", [0])
+    assert "t/0 publishes here" in await keeper.offer(QueueCaller("t/1", 1, "x"), versions[0])
+    assert dropped_refs == [0, 1, 3, 1, 0]
+    await keeper.lost(keeper._versions[0].mark)
+    assert dropped_refs == [0, 1, 3, 1, 0, 2]
+    assert [await keeper.handed(f"n{number}") for number in range(4)] == [None, None, None, [3]]
 
 
 def test_a_version_says_which_process_published_it(monkeypatch):

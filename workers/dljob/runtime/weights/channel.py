@@ -85,6 +85,7 @@ class WeightChannel:
         self._carrier: Carrier | None = None
         self._verify = verify
         own_transport = find_transport(name, transport, options)
+        self._publish_lock = threading.Lock()
         self._calls = own_transport and TransportCalls(self._keeper.name, own_transport)
 
     @property
@@ -140,17 +141,21 @@ class WeightChannel:
 
     def _publish(self, made: Version, flat_state: StateBuckets) -> float:
         """Send a version; return when the keeper took it."""
-        buckets: Buckets = flat_state
+        if self._calls is None:
+            return self._offer(made, flat_state)
+        self._calls.check()
+        buckets = flat_state.whole()  # it goes over them several times
+        sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
-        if self._calls is not None:
-            self._calls.check()
-            buckets = flat_state.whole()  # it goes over them several times
-            sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
-            sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
-            made = self._calls.publish(replace(made, sizes=sizes, sums=sums), buckets)
+        sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
+        # With a version the keeper drops what the transport has handed to it for others, which it does not have yet.
+        with self._publish_lock:
+            return self._offer(self._calls.publish(replace(made, sizes=sizes, sums=sums), buckets), buckets)
+
+    def _offer(self, version: Version, buckets: Buckets) -> float:
         # The store gets every version: a reader that the other transport does not reach fetches it there.
-        taken_at = self._carried().publish(made, buckets)
-        self._transport_used = made.transport or STORE
+        taken_at = self._carried().publish(version, buckets)
+        self._transport_used = version.transport or STORE
         return taken_at
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:

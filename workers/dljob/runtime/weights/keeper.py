@@ -91,7 +91,9 @@ class WeightsKeeper(StorageActor):
     async def lost(self, mark: Mark) -> None:
         """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
         # A copied version is this process's own, so the reader's loss was another's: it can fetch again.
-        self._versions = [one for one in self._versions if one.mark != mark or one.copied]
+        for lost_version in [one for one in self._versions if one.mark == mark and not one.copied]:
+            self._versions.remove(lost_version)
+            self._drop_refs(lost_version.address)
         self.changes.happened()
 
     async def hand(self, address: str, refs: Sequence[Any]) -> None:
@@ -174,7 +176,11 @@ class WeightsKeeper(StorageActor):
         for kept_version in self._versions:
             if kept_version.nonce == version.nonce:
                 return kept_version
-        self._may(who, version.version)
+        try:
+            self._may(who, version.version)
+        except UsageError:
+            self._drop_refs(version.address)
+            raise
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
@@ -205,8 +211,12 @@ class WeightsKeeper(StorageActor):
         """Drop the Ray Direct Transport references of versions that are not kept any more."""
         addresses = [version.address for version in self._versions]
         for address in [address for address in self._handed if address not in addresses]:
-            forget(self._handed.pop(address))
+            self._drop_refs(address)
         self._chains.keep([version.nonce for version in self._versions])
+
+    def _drop_refs(self, address: str) -> None:
+        """Drop the Ray Direct Transport references of a version. A reader that fetches it has some of its own."""
+        forget(self._handed.pop(address, ()))
 
     async def _copy(self, version: Version) -> None:
         """Copy the buckets to objects that this process owns: those of the publisher die with the publisher."""

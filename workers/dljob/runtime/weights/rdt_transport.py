@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import importlib
 import secrets
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +28,9 @@ from dljob.runtime.weights.ray_transport import RayCarrier
 from dljob.runtime.weights.transport import Buckets, WeightTransport
 
 NIXL = "NIXL"
+_running_receives = Counter[str]()
+"""By address, calls of `receive` in this process: all of them use the same notes of Ray."""
+_receives_lock = threading.Lock()
 
 
 def usable(what: str, name: str) -> str:
@@ -99,15 +104,22 @@ class RdtTransport(WeightTransport):
     def receive(self, address: str, sizes: Sequence[int]) -> Sequence[memoryview] | None:  # noqa: ARG002
         """Fetch the buckets from the publisher's process."""
         # From the keeper, which holds them: Ray frees the tensors with the last reference.
-        refs: Sequence[Any] | None = self._ask("handed", address)
+        refs: Sequence[Any] | None = None
+        with _receives_lock:
+            _running_receives[address] += 1
         try:
+            refs = self._ask("handed", address)
             return (
                 None
                 if refs is None
                 else [memoryview(b"") if ref is None else bytes_of(ray.get(ref)[0]) for ref in refs]
             )
         finally:
-            forget(refs or ())
+            with _receives_lock:
+                _running_receives[address] -= 1
+                if not _running_receives[address]:
+                    del _running_receives[address]
+                    forget(refs or ())
 
 
 def forget(refs: Sequence[Any]) -> None:

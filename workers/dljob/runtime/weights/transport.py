@@ -162,7 +162,6 @@ class TransportCalls:
         self._transport = transport
         self._late_calls = set[Future[Any]]()
         """Several, where threads that share a channel are late at once."""
-        self._publish_lock = threading.Lock()
         self.name = transport.name or type(transport).__name__
         self.check = transport.check
 
@@ -173,8 +172,7 @@ class TransportCalls:
 
     def publish(self, version: Version, buckets: Buckets) -> Version:
         """Publish by the transport; return the version with the transport's name and address, or as it was."""
-        with self._publish_lock:
-            address = self._call("publish", version, None, lambda: self._transport.publish(version.version, buckets))
+        address = self._call("publish", version, None, lambda: self._transport.publish(version.version, buckets))
         return version if address is None else replace(version, transport=self.name, address=str(address))
 
     def receive(self, version: Version, seconds_left: float | None) -> Buckets | None:
