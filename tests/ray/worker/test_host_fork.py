@@ -14,7 +14,7 @@ from host_kit import Job, alive, eventually, parent_of
 from role_kit import role_plan
 
 from dljob.master.failure.policy import describe_failure
-from dljob.master.state.causes import classify, outcome_of_cause
+from dljob.master.state.causes import classify, describe_root_cause, outcome_of_cause
 from dljob.master.state.views import Reason
 from dljob.plan.serving import DrainPlan, ProbePlan
 from dljob.runtime.worker.fork_host import ForkHost
@@ -230,9 +230,10 @@ def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(j
     (site / "tqdm.py").write_text("")
     (site / "regex.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(1,)).start()\n")
     (site / "evaluate.py").write_text("raise ValueError('no such device')\n")
+    (site / "rich.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     say = "import os, sys\nopen(sys.argv[1], 'a').write('ranks\\n' if einops.PID == os.getpid() else 'servers\\n')\n"
     env, hosts = (("PYTHONPATH", str(site)),), {}
-    for name in ("tqdm", "regex", "evaluate"):
+    for name in ("tqdm", "regex", "evaluate", "rich"):
         (code / f"{name}_run.py").write_text(f"import einops\nimport {name}\n{say}")
         script, args = str(code / f"{name}_run.py"), (str(tmp_path / name),)
         hosts[name] = job.host(ForkHost, role_plan("w", ("module", script), args=args, env=env, python=sys.executable))
@@ -241,6 +242,9 @@ def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(j
         assert hosts[name].ends()[0].outcome.ok
         assert (tmp_path / name).read_text() == f"{importer}\n", name
     assert hosts["evaluate"].ends()[0].outcome.error_type == "ValueError"
+    crash = hosts["rich"].ends()[0].outcome
+    assert (crash.code, "rich_run.py:2" in crash.frame) == (139, True)
+    assert "before that, importing rich ended the fork server by SIGSEGV" in describe_root_cause(crash)
 
     host, script, said = hosts["tqdm"], code / "tqdm_run.py", tmp_path / "tqdm"
     script.write_text(f"import os\nos.environ['HF_HUB_OFFLINE'] = '1'\nimport einops\n{say}")

@@ -39,7 +39,7 @@ class Server:
         env=None,
         settings=None,
         code_dir=SCRIPTS,
-        anew=False,
+        fresh=False,
         stdin="",
     ) -> None:
         self.helper.order(
@@ -54,7 +54,7 @@ class Server:
             store="",
             generation=0,
             settings={"near": None, "memory": (0.0, 0), "nice": 0, **(settings or {})},
-            anew=anew,
+            fresh=fresh,
             stdin=str(stdin),
         )
 

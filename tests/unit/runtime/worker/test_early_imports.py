@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from fork_kit import Server
 
 from dljob.runtime.process import preload
+from dljob.runtime.worker import helper
 
 DRIVER = """
 import json, os, sys
 from dljob.linux import descendants
 from dljob.runtime.worker import early_imports
-given = json.loads(sys.argv[1])
-sys.path.insert(0, given.pop("site"))
-early_imports.FORKED |= {"good", "bad", "after", "yours", "not_there"}
-before = list(sys.path), sys.modules["__main__"]
-notes = early_imports.keep(**given)
-assert before == (sys.path, sys.modules["__main__"])
-assert "JE_ARROW_MALLOC_CONF" not in os.environ
-print(json.dumps([notes.kept, notes.done, notes.left, notes.said.decode(), notes.unfit, sorted(sys.modules)]))
+preload = json.loads(sys.argv[1])
+sys.path.insert(0, preload.pop("site"))
+early_imports.FORK_SAFE_PACKAGES |= {"good", "bad", "after", "yours", "not_there"}
+before = list(sys.path), sys.modules["__main__"], dict(os.environ), os._Environ.__getitem__
+announced = []
+early = early_imports.import_early(preload, announced.append)
+assert before[:2] == (sys.path, sys.modules["__main__"])
+assert before[2:] == ({name: os.environ[name] for name in os.environ if name != "SET_BY_GOOD"}, os._Environ.__getitem__)
+result = {**vars(early), "output": early.output.decode(), "announced": announced, "modules": sorted(sys.modules)}
+print(json.dumps(result))
 sys.stdout.flush()
 descendants.kill_all()
 os._exit(0)
@@ -51,6 +59,9 @@ UNFIT = {
     THREAD: "started a thread",
     "import subprocess\nsubprocess.Popen(['sleep', '900'])": "started a process",
     DRIVER_LIBRARY: "loaded libcuda.so.1",
+    "import unlisted\n": "read LOCAL_RANK (in unlisted)",
+    "import os\n'RANK' in os.environ\nraise ValueError\n": "read RANK (in bad)",
+    "import os\nos.environb.get(b'CUDA_VISIBLE_DEVICES')\n": "read CUDA_VISIBLE_DEVICES (in bad)",
 }
 FAILS = {"raise ValueError('no such thing')": "bad: ValueError: no such thing", "raise SystemExit": "bad: SystemExit: "}
 
@@ -64,58 +75,73 @@ def site(tmp_path: Path) -> Path:
     (made / "regex.py").write_text(THREAD)
     (made / "after.py").write_text("")
     (made / "starts_thread.py").write_text(THREAD)
+    (made / "unlisted.py").write_text("import os\nLOCAL_RANK = os.getenv('LOCAL_RANK')\n")
     code = tmp_path / "code"
     code.mkdir()
     (code / "yours.py").write_text("")
     return made
 
 
-def keep(site: Path, *imports: tuple[str, tuple[str, ...]], code_dir=None) -> Any:
-    """Return what was kept, how many, why not more, what was printed, why it may not be forked, and the modules."""
+def import_early(site: Path, *imports: tuple[str, tuple[str, ...]], code_dir=None) -> SimpleNamespace:
+    """Return what became of imports in a process of their own, and which modules it has and announced."""
     code = str(site.parent / "code")
-    given = {"imports": imports, "first": code, "script": "train.py", "code_dir": code_dir or code}
-    words = json.dumps({**given, "site": str(site)})
+    early = preload.Preload((), imports, code, "train.py", code_dir or code)
+    words = json.dumps({**asdict(early), "site": str(site)})
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", DRIVER, words],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "7", "RANK": "7"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.stderr == ""
-    return json.loads(done.stdout)
+    return SimpleNamespace(**json.loads(done.stdout))
 
 
-def test_packages_are_kept_in_the_order_of_the_script(site):
-    kept, done, left, said, unfit, modules = keep(site, ("good", ()), ("good", ("FACTS",)), ("after", ()))
-    assert (kept, done, left, unfit) == (["good", "after"], 3, "", "")
-    assert sorted(said.splitlines()) == ["to stderr", "to stdout"]
-    assert {"good", "after"} <= set(modules)
+def test_packages_are_imported_in_the_order_of_the_script(site):
+    early = import_early(site, ("good", ()), ("good", ("FACTS",)), ("after", ()))
+    assert (early.packages, early.import_count, early.stop_reason) == (["good", "after"], 3, "")
+    assert (early.announced, early.unfit) == (["good", "good", "after"], False)
+    assert sorted(early.output.splitlines()) == ["to stderr", "to stdout"]
+    assert {"good", "after"} <= set(early.modules)
 
 
-def test_pyarrow_itself_starts_no_thread_and_is_kept(site):
+def test_pyarrow_itself_starts_no_thread(site):
     if find_spec("pyarrow") is None:
         pytest.skip("pyarrow is not installed: the extra `data` brings it")
-    kept, done, left, _, unfit, modules = keep(site, ("pyarrow", ()), ("pyarrow.compute", ()), ("after", ()))
-    assert (kept, done, left, unfit) == (["pyarrow", "after"], 3, "", "")
-    assert "pyarrow.compute" in modules
+    early = import_early(site, ("pyarrow", ()), ("pyarrow.compute", ()), ("after", ()))
+    assert (early.packages, early.import_count, early.unfit) == (["pyarrow", "after"], 3, False)
+    assert "pyarrow.compute" in early.modules
 
 
 def test_a_pool_of_threads_that_ends_at_a_fork_is_nothing_left_behind(site, monkeypatch):
     """That of OpenBLAS, which numpy starts where a rank has two CPUs or more."""
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    kept, done, left, _, unfit, _ = keep(site, ("numpy", ()))
-    assert (kept, done, left, unfit) == (["numpy"], 1, "", "")
+    early = import_early(site, ("numpy", ()))
+    assert (early.packages, early.import_count, early.unfit) == (["numpy"], 1, False)
 
 
 @pytest.mark.parametrize("body", UNFIT)
-def test_a_package_that_leaves_something_behind_is_noticed(site, body):
+def test_a_package_behind_which_no_rank_may_be_forked_is_noticed(site, body):
     (site / "bad.py").write_text(body + "\n")
-    assert keep(site, ("good", ()), ("bad", ()))[4] == UNFIT[body]
+    early = import_early(site, ("good", ()), ("bad", ()))
+    assert (early.packages, early.import_count, early.unfit) == ([], 0, True)
+    assert early.stop_reason == f"importing good, bad has {UNFIT[body]}, which is not to be forked"
+
+
+def test_a_package_that_copies_the_environment_reads_no_variable_of_a_rank(site):
+    (site / "bad.py").write_text("import os\nCOPIES = dict(os.environ), os.environ.copy(), [*os.environ.items()]\n")
+    assert import_early(site, ("bad", ())).packages == ["bad"]
 
 
 @pytest.mark.parametrize("body", FAILS)
 def test_a_package_that_cannot_be_imported_is_left_to_the_ranks_with_all_that_follow(site, body):
     (site / "bad.py").write_text(body + "\n")
-    kept, done, left, _, unfit, modules = keep(site, ("good", ()), ("bad", ()), ("after", ()))
-    assert (kept, done, left, unfit) == (["good"], 1, FAILS[body], "")
-    assert not {"bad", "after"} & set(modules)
+    early = import_early(site, ("good", ()), ("bad", ()), ("after", ()))
+    assert (early.packages, early.import_count, early.unfit) == (["good"], 1, False)
+    assert early.stop_reason == FAILS[body]
+    assert not {"bad", "after"} & set(early.modules)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +153,15 @@ def test_a_package_that_cannot_be_imported_is_left_to_the_ranks_with_all_that_fo
     ],
 )
 def test_what_is_not_installed_or_not_listed_is_not_imported(site, name, said):
-    kept, _, left, *_ = keep(site, (name, ()))
-    assert kept == []
-    assert said in left
+    early = import_early(site, (name, ()))
+    assert early.packages == []
+    assert said in early.stop_reason
 
 
 def test_without_the_folder_of_the_code_nothing_is_imported(site):
-    kept, done, left, *_ = keep(site, ("good", ()), code_dir="/not/there")
-    assert (kept, done) == ([], 0)
-    assert "No such file" in left
+    early = import_early(site, ("good", ()), code_dir="/not/there")
+    assert (early.packages, early.import_count) == ([], 0)
+    assert "No such file" in early.stop_reason
 
 
 @pytest.fixture
@@ -151,7 +177,7 @@ def server(site, monkeypatch) -> Iterator[Server]:
     made.close()
 
 
-def test_ranks_find_imported_what_the_server_has_kept(server, site):
+def test_ranks_find_imported_what_the_server_has_imported(server, site):
     code = site.parent / "code"
     for rank in (0, 1):
         assert server.run("module", "train.py", rank=rank, code_dir=code)["status"] == 0
@@ -164,12 +190,12 @@ def test_ranks_find_imported_what_the_server_has_kept(server, site):
         assert facts[5] != server.helper.pid
 
 
-def test_a_rank_begun_anew_imports_for_itself(server, site):
+def test_a_rank_in_a_fresh_interpreter_imports_for_itself(server, site):
     (site / "einops.py").write_text("import os\nFACTS = [os.environ.get('SET_BY_GOOD'), os.getpid()]\n")
-    assert server.run("module", "train.py", code_dir=site.parent / "code", anew=True)["status"] == 0
+    assert server.run("module", "train.py", code_dir=site.parent / "code", fresh=True)["status"] == 0
     unset, imported, rank, _ = json.loads(server.log())
     assert (unset, imported) == (None, rank)
-    assert server.run("module", "raises.py", code_dir=site.parent / "code", anew=True)["words"]["fatal"]
+    assert server.run("module", "raises.py", code_dir=site.parent / "code", fresh=True)["words"]["fatal"]
 
 
 def test_what_an_import_set_stays_unless_the_rank_is_told_otherwise(server, site):
@@ -200,7 +226,7 @@ def test_the_log_of_rank_0_says_once_what_was_left_to_the_ranks(site, monkeypatc
         (((), (("einops", ()), ("regex", ()))), "importing einops, regex has started a thread"),
     ],
 )
-def test_ranks_begin_anew_where_an_early_import_has_left_something_behind(site, monkeypatch, caplog, early, said):
+def test_no_rank_is_forked_where_an_early_import_has_left_something_behind(site, monkeypatch, caplog, early, said):
     monkeypatch.syspath_prepend(str(site))
     (site / "drives.py").write_text(DRIVER_LIBRARY)
     (site.parent / "says.py").write_text("import sys\nprint({'drives', 'einops', 'regex'} & {*sys.modules})\n")
@@ -208,11 +234,85 @@ def test_ranks_begin_anew_where_an_early_import_has_left_something_behind(site, 
     server = Server(site.parent, preload.Preload(*early, str(site.parent), "says.py", "/"))
     try:
         assert server.run("module", "says.py", code_dir=site.parent)["status"] == 0
-        assert server.log() == "set()\n"
-        assert server.helper.imported == 0
+        notice = f"[dljob] left to be imported by each rank: {said}, which is not to be forked\n"
+        assert server.log() == f"{notice}set()\n"
+        assert server.helper.import_count == 0
         assert f"{said}, which is not to be forked" in caplog.text
     finally:
         server.close()
+
+
+HANGS = {
+    "python": "import time\ntime.sleep(900)\n",
+    "native code with the GIL": "import ctypes\nctypes.PyDLL(None).sleep(900)\n",
+    "stopped": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n",
+}
+CRASHES = {
+    "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n": "ended the fork server by SIGSEGV",
+    "import os\nos._exit(3)\n": "ended the fork server with exit code 3",
+    "import os\nos._exit(0)\n": "ended the fork server with exit code 0",
+    "import os\nos.closerange(3, 64)\n": "ended the fork server with exit code 1",
+}
+
+
+@pytest.fixture
+def early(site, monkeypatch) -> preload.Preload:
+    """The imports of a script, of which tests write the second package; the script prints who has imported it."""
+    monkeypatch.syspath_prepend(str(site))
+    (site.parent / "says.py").write_text("import os, sys\nprint('einops' in sys.modules, 'regex' in sys.modules)\n")
+    return preload.Preload((), (("einops", ()), ("regex", ())), str(site.parent), "says.py", "/")
+
+
+def expect_ranks_that_import_for_themselves(early: preload.Preload, words: str) -> None:
+    folder = Path(early.first)
+    server = Server(folder, early)
+    try:
+        for rank, incarnation in ((0, 1), (1, 1), (0, 2)):
+            assert server.run("module", "says.py", rank=rank, incarnation=incarnation, code_dir=folder)["status"] == 0
+        line = rf"\[dljob\] left to be imported by each rank: importing regex {re.escape(words)} after [\d.]+ s\n"
+        for rank, lives in ((0, 2), (1, 1)):
+            assert re.fullmatch(f"({line}False False\n){{{lives}}}", server.log(rank)), server.log(rank)
+        assert server.helper.import_count == 0
+    finally:
+        server.close()
+
+
+def when_announced(monkeypatch, act: Callable[[], None]) -> None:
+    """Have `act` called once the host has heard that the import of `regex` begins."""
+    receive = helper._receive
+
+    def receive_event(link) -> bytes:
+        message = receive(link)
+        if b'"regex"' in message:
+            act()
+        return message
+
+    monkeypatch.setattr(helper, "_receive", receive_event)
+
+
+@pytest.mark.parametrize("kind", HANGS)
+def test_an_import_that_hangs_is_named_and_left_to_the_ranks(site, early, monkeypatch, kind):
+    when_announced(monkeypatch, lambda: monkeypatch.setattr(helper, "EARLY_IMPORTS_S", 0.0))
+    (site / "regex.py").write_text(HANGS[kind])
+    expect_ranks_that_import_for_themselves(early, "in the fork server had not ended")
+
+
+@pytest.mark.parametrize("body", CRASHES)
+def test_an_import_that_ends_the_fork_server_is_named_and_left_to_the_ranks(site, early, body):
+    (site / "regex.py").write_text(body)
+    expect_ranks_that_import_for_themselves(early, CRASHES[body])
+
+
+def test_a_fork_server_ends_with_its_host_while_an_import_hangs(site, early, monkeypatch):
+    (site / "regex.py").write_text(HANGS["native code with the GIL"])
+    announced, gone = threading.Event(), threading.Event()
+    when_announced(monkeypatch, announced.set)
+    client = helper.Helper(early, {}, lambda _: None, gone.set)
+    assert announced.wait(60)
+    client.close()
+    assert client.wait(20) == 128 + signal.SIGKILL
+    assert gone.wait(20)
+    assert not client.failure
 
 
 def test_ranks_draw_numbers_of_their_own(tmp_path):

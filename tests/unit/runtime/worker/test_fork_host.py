@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from role_kit import role_plan
 
+from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Reason
 from dljob.runtime.process import preload
@@ -21,6 +23,7 @@ START = RankStart(1, 3, 0, 1, 1, restart_reason="HostLost")
 
 def bare() -> Any:
     host: Any = ForkHost.__new__(ForkHost)
+    host._helper = SimpleNamespace(failure="", failure_code=None)
     host._lock, host._start_lock = threading.RLock(), threading.Lock()
     return host
 
@@ -30,7 +33,7 @@ def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once():
     host._ranks, host._barred = {}, {}
     both_wait, both_register = threading.Barrier(2), threading.Barrier(2)
     host._helper = SimpleNamespace(up=SimpleNamespace(wait=lambda _seconds: both_wait.wait(10) >= 0))
-    host._cores, host._changed = SimpleNamespace(find=lambda *_: None), lambda: False
+    host._cores, host._imports_changed = SimpleNamespace(find=lambda *_: None), lambda: False
     host.spec = SimpleNamespace(role=role_plan("w", ("script", "train.py")))
 
     def register(_order: StartOrder, start: RankStart) -> tuple[Any, Any, None]:
@@ -40,7 +43,7 @@ def test_an_order_that_a_new_primemaster_repeats_at_once_starts_a_rank_once():
         return host.spec, host._ranks[start.rank], None
 
     host._register = register
-    host._fork = lambda _order, _spec, rank, _refused, *, anew: forked.append(rank.start) if not anew else None
+    host._fork = lambda _order, _spec, rank, _refused, *, fresh: forked.append(rank.start) if not fresh else None
     order = StartOrder(1, 1, (START,), 2, 1, "")
     orders = [threading.Thread(target=host.start_ranks, args=(order,)) for _ in range(2)]
     for thread in orders:
@@ -84,14 +87,14 @@ def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path):
     host = bare()
     role, job = role_plan("w", ("module", "train.py")), SimpleNamespace(code_dir=str(tmp_path))
     host.spec, host._early = SimpleNamespace(role=role, job=job), preload.of(role, str(tmp_path))
-    host._helper = SimpleNamespace(imported=1)
-    assert not host._changed()
+    host._helper = SimpleNamespace(import_count=1)
+    assert not host._imports_changed()
     script.write_text("import a\nimport c\n")
-    assert not host._changed()
+    assert not host._imports_changed()
     script.write_text("import os\nos.environ['A'] = 'b'\nimport a\n")
-    assert host._changed()
-    host._helper.imported = 0
-    assert not host._changed()
+    assert host._imports_changed()
+    host._helper.import_count = 0
+    assert not host._imports_changed()
 
 
 def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_rank():
@@ -107,6 +110,19 @@ def test_an_error_that_was_reported_before_the_order_to_end_is_the_end_of_the_ra
     assert host._outcome(rank, {"status": 15, "words": words}) == failure
     rank.ended.set()
     assert host.failing_ranks() == {}
+
+
+@pytest.mark.parametrize(("code", "is_same"), [(139, True), (3, False)])
+def test_a_rank_that_ends_as_the_fork_server_in_its_early_imports_says_so_in_its_cause(tmp_path, code, is_same):
+    host, words = bare(), "importing bad ended the fork server by SIGSEGV after 0.1 s"
+    host._helper = SimpleNamespace(failure=words, failure_code=code)
+    host.evidence = SimpleNamespace(clues=lambda _pid, killed, children: ())
+    job, role = SimpleNamespace(code_dir=str(tmp_path)), SimpleNamespace(entrypoint=("module", "t.py"), quota=None)
+    host.spec = SimpleNamespace(job=job, role=role)
+    rank = _Rank(START, str(tmp_path / "w-1.log"), 0, {}, dict, 0, SimpleNamespace(), {}, pid=7)  # type: ignore[arg-type]
+    outcome = host._outcome(rank, {"status": signal.SIGSEGV, "words": {}})
+    assert outcome.message == "ended by SIGSEGV"
+    assert causes.describe_root_cause(outcome) == (f"; before that, {words}" if is_same else "")
 
 
 @pytest.mark.parametrize("words", ["", "1 process still ran after its end and was killed: cp a b (pid 5)"])

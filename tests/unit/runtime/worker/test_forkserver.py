@@ -104,7 +104,7 @@ def test_a_rank_that_may_not_have_its_niceness_does_not_begin_and_is_not_tried_a
     monkeypatch.chdir(tmp_path)
     reads, writes = os.pipe()
     settings = {"near": None, "memory": (0.0, 0), "nice": -3}
-    order = {"log": "", "said": b"", "env": {}, "code_dir": str(tmp_path), "entrypoint": ["module", "behave.py"]}
+    order = {"log": "", "output": b"", "env": {}, "code_dir": str(tmp_path), "entrypoint": ["module", "behave.py"]}
     assert script.run({**order, "args": [], "settings": settings, "words": writes, "supervisor": 0}) == 1
     words = json.loads(os.read(reads, 65536))
     for end in (reads, writes):
@@ -310,14 +310,14 @@ def test_ranks_share_the_stdin_of_their_command(server, tmp_path):
     assert [server.log(rank).strip() for rank in range(3)] == ["one", "two", "thre"]
 
 
-@pytest.mark.parametrize("opens_anew", [False, True])
-def test_a_pipe_reaches_a_script_by_sys_stdin(server, tmp_path, opens_anew):
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_pipe_reaches_a_script_by_sys_stdin(server, tmp_path, fresh):
     (tmp_path / "read.py").write_text("import sys; print([line.strip() for line in sys.stdin], sys.stdin.isatty())")
     reader, writer = os.pipe()
     os.write(writer, b"yes\n" * 3)
     os.close(writer)
     path = f"/proc/{os.getpid()}/fd/{reader}"
-    server.run("module", "read.py", code_dir=tmp_path, stdin=path, anew=opens_anew)
+    server.run("module", "read.py", code_dir=tmp_path, stdin=path, fresh=fresh)
     os.close(reader)
     assert server.log() == "['yes', 'yes', 'yes'] False\n"
 
@@ -366,7 +366,7 @@ def test_a_fork_server_from_a_template_is_as_one_that_was_started(tmp_path, monk
         os.kill(server.helper.pid, signal.SIGKILL)
         server.next("gone")
         wait_for(lambda: not alive(pid), "the rank outlived the fork server")
-        assert server.helper.wait(20) == 1
+        assert server.helper.wait(20) == 128 + signal.SIGKILL
         raylet.kill()
     shutil.rmtree(sockets, ignore_errors=True)  # its template removes its own socket meanwhile
 
@@ -423,13 +423,13 @@ def test_a_rank_that_finds_no_file_left_says_so_and_the_others_go_on(server, tmp
     assert server.next("ended")["rank"] == 1
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_neither_server_nor_rank_imports_anything_from_the_folder_where_ray_was_started(tmp_path, monkeypatch, anew):
+@pytest.mark.parametrize("fresh", [False, True])
+def test_neither_server_nor_rank_imports_anything_from_the_folder_where_ray_was_started(tmp_path, monkeypatch, fresh):
     (tmp_path / "json.py").write_text("raise SystemExit('a file of another user')")
     monkeypatch.chdir(tmp_path)
     server = Server(tmp_path)
     try:
-        assert code(server.run("module", "behave.py", args=["exit", "0"], anew=anew)) == 0
+        assert code(server.run("module", "behave.py", args=["exit", "0"], fresh=fresh)) == 0
         assert server.log() == ""
     finally:
         server.close()

@@ -45,7 +45,7 @@ class Scene:
         host._prepare(host.spec, lambda: "127.0.0.1")
         host.counters = StepCounters.made(1)
         host.logs = SimpleNamespace(begin=lambda *_: None)
-        host._helper = SimpleNamespace(up=threading.Event(), order=self.order, imported=0)
+        host._helper = SimpleNamespace(up=threading.Event(), order=self.order, import_count=0)
         host._helper.up.set()
         host._early = SimpleNamespace(imports=())
         self.host = host

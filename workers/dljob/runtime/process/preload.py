@@ -51,6 +51,8 @@ class Preload:
     """The folder that the script has first on its import path."""
     script: str = ""
     code_dir: str = ""
+    failure: str = ""
+    """What became of the fork server that was to import; its successor, which imports nothing, says so to the ranks."""
 
 
 def of(role: RolePlan, code_dir: str) -> Preload:

@@ -160,9 +160,10 @@ class ForkHost(Host):
     def start_ranks(self, order: StartOrder) -> None:
         """Fork the ranks of an order; one that runs in this incarnation, or was ordered to stop, is left alone."""
         if not self._helper.up.wait(UP_S):
-            raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
+            words = f"{self.actor_name}: the fork server did not come up within {UP_S:g} s"
+            raise UsageError(f"{words}; {self._helper.failure}" if self._helper.failure else words)
         self._cores.find(order.ranks, self._kind)
-        anew = self._changed()
+        fresh = self._imports_changed()
         for start in order.ranks:
             # A new PrimeMaster repeats an order that the lost one gave: both may have waited for the fork server.
             with self._start_lock:
@@ -178,13 +179,13 @@ class ForkHost(Host):
                     old.ended.wait(KILLED_S)
                 spec, rank, refused = self._register(order, start)
             if not rank.ended.is_set():
-                self._fork(order, spec, rank, refused, anew=anew)
+                self._fork(order, spec, rank, refused, fresh=fresh)
 
-    def _changed(self) -> bool:
+    def _imports_changed(self) -> bool:
         """Whether the script, edited meanwhile, begins otherwise than with what the fork server has imported."""
-        done = self._helper.imported
-        now = preload.of(self.spec.role, self.spec.job.code_dir).imports if done else ()
-        return now[:done] != self._early.imports[:done]
+        count = self._helper.import_count
+        imports = preload.of(self.spec.role, self.spec.job.code_dir).imports if count else ()
+        return imports[:count] != self._early.imports[:count]
 
     def _register(self, order: StartOrder, start: RankStart) -> tuple[HostSpec, _Rank, Outcome | None]:
         """Make a rank known to this host before it is forked; return its spec, and its end where it cannot start."""
@@ -220,7 +221,8 @@ class ForkHost(Host):
                 rank.ended.set()
         return spec, rank, refused
 
-    def _fork(self, order: StartOrder, spec: HostSpec, rank: _Rank, refused: Outcome | None, *, anew: bool) -> None:
+    def _fork(self, order: StartOrder, spec: HostSpec, rank: _Rank, refused: Outcome | None, *, fresh: bool) -> None:
+        """Have a rank forked; `fresh`: in an interpreter that has imported nothing."""
         start = rank.start
         met = None if refused is not None else self._serving.meet(start, rank.stopped)
         if met is None:
@@ -241,7 +243,7 @@ class ForkHost(Host):
                     store=order.store if spec.role.comm_backend is not None else "",
                     generation=order.generation,
                     settings=rank_settings.settings_of(spec.role, start, self._cores),
-                    anew=anew,
+                    fresh=fresh,
                     stdin=self._stdin(spec.job.dir),
                 )
         if stopped:
@@ -465,6 +467,8 @@ class ForkHost(Host):
             bare = with_log(bare, tail, self.spec.job.code_dir, command=is_command)
             if is_command and (lack := full_disks.describe_log(rank.log)):
                 bare = replace(bare, message=f"{bare.message}; {lack}")
+            if bare.code == self._helper.failure_code:
+                bare = with_earlier(bare, (self._helper.failure,))
         bare = with_earlier(bare, event.get("earlier", ()))
         # Evidence is collected only for ends that were not ordered.
         if not rank.why:

@@ -1,27 +1,26 @@
 """The fork server of a fork host: a clean process, started by exec, that forks ranks. It never imports Ray.
 
 It may import torch, and more of what the script imports, once before it forks, so that sixteen ranks start in a
-fraction of a second. One SEQPACKET socket
-connects it to its host: orders come in, events go out, also from the supervisors. When the host is gone, the fork
-server ends all its ranks and itself.
+fraction of a second. It announces each import: one that hangs, or ends the process, costs no more than this server. One
+SEQPACKET socket connects it to its host: orders come in, events go out, also from the supervisors. When the host is
+gone, the fork server ends all its ranks and itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
-import importlib
 import json
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
 
-from dljob.linux import device_drivers
 from dljob.runtime.worker import early_imports, script, supervise
 
 MESSAGE_BYTES = 180_000
@@ -191,7 +190,26 @@ def _step_aside(link: socket.socket, held: int) -> None:
             os.close(held)
         return
     link.close()
-    os._exit(1 if os.waitpid(pid, 0)[1] else 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)  # as a shell tells a signal
+
+
+@contextlib.contextmanager
+def _end_with_host(link: socket.socket) -> Generator[None]:
+    """Have the kernel end this process once the host closes the link: an import that hangs asks nobody.
+
+    The host sends no order before it has heard that the server is up.
+    """
+    fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(link, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(link, fcntl.F_GETFL)
+    fcntl.fcntl(link, fcntl.F_SETFL, flags | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(link, 0)
+    if poll.poll(0):  # closed before that
+        os._exit(0)
+    yield
+    fcntl.fcntl(link, fcntl.F_SETFL, flags)
 
 
 def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, str] | None = None) -> None:
@@ -207,62 +225,63 @@ def main(fd: int, preload: Mapping[str, Any], held: int = -1, began: dict[str, s
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
     _step_aside(link, held)
-    began, before = began or dict(os.environ), device_drivers.loaded()
-    for module in preload["modules"]:
-        with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
-            importlib.import_module(module)
-    # A rank that is forked with a driver may find no device: then each begins anew, and imports for itself.
-    drivers = device_drivers.loaded() - before
-    imports = () if drivers else preload["imports"]
-    early = early_imports.keep(imports, preload["first"], preload["script"], preload["code_dir"])
-    if drivers:
-        early.unfit = f"loaded {min(drivers)}"
-    if early.unfit:
-        names = ", ".join([*preload["modules"], *early.kept])
-        early.left = f"importing {names} has {early.unfit}, which is not to be forked"
-        early.kept, early.done = [], 0
+    began = began or dict(os.environ)
+    with _end_with_host(link):
+        early = early_imports.import_early(
+            preload, lambda name: _send_event(link, {"event": "importing", "module": name})
+        )
     # A collection in a rank would write to the headers of all shared objects and so copy their pages.
     gc.collect()
     gc.freeze()
-    told = {"kept": early.kept, "done": early.done, "left": early.left}
-    link.send(json.dumps({"event": "up", "pid": os.getpid(), "early": told}).encode())
+    result = {"packages": early.packages, "count": early.import_count, "stop_reason": early.stop_reason}
+    _send_event(link, {"event": "up", "pid": os.getpid(), "early": result})
     order = ForkServer(link).serve()
     if order is None:
         os._exit(0)
-    if order["anew"] or early.unfit:
-        _become_anew(order, began)
+    order["notice"] = ""
+    # Which import has failed is wanted beside whatever happens to that import in the rank.
+    if preload["failure"] or (early.stop_reason and (order["rank"], order["incarnation"]) == (0, 1)):
+        order["notice"] = f"[dljob] left to be imported by each rank: {early.stop_reason}\n"
+    if order["fresh"] or early.unfit:
+        _exec_fresh_interpreter(order, began)
     # What an import has set stays, as if the rank had imported.
     order["env"] = {name: value for name, value in order["env"].items() if began.get(name) != value}
-    said = early.said
-    if early.left and (order["rank"], order["incarnation"]) == (0, 1):
-        said = f"[dljob] left to be imported by each rank: {early.left}\n".encode(errors="replace") + said
-    script.finish(script.run({**order, "said": said}))
+    _run_rank(order, early.output)
+
+
+def _send_event(link: socket.socket, event: Mapping[str, Any]) -> None:
+    link.send(json.dumps(event).encode())
 
 
 # Not by -P, which the rank's own processes would inherit: no file of the current folder may stand in for json.
-_ANEW = """import sys
+_FRESH_PROGRAM = """import sys
 sys.path[:] = filter(None, sys.path)
 import json
 boot = json.loads(sys.argv.pop())
 sys.path[:] = boot["path"]
-from dljob.runtime.worker.forkserver import anew
-anew(boot["fd"])
+from dljob.runtime.worker.forkserver import run_fresh_rank
+run_fresh_rank(boot["fd"])
 """
 
 
-def _become_anew(order: dict[str, Any], env: Mapping[str, str]) -> NoReturn:
-    """Go on as a rank in which nothing has been imported: its script has changed."""
+def _exec_fresh_interpreter(order: dict[str, Any], env: Mapping[str, str]) -> NoReturn:
+    """Go on as a rank in which nothing has been imported: its script has changed, or no rank may be forked."""
     fd = _in_memory(json.dumps(order).encode())
-    for each in (fd, order["words"]):
-        os.set_inheritable(each, True)
+    for inherited_fd in (fd, order["words"]):
+        os.set_inheritable(inherited_fd, True)
     boot = json.dumps({"path": sys.path, "fd": fd})
-    os.execve(sys.executable, [sys.executable, "-c", _ANEW, boot], dict(env))  # noqa: S606 - no shell wanted
+    os.execve(sys.executable, [sys.executable, "-c", _FRESH_PROGRAM, boot], dict(env))  # noqa: S606 - no shell wanted
 
 
-def anew(fd: int) -> NoReturn:
+def run_fresh_rank(fd: int) -> NoReturn:
     """Run a rank in a process of its own, from its order in a file."""
     with os.fdopen(fd, "rb") as file:
         order = json.load(file)
     os.set_inheritable(order["words"], False)
     supervise.show_title(order)
-    script.finish(script.run({**order, "said": b""}))
+    _run_rank(order, b"")
+
+
+def _run_rank(order: dict[str, Any], output: bytes) -> NoReturn:
+    """Run a rank, whose log begins with the notice of its order and what imports have printed for it."""
+    script.finish(script.run({**order, "output": order["notice"].encode(errors="replace") + output}))

@@ -92,8 +92,8 @@ def finish(code: int | str | None) -> NoReturn:
 def _enter(order: Mapping[str, Any]) -> None:
     # The log comes first, so that whatever fails below is written to it.
     _redirect(order["log"])
-    if order["said"]:
-        os.write(2, order["said"])  # what the imports in the fork server printed: the rank's own would have
+    if order["output"]:
+        os.write(2, order["output"])  # what the imports in the fork server printed: the rank's own would have
     os.environ.update(order["env"])
     os.chdir(order["code_dir"])
     sys.argv = [order["entrypoint"][1], *order["args"]]
